@@ -1,0 +1,1 @@
+"""Assembly: command line, settings, request pipeline, model repository, sessions, processes."""

@@ -1,0 +1,1 @@
+"""Drift and evaluation over stored inferences; imports the store, never the engine."""

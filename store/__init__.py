@@ -1,0 +1,1 @@
+"""Every inference kept and found again: journal, writer, database, query language, images."""

@@ -1,0 +1,1 @@
+"""The query language: syntax tree, its JSON form, and the SQL that answers it."""

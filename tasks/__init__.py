@@ -1,0 +1,1 @@
+"""Images in, predictions out: pure numpy and OpenCV, one file per task."""

@@ -1,1 +1,52 @@
-"""Images in, predictions out: pure numpy and OpenCV, one file per task."""
+"""Images in, predictions out: pure numpy and OpenCV, one file per task.
+
+A task is made from a model's specification and is stateless after that: `options` validates what a
+request asks, `preprocess` turns an image into the input tensor and remembers the way back, `predict`
+turns the model's outputs for that image into predictions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from tasks.image import Affine, Image
+from tasks.predictions import Prediction
+
+TASKS = {
+    "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
+    "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
+}
+"""Task type to `module:class`; the class takes a `ModelSpec`."""
+
+SHORT_NAMES = {
+    "classification": "IMAGE_CLASSIFICATION",
+    "detection": "OBJECT_DETECTION",
+    "tensor": "TENSOR",
+}
+"""What commands and files accept beside Chariot's own task types in any case."""
+
+
+class Task(Protocol):
+    """What the pipeline needs of a task."""
+
+    actions: tuple[str, ...]
+    """What a request's `action` may name; the first is the default."""
+
+    def options(self, parameters: Mapping[str, Any]) -> Any:
+        """Validate the parameters of one input.
+
+        Raises:
+            tasks.parameters.ParameterError: An action is unknown or a value out of range.
+        """
+        ...
+
+    def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
+        """Make the input tensor of one image, without the batch axis, and the map to undo it."""
+        ...
+
+    def predict(
+        self, outputs: Sequence[npt.NDArray[Any]], affine: Affine, options: Any
+    ) -> list[Prediction]:
+        """Read the model's outputs for one image; arrays come without the batch axis."""
+        ...

@@ -1,0 +1,66 @@
+"""What a model needs to be used rightly: its input, its output, its labels. Data only.
+
+`engine.recognition` decides every field; the tasks only read them.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Resize = Literal["letterbox", "letterbox_topleft", "stretch", "shortest_crop", "none"]
+
+
+class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How an image becomes the input tensor."""
+
+    name: str
+    """Name of the graph input."""
+    size_wh: tuple[int, int]
+    """Width and height of the network's input, pixels."""
+    channels: Literal[1, 3] = 3
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    dtype: Literal["float32", "float16", "uint8"] = "float32"
+    color: Literal["rgb", "bgr"] = "rgb"
+    scale: float = 1 / 255
+    """Multiplies the 0 to 255 values; then `(x - mean) / std`, per channel in the order of `color`."""
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    resize: Resize = "stretch"
+    pad_value: int = 114
+    """Grey level of the letterbox border, 0 to 255, before `scale`."""
+    crop_fraction: float = 0.875
+    """For `shortest_crop`: the crop's side over the resized shortest side."""
+    interpolation: Literal["nearest", "linear", "cubic", "area"] = "linear"
+    antialias: bool = False
+    """Filter while shrinking as Pillow does; networks of torchvision, timm and Hugging Face expect it."""
+    exif: Literal["apply", "ignore"] = "apply"
+
+
+class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How the output tensors are read."""
+
+    decoder: str = ""
+    """Name in `tasks.decoders.DECODERS`, for tasks that have several."""
+    activation: Literal["none", "softmax", "sigmoid"] = "none"
+    """What is still to be applied to a classifier's output."""
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds where a request says nothing."""
+
+    score_threshold: float = 0.5
+    iou_threshold: float = 0.7
+    max_detections: int = 300
+    top_k: int = 1
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, ready to be used by its task."""
+
+    task: str
+    """A name in `tasks.TASKS`, such as `OBJECT_DETECTION`."""
+    input: InputSpec
+    output: OutputSpec = OutputSpec()
+    labels: tuple[str, ...] = ()
+    """Label of each class index."""
+    defaults: Defaults = Defaults()

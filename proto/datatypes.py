@@ -1,0 +1,156 @@
+"""V2 datatypes and numpy, and the strict way from JSON to an array.
+
+Source: Open Inference Protocol, "Tensor Data Types". Nothing is damaged silently: a fraction into an
+integer, a value out of range or a text into a number is an error.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proto.errors import InvalidRequest
+
+NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+}
+DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
+NAMES = (*NUMPY_TYPES, "BYTES")
+
+MAX_DIMENSIONS = 32
+"""Of a shape; numpy holds 64, no model comes near."""
+
+
+def checked_shape(
+    shape: Sequence[int], elements: int, where: str, *, variable: bool
+) -> tuple[int, ...]:
+    """Check a request's shape against the number of its elements.
+
+    Args:
+        shape: As the client sent it.
+        elements: How many elements the data holds.
+        where: Names the input in errors.
+        variable: Whether one dimension may be -1, to be filled in.
+
+    Raises:
+        InvalidRequest: The shape is negative, too long, or contradicts the data.
+    """
+    if not shape or len(shape) > MAX_DIMENSIONS:
+        raise InvalidRequest(
+            f"{where}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
+        )
+    if variable and list(shape).count(-1) == 1:
+        known = math.prod(size for size in shape if size != -1)
+        if known > 0 and elements % known == 0:
+            shape = [elements // known if size == -1 else size for size in shape]
+    if any(size < 0 for size in shape):
+        raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
+    if math.prod(shape) != elements:
+        raise InvalidRequest(
+            f"{where}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
+        )
+    return tuple(shape)
+
+
+def texts_from_json(
+    data: Any, shape: Sequence[int], where: str
+) -> tuple[list[str], tuple[int, ...]]:
+    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts.
+
+    Raises:
+        InvalidRequest: An element is no text, or the shape contradicts their number.
+    """
+    texts: list[str] = []
+    rest = [data]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, list):
+            rest.extend(reversed(item))
+        elif isinstance(item, str):
+            texts.append(item)
+        else:
+            raise InvalidRequest(
+                f"{where}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {_shown(item)}"
+            )
+    return texts, checked_shape(shape, len(texts), where, variable=True)
+
+
+def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) -> npt.NDArray[Any]:
+    """Read numbers or truth values, nested or flat, as an array of the declared shape.
+
+    Raises:
+        InvalidRequest: Values do not fit the datatype, are ragged, or contradict the shape.
+    """
+    dtype = NUMPY_TYPES.get(datatype)
+    if dtype is None:
+        raise InvalidRequest(
+            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r}"
+        )
+    try:
+        found = np.asarray(data if isinstance(data, list) else [data])
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"{where}: expected data to be flat or regularly nested: {error}"
+        ) from error
+    if found.size == 0:
+        found = found.astype(dtype)
+    values = _cast(found, dtype, datatype, where)
+    full_shape = checked_shape(shape, values.size, where, variable=False)
+    if values.ndim > 1 and values.shape != full_shape:
+        raise InvalidRequest(
+            f"{where}: expected data nested as shape {list(full_shape)}, got {list(values.shape)}"
+        )
+    return values.reshape(full_shape)
+
+
+def _cast(
+    found: npt.NDArray[Any], dtype: np.dtype[Any], datatype: str, where: str
+) -> npt.NDArray[Any]:
+    allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
+    if found.dtype.kind not in allowed:
+        raise InvalidRequest(
+            f"{where}: expected data that fit {datatype}, got {_shown(_first_misfit(found, dtype))}"
+        )
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)
+        if low < limits.min or high > limits.max:
+            raise InvalidRequest(
+                f"{where}: expected {datatype} values from {limits.min} to {limits.max}, "
+                f"got {low if low < limits.min else high}"
+            )
+    with np.errstate(over="ignore"):
+        values = found.astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(values).all() and np.isfinite(found).all():
+        raise InvalidRequest(
+            f"{where}: expected {datatype} values up to {np.finfo(dtype).max}, "
+            f"got {found.flat[int(np.argmax(np.abs(found)))]}"
+        )
+    return values
+
+
+def _first_misfit(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
+    wanted: tuple[type, ...] = {"b": (bool,), "f": (int, float)}.get(dtype.kind, (int,))
+    for value in found.flat:
+        plain = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(plain, wanted) or (bool not in wanted and isinstance(plain, bool)):
+            return plain
+    return found.flat[0].item() if found.size else found.tolist()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

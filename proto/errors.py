@@ -1,0 +1,71 @@
+"""Every error that the wire can answer, with its HTTP status and gRPC code.
+
+ProtocolError
+├── InvalidRequest        400  INVALID_ARGUMENT   something in the request is wrong
+├── NotFound              404  NOT_FOUND          no such model, version or path
+├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
+├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
+├── ModelNotReady         503  UNAVAILABLE        loading, or it failed to load
+├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
+└── InternalError         500  INTERNAL           a fault of ours or of the model
+
+Lower errors (`tasks`, `store`) are translated into these once, in `engine.pipeline`.
+"""
+
+from typing import ClassVar
+
+
+class ProtocolError(Exception):
+    """Base of all errors with an answer; the message is what the client reads."""
+
+    status: ClassVar[int] = 500
+    grpc_code: ClassVar[str] = "INTERNAL"
+    retry_after_s: ClassVar[int | None] = None
+
+
+class InvalidRequest(ProtocolError):
+    """The request is malformed or asks for something that does not exist."""
+
+    status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class NotFound(ProtocolError):
+    """The model, version or path is unknown."""
+
+    status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class MethodNotAllowed(ProtocolError):
+    """The path does not answer this verb."""
+
+    status = 405
+    grpc_code = "UNIMPLEMENTED"
+
+
+class TooLarge(ProtocolError):
+    """The body is larger than the server accepts."""
+
+    status = 413
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class ModelNotReady(ProtocolError):
+    """The model is known, but is not loaded."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
+    retry_after_s = 1
+
+
+class Overloaded(ProtocolError):
+    """The server has as much work as it may hold."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
+    retry_after_s = 1
+
+
+class InternalError(ProtocolError):
+    """A fault of the server or of the model, not of the request."""

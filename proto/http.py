@@ -1,0 +1,87 @@
+"""The little HTTP that the hot routes need over raw ASGI: read a body, send JSON, send an error."""
+
+import logging
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from proto.errors import InvalidRequest, TooLarge
+
+_log = logging.getLogger("quadriga.http")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+    """Read a request's body, whatever its Content-Type.
+
+    Raises:
+        TooLarge: It is declared or found larger than the limit.
+        InvalidRequest: The client went away before its end.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
+            raise TooLarge(f"expected a body of at most {limit_bytes} bytes, got {int(value)}")
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidRequest(f"expected the whole body, got {size} bytes before the end")
+        if message["type"] != "http.request":
+            continue
+        chunk = message["body"]
+        size += len(chunk)
+        if size > limit_bytes:
+            raise TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
+        chunks.append(chunk)
+        if not message["more_body"]:
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
+    """Send a complete JSON answer."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def error_body(message: str) -> bytes:
+    """Render the one shape that every error has."""
+    return msgspec.json.encode({"error": message})
+
+
+def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
+    """Give status, body and headers of the answer to an exception.
+
+    Errors that are no `ProtocolError` count if they carry a `status` of their own, as those of the
+    store do; anything else is a fault of ours and says no more than that.
+    """
+    status = getattr(error, "status", None)
+    if not isinstance(status, int):
+        _log.error("a request failed by a fault of the server", exc_info=error)
+        phrase = HTTPStatus.INTERNAL_SERVER_ERROR
+        return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), []
+    retry_after_s: Any = getattr(error, "retry_after_s", None)
+    if retry_after_s is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
+        retry_after_s = 1
+    headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    return status, error_body(str(error)), headers
+
+
+async def send_error(send: Send, error: Exception) -> None:
+    """Send the answer to an exception."""
+    status, body, headers = error_answer(error)
+    await send_json(send, status, body, headers)

@@ -144,11 +144,11 @@ def _cast(
 
 def _first_misfit(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
     wanted: tuple[type, ...] = {"b": (bool,), "f": (int, float)}.get(dtype.kind, (int,))
-    for value in found.flat:
-        plain = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(plain, wanted) or (bool not in wanted and isinstance(plain, bool)):
-            return plain
-    return found.flat[0].item() if found.size else found.tolist()
+    values = found.ravel().tolist()
+    for value in values:
+        if not isinstance(value, wanted) or (bool not in wanted and isinstance(value, bool)):
+            return value
+    return values[0]
 
 
 def _shown(value: Any) -> str:

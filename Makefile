@@ -1,0 +1,55 @@
+# The few words of this repository. `make demo` and `make test` set up everything by themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+QUADRIGA := $(BIN)/quadriga
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+INSTALLED := $(VENV)/installed-$(VERSION)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test lint bench lock clean
+
+help:  ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(INSTALLED)  ## Serve the sample models, send images, query what was stored
+	@$(BIN)/python -m sample_models.demo
+
+serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
+	@$(QUADRIGA) serve sample_models
+
+test: $(INSTALLED)-dev  ## Run every test
+	@$(BIN)/python -m pytest
+
+lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop
+	@$(BIN)/python bench/request_cost.py
+
+lock: $(INSTALLED)-dev  ## Resolve the lock files again
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml $(LOCK) --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCK) --constraint requirements.lock --output-file requirements-dev.lock
+
+LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
+
+clean:  ## Remove the environment and what a server and the demo wrote
+	rm -rf $(VENV) data demo-output
+
+# The mark names the version: another PYTHON makes the environment anew.
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quadriga needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
+	@echo "Setting up $(VENV): about a minute, once"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@

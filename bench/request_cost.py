@@ -1,0 +1,148 @@
+"""What a request costs: server CPU beside the bare loop, with and without the store, in one run.
+
+The bare loop decodes, preprocesses, runs and postprocesses the same images in one process, with the
+same code of `tasks` and the same session. CPU of a server is that of all its processes, from /proc.
+Rounds interleave, so that a machine that changes its speed changes it for all; medians are printed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from engine.repository import Model
+from tasks.image import decode
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+MODEL = "shapes-detector"
+
+
+def cpu_s(pids: list[int]) -> float:
+    """Sum the CPU seconds that processes have used."""
+    total = 0.0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[11]) + int(fields[12])) * TICK_S
+    return total
+
+
+class BareLoop:
+    """The same work without a server."""
+
+    def __init__(self, images: list[bytes]) -> None:
+        cv2.setNumThreads(1)
+        self._model = Model(MODEL, "1", SAMPLE_MODELS / MODEL / "model.onnx")
+        self._images = images
+
+    def __call__(self, requests: int) -> float:
+        """Answer images in a row; gives CPU milliseconds an image."""
+        task = self._model.task
+        assert task is not None
+        options = task.options({})
+        begun = time.process_time()
+        for number in range(requests):
+            image = decode(self._images[number % len(self._images)])
+            tensor, affine = task.preprocess(image)
+            outputs = self._model.session.run({task.spec.input.name: tensor[None]})
+            task.predict([output[0] for output in outputs], affine, options)
+        return (time.process_time() - begun) / requests * 1000
+
+
+class Load:
+    """A closed loop of clients against one server."""
+
+    def __init__(self, server: ServerProcess, images: list[bytes], clients: int) -> None:
+        self._server = server
+        self._clients = clients
+        metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "location": {"floor": 2}})
+        self._bodies = [
+            json.dumps({"inputs": [image_input(image, metadata=metadata)]}) for image in images
+        ]
+        self._local = threading.local()
+        self._pool = ThreadPoolExecutor(clients)
+
+    def _send(self, number: int) -> None:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = HTTPConnection(self._server.host, timeout=60)
+        connection: HTTPConnection = self._local.connection
+        connection.request(
+            "POST", f"/v2/models/{MODEL}/infer", self._bodies[number % len(self._bodies)]
+        )
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise SystemExit(f"expected 200, got {response.status}: {answer!r:.200}")
+
+    def __call__(self, requests: int) -> tuple[float, float]:
+        """Send requests; gives server CPU milliseconds a request, and requests a second."""
+        pids = self._server.child_pids()
+        begun, begun_cpu = time.perf_counter(), cpu_s(pids)
+        list(self._pool.map(self._send, range(requests)))
+        elapsed_s = time.perf_counter() - begun
+        time.sleep(0.3)  # the writer stores what is left
+        return (cpu_s(pids) - begun_cpu) / requests * 1000, requests / elapsed_s
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=300, help="per round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=4)
+    arguments = parser.parse_args()
+    images = [path.read_bytes() for path in sorted((IMAGES / "detection").glob("*.jpg"))]
+    bare: list[float] = []
+    costs: dict[str, list[float]] = {"server without store": [], "server with store": []}
+    rates: dict[str, list[float]] = {name: [] for name in costs}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder)
+        with (
+            ServerProcess(data / "without", SAMPLE_MODELS, "--no-store") as without,
+            ServerProcess(data / "with", SAMPLE_MODELS) as keeping,
+        ):
+            loop = BareLoop(images)
+            loads: dict[str, Callable[[int], Any]] = {
+                name: Load(server, images, arguments.clients)
+                for name, server in zip(costs, (without, keeping), strict=True)
+            }
+            for round_number in range(arguments.rounds + 1):
+                requests = arguments.requests if round_number else 50  # the first warms up
+                bare.append(loop(requests))
+                for name, load in loads.items():
+                    cost_ms, rate = load(requests)
+                    costs[name].append(cost_ms)
+                    rates[name].append(rate)
+    reference = statistics.median(bare[1:])
+    print(
+        f"{MODEL}, {len(images)} JPEG images, {arguments.clients} clients, "
+        f"{arguments.rounds} rounds of {arguments.requests}"
+    )
+    print(f"{'':24}{'CPU ms/request':>16}{'of bare':>10}{'least..most':>16}{'requests/s':>12}")
+    print(
+        f"{'bare loop':24}{reference:16.2f}{1:10.2f}{_span(bare[1:]):>16}{1000 / reference:12.0f}"
+    )
+    for name, values in costs.items():
+        middle = statistics.median(values[1:])
+        rate = statistics.median(rates[name][1:])
+        print(
+            f"{name:24}{middle:16.2f}{middle / reference:10.2f}{_span(values[1:]):>16}{rate:12.0f}"
+        )
+
+
+def _span(values: list[float]) -> str:
+    return f"{min(values):.2f}..{max(values):.2f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Puts the server together: the only file that knows every part."""
+
+import asyncio
+import threading
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import cv2
+from litestar import Litestar, Request, Response
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.pipeline import Pipeline
+from engine.recording import Recorder
+from engine.repository import ModelRepository
+from engine.settings import Settings
+from proto import v2_rest
+from proto.chariot import without_gateway_prefix
+from proto.errors import MethodNotAllowed, NotFound
+from proto.http import error_answer, error_body
+from store.blobs import BlobStore
+from store.ids import IdSource
+from store.inferences import Inferences
+from store.journal import Journal
+from store.routes import routes as store_routes
+
+
+class Application:
+    """One worker's server.
+
+    Args:
+        settings: Of the server.
+        worker: Number of the process, part of every id that it gives.
+
+    Raises:
+        engine.session.LoadError: There is no model to serve.
+    """
+
+    def __init__(self, settings: Settings, worker: int = 0) -> None:
+        cv2.setNumThreads(1)  # parallelism comes from concurrent requests
+        self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
+        handlers: list[Any] = []
+        recorder = None
+        if settings.store:
+            blobs = BlobStore(settings.blob_directory)
+            inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
+            ids = IdSource(worker, inferences.latest_seq())
+            recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
+            handlers = store_routes(inferences)
+        self.pipeline = Pipeline(
+            self.repository,
+            recorder,
+            threads=settings.thread_count,
+            max_queue=settings.max_queue,
+            max_pixels=settings.max_pixels,
+            strict_readiness=settings.strict_readiness,
+        )
+        server_version = version("quadriga")
+        handlers += v2_rest.routes(self.pipeline, server_version, settings.max_body_bytes)
+        app = Litestar(
+            handlers,
+            exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
+            openapi_config=OpenAPIConfig("Quadriga", server_version),
+            request_max_body_size=settings.max_body_bytes,
+        )
+        self._front = _Front(app)  # type: ignore[arg-type]  # Litestar types its scopes more narrowly
+        self.asgi: ASGIApp = self._front  # type: ignore[assignment]  # as above
+
+    def load_models(self) -> None:
+        """Start to load the models, in a thread of its own."""
+        threading.Thread(target=self.repository.load_all, name="load-models", daemon=True).start()
+
+    async def drain(self, seconds: float) -> None:
+        """Say that the server is going away, and go on serving for a while.
+
+        Every answer closes its connection from now on, so that no client sends into a closing one.
+        """
+        self.pipeline.draining = True
+        self._front.closing = True
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        """Finish what runs and close the journal."""
+        self.pipeline.close()
+
+
+class _Front:
+    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.closing = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = without_gateway_prefix(scope["path"])
+        path = path.rstrip("/") or "/"
+        inner: Any = {**scope, "path": path, "raw_path": path.encode()}
+        if scope["method"] == "HEAD":  # the server drops the body itself
+            inner["method"] = "GET"
+        await self._app(inner, receive, _closing(send) if self.closing else send)
+
+
+def _closing(send: Send) -> Send:
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+        await send(message)
+
+    return send_and_close
+
+
+def _answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    status, body, headers = error_answer(error)
+    return Response(
+        body,
+        status_code=status,
+        media_type="application/json",
+        headers={name.decode(): value.decode() for name, value in headers},
+    )
+
+
+def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """Give the framework's own errors the one shape of ours."""
+    path = request.scope["path"]
+    if error.status_code == NotFound.status:
+        return _answer_error(
+            request, NotFound(f"expected a path of this server, got {path!r:.200}")
+        )
+    if error.status_code == MethodNotAllowed.status:
+        allowed = (error.headers or {}).get("allow", "another verb")
+        method = request.scope["method"]
+        text = f"expected {allowed} for {path!r:.200}, got {method}"
+        return _answer_error(request, MethodNotAllowed(text))
+    if error.status_code >= 500:
+        return _answer_error(
+            request,
+            error.__cause__
+            if isinstance(error.__cause__, Exception)
+            else RuntimeError(error.detail),
+        )
+    return Response(
+        error_body(error.detail), status_code=error.status_code, media_type="application/json"
+    )

@@ -1,0 +1,146 @@
+"""The command `quadriga`: serve, inspect, query."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+
+from engine import settings as settings_module
+from engine.settings import Settings, SettingsError
+
+_SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="quadriga")
+def main() -> None:
+    """Serve computer-vision models, keep every inference, and find it again."""
+
+
+def _setting_options(command: Any) -> Any:
+    """Give a command one flag per setting, with the setting's own description."""
+    texts = settings_module.descriptions()
+    defaults = Settings()
+    for name in reversed(_SERVE_FLAGS):
+        flag = f"--{name.replace('_', '-')}"
+        default = getattr(defaults, name)
+        text = f"{texts[name]} [default: {default}]" if default not in ("", None) else texts[name]
+        if isinstance(default, bool):
+            command = click.option(
+                f"{flag}/--no-{name.replace('_', '-')}", default=None, help=text
+            )(command)
+        else:
+            command = click.option(flag, default=None, help=text)(command)
+    return command
+
+
+@main.command()
+@click.argument("models", required=False)
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings file; default: quadriga.toml."
+)
+@_setting_options
+def serve(models: str | None, config: Path | None, **flags: Any) -> None:
+    """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
+    from engine.supervisor import supervise  # noqa: PLC0415 - other commands need no processes
+    from engine.worker import configure_logging  # noqa: PLC0415 - as above
+
+    given = {
+        name: value for name, value in {"models": models, **flags}.items() if value is not None
+    }
+    try:
+        settings = settings_module.load(given, os.environ, config)
+        configure_logging("supervisor")
+        sys.exit(supervise(settings, _announce))
+    except SettingsError as error:
+        _fail(error)
+
+
+def _announce(url: str) -> None:
+    click.echo(f"Quadriga listens on {url}", err=False)
+    sys.stdout.flush()
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
+    from engine.inspection import inspect_model, show  # noqa: PLC0415 - loads onnxruntime
+    from engine.session import LoadError  # noqa: PLC0415 - as above
+
+    try:
+        inspection = inspect_model(model)
+    except LoadError as error:
+        _fail(error)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(inspection)).decode())
+    else:
+        show(inspection, Console())
+
+
+@main.command()
+@click.argument("where", metavar="FILTER", default="{}")
+@click.option("--data", default=None, help="Data folder of the server. [default: data]")
+@click.option("--database", default=None, help="SQLAlchemy URL of the store.")
+@click.option("--limit", default=20, show_default=True, help="Inferences to show.")
+@click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
+def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - a flag of the command line
+    """Find stored inferences by FILTER, in JSON.
+
+    For example '{"meta.altitude": {"ge": 100}, "label": "circle"}'.
+    """
+    from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
+    from store.errors import StoreError  # noqa: PLC0415 - as above
+    from store.inferences import Inferences, QueryRequest  # noqa: PLC0415 - as above
+
+    flags = {name: options[name] for name in ("data", "database") if options[name] is not None}
+    try:
+        settings = settings_module.load(flags, os.environ)
+        inferences = Inferences(
+            settings.database_url, settings.journal_directory, BlobStore(settings.blob_directory)
+        )
+        request = QueryRequest(
+            where=json.loads(where), limit=options["limit"], order=options["order"], count="capped"
+        )
+        page = inferences.query(request)
+    except json.JSONDecodeError as error:
+        _fail(ValueError(f"expected FILTER to be JSON, got {where!r}: {error}"))
+    except (SettingsError, StoreError, msgspec.ValidationError) as error:
+        _fail(error)
+    if as_json:
+        for record in page.inferences:
+            click.echo(msgspec.json.encode(record))
+        return
+    table = Table("id", "created", "model", "input", "predictions", "metadata")
+    for record in page.inferences:
+        predictions = json.loads(bytes(record.predictions))
+        shown = ", ".join(f"{p['label']} {p['score']:.2f}" for p in predictions[:4] if "label" in p)
+        more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
+        table.add_row(
+            record.id,
+            record.created_at,
+            record.model.name,
+            record.input.name,
+            shown + more,
+            bytes(record.metadata).decode(),
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"{len(page.inferences)} of {page.count} shown")
+
+
+def _fail(error: Exception) -> None:
+    click.echo(f"quadriga: {error}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

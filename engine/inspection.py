@@ -1,0 +1,88 @@
+"""What `quadriga inspect` says of a model: the file, its tensors, what was decided and why."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from engine.recognition import Decision
+from engine.repository import Model, find_model_file
+from engine.session import LoadError
+from proto.messages import TensorInfo
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """Everything that is known of one model."""
+
+    file: str
+    size_bytes: int
+    sha256: str
+    ir_version: int
+    opsets: dict[str, int]
+    producer: str
+    external_data: list[str]
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    batch: str
+    task: str
+    labels: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+
+
+def inspect_model(path: Path) -> Inspection:
+    """Load a model as the server would, and describe it.
+
+    Raises:
+        LoadError: It cannot be loaded; the text says why.
+    """
+    file = path if path.is_file() else find_model_file(path) if path.is_dir() else None
+    if file is None:
+        raise LoadError(f"expected an ONNX file, or a folder with one, at {path}, got none")
+    model = Model(path.resolve().name, "1", file)
+    header, recognition = model.session.header, model.recognition
+    size = model.batch_size
+    return Inspection(
+        file=str(file),
+        size_bytes=file.stat().st_size,
+        sha256=model.sha256,
+        ir_version=header.ir_version,
+        opsets={domain or "ai.onnx": version for domain, version in header.opsets.items()},
+        producer=header.producer,
+        external_data=sorted({part.location for part in header.external_data}),
+        inputs=list(model.session.inputs),
+        outputs=list(model.session.outputs),
+        batch=f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}",
+        task=recognition.task,
+        labels=recognition.spec.labels if recognition.spec else (),
+        decisions=recognition.decisions,
+    )
+
+
+def show(inspection: Inspection, console: Console) -> None:
+    """Print an inspection for a person."""
+    opsets = ", ".join(f"{name} {version}" for name, version in inspection.opsets.items())
+    facts = Table.grid(padding=(0, 2))
+    rows: list[tuple[str, Any]] = [
+        ("file", f"{inspection.file} ({inspection.size_bytes:,} bytes)"),
+        ("sha256", inspection.sha256),
+        ("format", f"IR {inspection.ir_version}, {opsets}, by {inspection.producer or 'unknown'}"),
+        ("weights", ", ".join(inspection.external_data) or "inside the file"),
+        *(("input", _tensor(tensor)) for tensor in inspection.inputs),
+        *(("output", _tensor(tensor)) for tensor in inspection.outputs),
+        ("batch", inspection.batch),
+        ("labels", f"{len(inspection.labels)}: {', '.join(inspection.labels)}"),
+    ]
+    for name, value in rows:
+        facts.add_row(f"[bold]{name}", str(value))
+    decided = Table("field", "value", "because")
+    for decision in inspection.decisions:
+        if decision.field != "labels":
+            decided.add_row(decision.field, str(decision.value), decision.reason)
+    console.print(facts)
+    console.print(decided)
+
+
+def _tensor(tensor: TensorInfo) -> str:
+    return f"{tensor.name} {tensor.datatype} {list(tensor.shape)}"

@@ -1,0 +1,172 @@
+"""Every setting of the server, and the one reader of flags, environment and `quadriga.toml`.
+
+The first of these that names a setting decides it: command-line flag, `QUADRIGA_*`, one of Chariot's
+engine variables, `quadriga.toml`, default.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "QUADRIGA_"
+
+CHARIOT_VARIABLES = {
+    "MODEL_DIR": "models",
+    "MODEL_PATH": "models",
+    "UVICORN_HOST": "host",
+    "UVICORN_PORT": "port",
+    "WEB_CONCURRENCY": "workers",
+    "DEFAULT_SCORE_THRESHOLD": "score_threshold",
+    "CHARIOT_INFERENCE_PROTOCOL": "protocol",
+}
+"""What Chariot sets for an engine, and the setting that it stands for."""
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or its value does not fit; the message says which and where it came from."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of one server; each field's description is its help text and documentation."""
+
+    models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of HTTP; 0 takes a free one and prints it.")
+    ] = 8080
+    data: Annotated[
+        str,
+        Meta(description="Folder of journal, database and images; removing it resets everything."),
+    ] = "data"
+    database: Annotated[
+        str, Meta(description="SQLAlchemy URL of the store; default: store.db in the data folder.")
+    ] = ""
+    workers: Annotated[
+        int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
+    ] = 1
+    threads: Annotated[
+        int,
+        Meta(ge=0, le=256, description="Threads of a worker that run requests; 0: one per core."),
+    ] = 0
+    store: Annotated[bool, Meta(description="Keep inferences at all.")] = True
+    score_threshold: Annotated[
+        float | None,
+        Meta(description="Detections below are dropped, where neither model nor request says."),
+    ] = None
+    protocol: Annotated[
+        Literal["chariot-v2-kserve"],
+        Meta(description="Protocol that Chariot expects of the engine."),
+    ] = "chariot-v2-kserve"
+    max_body_bytes: Annotated[
+        int, Meta(ge=1024, description="Larger request bodies are refused with 413.")
+    ] = 64 * 1024 * 1024
+    max_pixels: Annotated[
+        int, Meta(ge=1, description="Larger images are refused at their header.")
+    ] = 50_000_000
+    max_queue: Annotated[
+        int,
+        Meta(ge=1, description="Requests that may wait or run at once; more are refused with 503."),
+    ] = 256
+    strict_readiness: Annotated[
+        bool,
+        Meta(description="Not ready while a model has failed to load, not only while one loads."),
+    ] = True
+    drain_s: Annotated[
+        float, Meta(ge=0, le=300, description="Seconds to go on serving after SIGTERM, not ready.")
+    ] = 0.3
+    exit_timeout_s: Annotated[
+        float, Meta(ge=1, le=3600, description="Seconds after SIGTERM until children are killed.")
+    ] = 30.0
+
+    @property
+    def database_url(self) -> str:
+        """The store's URL."""
+        return self.database or f"sqlite:///{Path(self.data).absolute() / 'store.db'}"
+
+    @property
+    def journal_directory(self) -> Path:
+        """Where workers append and the writer reads."""
+        return Path(self.data) / "journal"
+
+    @property
+    def blob_directory(self) -> Path:
+        """Where input images are kept."""
+        return Path(self.data) / "blobs"
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of a worker that run requests."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+def descriptions() -> dict[str, str]:
+    """Give the help text of every setting."""
+    texts = {}
+    for field in msgspec.inspect.type_info(Settings).fields:  # type: ignore[attr-defined]  # a StructType
+        schema = getattr(field.type, "extra_json_schema", None) or {}
+        texts[field.name] = schema.get("description", "")
+    return texts
+
+
+def load(
+    flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None = None
+) -> Settings:
+    """Read the settings.
+
+    Args:
+        flags: Settings given on the command line, by field name.
+        environment: Such as `os.environ`.
+        file: A `quadriga.toml`; default: the one that `QUADRIGA_CONFIG` names, else the one in the
+            current folder if there is one.
+
+    Raises:
+        SettingsError: A key is unknown or a value does not fit.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(name: str, value: Any, origin: str) -> None:
+        if name not in Settings.__struct_fields__:
+            known = ", ".join(Settings.__struct_fields__)
+            raise SettingsError(f"{origin}: expected a setting among {known}, got {name!r}")
+        values[name], origins[name] = value, origin
+
+    named = environment.get(PREFIX + "CONFIG")
+    file = file or (Path(named) if named else None)
+    if file is not None or Path("quadriga.toml").exists():
+        path = file or Path("quadriga.toml")
+        for name, value in _toml(path).items():
+            take(name, value, str(path))
+    for variable, name in CHARIOT_VARIABLES.items():
+        if environment.get(variable):
+            take(name, environment[variable], f"environment variable {variable}")
+    for variable, text in environment.items():
+        if variable.startswith(PREFIX) and variable != PREFIX + "CONFIG":
+            take(variable.removeprefix(PREFIX).lower(), text, f"environment variable {variable}")
+    for name, value in flags.items():
+        take(name, value, f"flag --{name.replace('_', '-')}")
+    return _converted(values, origins)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"expected a settings file at {path}, got: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: expected TOML, got: {error}") from error
+
+
+def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, Settings, strict=False)
+        except msgspec.ValidationError as error:
+            text = str(error).split(" - at ")[0]
+            raise SettingsError(f"{origins[name]}: {name}: {text}, got {value!r}") from error
+    return msgspec.convert(values, Settings, strict=False)

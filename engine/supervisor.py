@@ -1,0 +1,183 @@
+"""Processes: starts workers and the store's writer, starts them again when they die, ends them in order.
+
+Workers share one listening socket that the supervisor holds, so a restart refuses no connection. On
+SIGTERM or SIGINT the workers stop first, then the writer, so that everything journaled is stored.
+"""
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from engine.settings import Settings, SettingsError
+from engine.worker import UNUSABLE, ChildTask
+
+_POLL_S = 0.1
+_LONGEST_DELAY_S = 10.0
+_STEADY_S = 5.0
+
+_log = logging.getLogger("quadriga.supervisor")
+
+
+class _Child:
+    """One child process, started again with growing delay while it keeps dying young."""
+
+    def __init__(self, name: str, task: ChildTask) -> None:
+        self.name = name
+        self._task = task
+        self._delay_s = 0.0
+        self._start_at = 0.0
+        self._started_at = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        descriptors = [self._task.listener_fd] if self._task.listener_fd >= 0 else []
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "engine.worker"],
+            stdin=subprocess.PIPE,
+            pass_fds=descriptors,
+        )
+        self._started_at = time.monotonic()
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self._task) + b"\n")
+        self._process.stdin.flush()
+
+    def watch(self) -> None:
+        """Start it again if it has died and its delay is over.
+
+        Raises:
+            SettingsError: It says that it cannot work with these settings.
+        """
+        now = time.monotonic()
+        if self._process is None:
+            if now >= self._start_at:
+                self.start()
+            return
+        code = self._process.poll()
+        if code is None:
+            return
+        if code == UNUSABLE:
+            raise SettingsError(f"{self.name} cannot start; its reason stands above")
+        steady = now - self._started_at > _STEADY_S
+        self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _LONGEST_DELAY_S)
+        _log.error("%s ended with %d; again in %.1f s", self.name, code, self._delay_s)
+        self._forget()
+        self._start_at = now + self._delay_s
+
+    def tell_to_stop(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def wait(self, until: float) -> bool:
+        """Wait for its end; kill it when the time is over. Tells whether it ended by itself."""
+        if self._process is None:
+            return True
+        try:
+            code = self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _log.error("%s did not stop in time and is killed", self.name)
+            self._process.kill()
+            self._process.wait()
+            return False
+        return code == 0
+
+    def _forget(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+
+
+def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
+    """Run the server until SIGTERM or SIGINT.
+
+    Args:
+        settings: Of the server.
+        announce: Called with the server's URL once connections are accepted.
+
+    Returns:
+        Exit status: 0 when every child ended by itself.
+
+    Raises:
+        SettingsError: The address is taken, or another server uses the data folder.
+    """
+    lock = _lock(Path(settings.data)) if settings.store else None
+    listener = _listen(settings.host, settings.port)
+    stopping: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopping.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    workers = [
+        _Child(f"worker {number}", ChildTask("worker", settings, number, listener.fileno()))
+        for number in range(settings.workers)
+    ]
+    writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []
+    for child in (*writers, *workers):
+        child.start()
+    host, port = listener.getsockname()[:2]
+    announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    try:
+        while not stopping:
+            for child in (*writers, *workers):
+                child.watch()
+            time.sleep(_POLL_S)
+    finally:
+        clean = _stop(workers, writers, settings.exit_timeout_s)
+        listener.close()
+        if lock is not None:
+            os.close(lock)
+    return 0 if clean else 1
+
+
+def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> bool:
+    """End the workers, then the writers; tells whether all ended by themselves."""
+    until = time.monotonic() + timeout_s
+    clean = True
+    for group in (workers, writers):
+        for child in group:
+            child.tell_to_stop()
+        for child in group:
+            clean = child.wait(until) and clean
+    return clean
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise SettingsError(
+            f"expected to listen on {host} port {port}, got: {error.strerror}"
+        ) from error
+    listener.listen(2048)
+    return listener
+
+
+def _lock(data: Path) -> int:
+    """Take the data folder for this server alone."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(data / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SettingsError(f"expected a data folder at {data}, got: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise SettingsError(
+            f"expected the data folder {data} for this server alone, got it in use"
+        ) from error
+    return descriptor

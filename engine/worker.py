@@ -1,0 +1,132 @@
+"""The child processes of the server: a worker, which answers requests, and the store's writer.
+
+A child reads its task as one line of JSON from standard input. It stops, gracefully, when standard
+input ends: then its supervisor wants it to, or has died.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+import uvicorn
+import uvloop
+
+from engine.settings import Settings
+
+UNUSABLE = 78
+"""Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
+
+_log = logging.getLogger("quadriga")
+
+
+class ChildTask(msgspec.Struct, frozen=True):
+    """What a child is to do."""
+
+    role: Literal["worker", "writer"]
+    settings: Settings
+    number: int = 0
+    """Of a worker; no two that run at once share one."""
+    listener_fd: int = -1
+    """The listening socket, inherited."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the end comes through standard input."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def configure_logging(role: str) -> None:
+    """Send log lines to standard error, with the process that wrote them."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s {role}[{os.getpid()}] %(name)s: %(message)s",
+        force=True,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def main() -> None:
+    """Run as a child of the supervisor."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends these to the whole group, but
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
+    configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
+    if task.role == "writer":
+        _write(task.settings)
+        return
+    from engine.session import LoadError  # noqa: PLC0415 - the writer needs no onnxruntime in memory
+
+    try:
+        uvloop.run(_serve(task))
+    except LoadError as error:
+        _log.error("%s", error)
+        sys.exit(UNUSABLE)
+
+
+def _when_told(stop: Callable[[], object]) -> None:
+    """Call `stop` once standard input ends."""
+
+    def wait() -> None:
+        sys.stdin.buffer.read()
+        stop()
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+def _write(settings: Settings) -> None:
+    from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
+
+    stop = threading.Event()
+    _when_told(stop.set)
+    Writer(settings.journal_directory, settings.database_url).run(stop)
+
+
+async def _serve(task: ChildTask) -> None:
+    from engine.app import Application  # noqa: PLC0415 - the writer needs no models in memory
+
+    application = Application(task.settings, task.number)
+    config = uvicorn.Config(
+        application.asgi,  # type: ignore[arg-type]  # uvicorn and Litestar type ASGI each for itself
+        http="httptools",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )
+    server = _Server(config)
+    listener = socket.socket(fileno=task.listener_fd)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    _when_told(lambda: loop.call_soon_threadsafe(stop.set))
+    application.load_models()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await asyncio.wait(
+        [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED
+    )
+    await application.drain(task.settings.drain_s)
+    for accepting in server.servers:
+        accepting.close()
+    await asyncio.sleep(0.1)  # connections accepted last send their request now
+    server.should_exit = True
+    await serving
+    application.close()
+    _log.info("stopped")
+
+
+if __name__ == "__main__":
+    main()

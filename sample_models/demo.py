@@ -1,0 +1,274 @@
+"""What `make demo` shows: real images to trained models over the wire, stored, and found again.
+
+A client as anyone would write one: it knows the server's address and nothing of its inside, save for
+the drawing of the pictures at the end.
+"""
+
+import base64
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import msgspec
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tasks.drawing import draw
+from tasks.image import decode
+from tasks.predictions import Classification, Detection
+
+HERE = Path(__file__).parent
+OUTPUT = Path("demo-output")
+MODELS = {"classification": "shapes-classifier", "detection": "shapes-detector"}
+KINDS: dict[str, Any] = {"classification": Classification, "detection": Detection}
+CLIENTS = 4
+SHOWN = 6
+
+QUERIES: list[tuple[str, dict[str, Any]]] = [
+    ("from camera north", {"meta.camera_id": "north"}),
+    (
+        "higher than 100 m, in building A or B, not in fog",
+        {
+            "and": [
+                {"meta.altitude": {"gt": 100}},
+                {"meta.location.building": {"in": ["A", "B"]}},
+                {"not": {"meta.weather": "fog"}},
+            ]
+        },
+    ),
+    (
+        "a circle above 0.8 in the last hour, floor 2 or higher, from north or below 150 m",
+        {
+            "and": [
+                {"model": "shapes-detector"},
+                {"label": {"name": "circle", "score": {"ge": 0.8}}},
+                {"ts": {"ge": "-1h"}},
+                {"meta.location.floor": {"ge": 2}},
+                {"or": [{"meta.camera_id": "north"}, {"meta.altitude": {"lt": 150}}]},
+            ]
+        },
+    ),
+]
+
+
+class Sample(NamedTuple):
+    """One image with what is known of it."""
+
+    task: str
+    path: Path
+    metadata: dict[str, Any]
+    truth: list[dict[str, Any]]
+
+
+class Answer(NamedTuple):
+    """What the server said of one sample."""
+
+    sample: Sample
+    predictions: list[dict[str, Any]]
+    inference_id: str
+    milliseconds: float
+
+
+class Client:
+    """Speaks chariot-v2-kserve over one kept connection a thread."""
+
+    def __init__(self, url: str) -> None:
+        self._host = url.removeprefix("http://")
+        self._local = threading.local()
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send a request, and read the JSON of its answer."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = HTTPConnection(self._host, timeout=60)
+        connection: HTTPConnection = self._local.connection
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def infer(self, sample: Sample) -> Answer:
+        """Send one image with its metadata."""
+        image = base64.b64encode(sample.path.read_bytes()).decode()
+        parameters = {"metadata": json.dumps(sample.metadata)}
+        body = {
+            "inputs": [
+                {
+                    "name": sample.path.name,
+                    "shape": [1],
+                    "datatype": "BYTES",
+                    "data": [image],
+                    "parameters": parameters,
+                }
+            ]
+        }
+        started = time.perf_counter()
+        status, answer = self.call("POST", f"/v2/models/{MODELS[sample.task]}/infer", body)
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        if status != 200:
+            raise SystemExit(f"{sample.path}: expected 200, got {status}: {answer}")
+        output = answer["outputs"][0]
+        inference_id = output["parameters"]["inference_id"]
+        return Answer(sample, output["data"][0], inference_id, elapsed_ms)
+
+
+def read_samples(task: str) -> list[Sample]:
+    """Read the images of one task with their metadata and ground truth."""
+    folder = HERE / "images" / task
+    rows = {}
+    for name, key in (("metadata.jsonl", "metadata"), ("annotations.jsonl", "annotations")):
+        lines = (folder / name).read_text(encoding="utf-8").splitlines()
+        rows[key] = {row["path"]: row[key] for row in map(json.loads, lines)}
+    return [
+        Sample(task, folder / path, rows["metadata"][path], truth)
+        for path, truth in rows["annotations"].items()
+    ]
+
+
+@contextmanager
+def server(console: Console, data: Path) -> Iterator[str]:
+    """Run `quadriga serve` on a free port for as long as the block lasts; gives its URL."""
+    log = (OUTPUT / "server.log").open("w")
+    command = [sys.executable, "-m", "engine.cli", "serve", str(HERE), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--data", str(data)], stdout=subprocess.PIPE, stderr=log, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if "http://" not in line:
+            raise SystemExit(f"expected the server's address, got {line!r}; see {log.name}")
+        url = line.split()[-1]
+        with console.status("Loading the models"):
+            _wait_until_ready(Client(url), process, log.name)
+        yield url
+    finally:
+        process.terminate()
+        code = process.wait(40)
+        log.close()
+    if code != 0:
+        raise SystemExit(
+            f"expected the server to stop cleanly, got exit status {code}; see {log.name}"
+        )
+
+
+def _wait_until_ready(client: Client, process: subprocess.Popen[str], log: str) -> None:
+    until = time.monotonic() + 120
+    answer: Any = "no answer"
+    while time.monotonic() < until and process.poll() is None:
+        status, answer = client.call("GET", "/v2/health/ready")
+        if status == 200:
+            return
+        if "failed" in answer.get("error", ""):
+            break
+        time.sleep(0.1)
+    raise SystemExit(f"expected the server to become ready, got {answer}; see {log}")
+
+
+def print_predictions(console: Console, answers: list[Answer]) -> None:
+    """Print what the models said, beside the truth."""
+    for task, model in MODELS.items():
+        mine = [answer for answer in answers if answer.sample.task == task]
+        table = Table(
+            "image", "metadata sent", "predicted", "truth", title=f"{model}, {len(mine)} images"
+        )
+        for answer in mine[:SHOWN]:
+            metadata = answer.sample.metadata
+            place = metadata["location"]
+            table.add_row(
+                answer.sample.path.name,
+                f"{metadata['camera_id']}, {metadata['altitude']} m, "
+                f"{place['building']}{place['floor']}, {metadata['weather']}",
+                ", ".join(f"{p['label']} {p['score']:.2f}" for p in answer.predictions),
+                ", ".join(sorted(t["class_label"] for t in answer.sample.truth)),
+            )
+        console.print(table)
+        right = sum(
+            sorted(p["label"] for p in answer.predictions)
+            == sorted(t["class_label"] for t in answer.sample.truth)
+            for answer in mine
+        )
+        console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
+
+
+def run_queries(console: Console, client: Client) -> None:
+    """Find what was stored again, by filters of growing difficulty."""
+    for title, where in QUERIES:
+        body = {"where": where, "limit": 5, "count": "exact", "consistency": "journal"}
+        started = time.perf_counter()
+        status, page = client.call("POST", "/api/inferences/query", body)
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        if status != 200 or not page["inferences"]:
+            raise SystemExit(f"expected matches of {where}, got {status}: {page}")
+        console.print(f"[bold]{title}[/bold]: {page['count']} inferences in {elapsed_ms:.1f} ms")
+        console.print(f"  {json.dumps(where)}", style="dim", soft_wrap=True)
+        for record in page["inferences"][:3]:
+            labels = ", ".join(f"{p['label']} {p['score']:.2f}" for p in record["predictions"][:4])
+            console.print(f"  {record['id']}  {record['input']['name']:14}  {labels}")
+        console.print()
+
+
+def draw_pictures(answers: list[Answer]) -> list[Path]:
+    """Write one annotated picture a task: the image with the most predictions."""
+    paths = []
+    for task in MODELS:
+        mine = [answer for answer in answers if answer.sample.task == task]
+        best = max(mine, key=lambda answer: len(answer.predictions))
+        image = decode(best.sample.path.read_bytes())
+        picture = draw(image.pixels, msgspec.convert(best.predictions, list[KINDS[task]]))  # type: ignore[misc]  # chosen at run time
+        paths.append(OUTPUT / f"{task}.png")
+        cv2.imwrite(str(paths[-1]), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    return paths
+
+
+def main() -> None:
+    """Run the demo."""
+    console = Console()
+    started = time.perf_counter()
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    OUTPUT.mkdir()
+    data = OUTPUT / "data"
+    samples = [sample for task in MODELS for sample in read_samples(task)]
+    with server(console, data) as url:
+        console.print(f"Serving {', '.join(MODELS.values())} on {url}\n")
+        client = Client(url)
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            sent = pool.map(client.infer, samples)
+            answers = list(
+                track(sent, "Sending images", total=len(samples), console=console, transient=True)
+            )
+        elapsed_s = time.perf_counter() - begun
+        print_predictions(console, answers)
+        run_queries(console, client)
+        middle = statistics.median(answer.milliseconds for answer in answers)
+        console.print(
+            f"{len(answers)} images in {elapsed_s:.2f} s from {CLIENTS} clients: "
+            f"{len(answers) / elapsed_s:.0f} images a second, median {middle:.1f} ms an image"
+        )
+        for path in draw_pictures(answers):
+            console.print(f"Picture: {path}")
+    python = Path(sys.executable)
+    command = python.parent / "quadriga"
+    shown = command.relative_to(Path.cwd()) if command.is_relative_to(Path.cwd()) else command
+    console.print(f"\nDone in {time.perf_counter() - started:.1f} s. Try next:\n")
+    for line in (
+        f'{shown} query \'{{"label": "circle", "meta.altitude": {{"ge": 100}}}}\' --data {data}',
+        f"{shown} inspect sample_models/shapes-detector",
+        "make serve        # and the curl of README.md from another terminal",
+    ):
+        console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()

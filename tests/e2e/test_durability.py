@@ -1,0 +1,182 @@
+"""Nothing acknowledged is lost, and nothing in flight is cut."""
+
+import json
+import os
+import signal
+import threading
+import time
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+
+from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+
+PATH = "/v2/models/shapes-classifier/infer"
+KILLS = 5
+CLIENTS = 6
+
+
+class Clients:
+    """Threads that send small requests until they are told to stop, and remember what they heard."""
+
+    def __init__(self, server: ServerProcess, image: bytes) -> None:
+        self._server = server
+        self._image = image
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._send, args=(number,)) for number in range(CLIENTS)
+        ]
+        self.acknowledged: list[str] = []
+        self.refused: list[str] = []
+        self.failed: list[str] = []
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self, number: int) -> None:
+        connection: HTTPConnection | None = None
+        sent = 0
+        while not self._stop.is_set():
+            metadata = {"client": number, "sent": sent}
+            body = json.dumps({"inputs": [image_input(self._image, metadata=metadata)]})
+            try:
+                if connection is None:
+                    connection = HTTPConnection(self._server.host, timeout=30)
+                    connection.connect()
+            except OSError as error:
+                self.refused.append(repr(error))
+                time.sleep(0.01)
+                connection = None
+                continue
+            try:
+                connection.request("POST", PATH, body)
+                response = connection.getresponse()
+                answer = response.read()
+            except (OSError, HTTPException) as error:
+                self.failed.append(repr(error))
+                connection.close()
+                connection = None
+                continue
+            if response.status != 200:
+                self.failed.append(f"{response.status} {answer!r}")
+                continue
+            sent += 1
+            self.acknowledged.append(json.loads(answer)["outputs"][0]["parameters"]["inference_id"])
+            if response.getheader("connection") == "close":
+                connection.close()
+                connection = None
+
+    def finish(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_every_acknowledged_inference_survives_kill_9_once(data, shape):
+    server = ServerProcess(data)
+    acknowledged: list[str] = []
+    for _ in range(KILLS):
+        server.start()
+        clients = Clients(server, shape[0])
+        server.wait_until(lambda clients=clients: len(clients.acknowledged) > 100)
+        server.kill()
+        clients.finish()
+        acknowledged += clients.acknowledged
+    with server:
+        stored = [record["id"] for record in server.query({})]
+    assert len(stored) == len(set(stored)), "an inference is stored twice"
+    assert set(acknowledged) <= set(stored), "an acknowledged inference is lost"
+    assert len(acknowledged) > 100 * KILLS
+
+
+def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
+    with ServerProcess(data) as server:
+        clients = Clients(server, shape[0])
+        for _ in range(3):
+            before = len(clients.acknowledged)
+            server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
+            os.kill(_child(server, "writer"), signal.SIGKILL)
+        clients.finish()
+        assert clients.failed == []
+        server.wait_until(lambda: len(server.query({})) >= len(clients.acknowledged))
+        stored = [record["id"] for record in server.query({})]
+    assert sorted(stored) == sorted(clients.acknowledged)
+
+
+def test_a_worker_that_dies_is_started_again(data, shape):
+    with ServerProcess(data) as server:
+        body = {"inputs": [image_input(shape[0])]}
+        assert server.call("POST", PATH, body)[0] == 200
+        os.kill(_child(server, "worker"), signal.SIGKILL)
+        status, _ = server.call("POST", PATH, body)  # waits in the listener's queue meanwhile
+        assert status in (200, 503)
+        server.wait_until(lambda: server.call("POST", PATH, body)[0] == 200)
+        stored = [record["id"] for record in server.query({})]
+        assert len(stored) == len(set(stored)) >= 2
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["supervisor", "group"])
+def test_sigterm_fails_no_request_in_flight(data, shape, whole_group):
+    server = ServerProcess(data).start()
+    clients = Clients(server, shape[0])
+    server.wait_until(lambda: len(clients.acknowledged) > 50)
+    if whole_group:
+        os.killpg(server.process.pid, signal.SIGTERM)
+    assert server.stop() == 0
+    clients.finish()
+    assert clients.failed == []
+    assert clients.refused, "the listener should be closed at the end"
+    with server:
+        stored = {record["id"] for record in server.query({})}
+    assert stored == set(clients.acknowledged)
+
+
+def test_the_server_is_not_ready_while_it_drains(data, shape):
+    server = ServerProcess(data, SAMPLE_MODELS, "--drain-s", "2").start()
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    status, answer = server.call("GET", "/v2/health/ready")
+    assert status == 400
+    assert "shutting down" in answer["error"]
+    assert server.call("POST", PATH, {"inputs": [image_input(shape[0])]})[0] == 200
+    assert server.stop() == 0
+
+
+def test_two_servers_on_one_data_folder_are_refused(data):
+    with ServerProcess(data) as server:
+        second = ServerProcess(data)
+        with pytest.raises(AssertionError, match="no address"):
+            second.start()
+        assert second.process.wait(10) == 2
+        second.process.stdout.close()
+        assert "in use" in server.log.read_text()
+
+
+def test_children_end_when_their_supervisor_is_killed(data):
+    server = ServerProcess(data).start()
+    children = server.child_pids()[1:]
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+    server.process.stdout.close()
+    until = time.monotonic() + 20
+    while any(_alive(pid) for pid in children):
+        assert time.monotonic() < until, "a child outlived its supervisor"
+        time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _child(server: ServerProcess, role: str) -> int:
+    """Find a child by its role: the writer has no models in memory, so it maps no onnxruntime."""
+    for pid in server.child_pids()[1:]:
+        runs_models = "onnxruntime" in Path(f"/proc/{pid}/maps").read_text()
+        if runs_models == (role == "worker"):
+            return pid
+    raise AssertionError(f"no {role} among the children")

@@ -1,0 +1,137 @@
+"""A real `quadriga serve` in processes of its own, for end-to-end tests and benchmarks."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).parent.parent
+SAMPLE_MODELS = ROOT / "sample_models"
+IMAGES = SAMPLE_MODELS / "images"
+
+
+class ServerProcess:
+    """A server on a free port of 127.0.0.1, in a process group of its own.
+
+    Args:
+        data: Its data folder.
+        models: What it serves.
+        flags: Further flags of `quadriga serve`.
+    """
+
+    def __init__(self, data: Path, models: Path = SAMPLE_MODELS, *flags: str) -> None:
+        self.data = data
+        self._command = [sys.executable, "-m", "engine.cli", "serve", str(models), "--port", "0"]
+        self._command += ["--data", str(data), *flags]
+        self.process: subprocess.Popen[str] | None = None
+        self.host = ""
+        self.log = data.parent / f"{data.name}.log"
+
+    def start(self, *, ready: bool = True) -> Self:
+        """Start it, and wait until it is ready."""
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert "http://" in line, f"no address in {line!r}: {self.log.read_text()}"
+        self.host = line.split("http://")[1].strip()
+        if ready:
+            self.wait_until(lambda: self.call("GET", "/v2/health/ready")[0] == 200)
+        return self
+
+    def wait_until(self, condition: Any, timeout_s: float = 60) -> None:
+        """Wait until a condition holds."""
+        until = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < until, (
+                f"not within {timeout_s} s: {self.log.read_text()[-4000:]}"
+            )
+            assert self.process is not None
+            assert self.process.poll() is None, f"the server ended: {self.log.read_text()[-4000:]}"
+            time.sleep(0.05)
+
+    def request(
+        self, method: str, path: str, body: bytes | str | None = None, headers: Any = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Send one request on a connection of its own: status, headers, body."""
+        connection = HTTPConnection(self.host, timeout=60)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, received, response.read()
+        finally:
+            connection.close()
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send JSON, and read the JSON of the answer."""
+        status, _, answer = self.request(method, path, None if body is None else json.dumps(body))
+        return status, json.loads(answer)
+
+    def query(self, where: Any, **options: Any) -> list[dict[str, Any]]:
+        """Find stored inferences, all pages, including those acknowledged just now."""
+        found: list[dict[str, Any]] = []
+        body = {"where": where, "limit": 1000, "consistency": "journal", **options}
+        while True:
+            status, page = self.call("POST", "/api/inferences/query", body)
+            assert status == 200, page
+            found.extend(page["inferences"])
+            if page["cursor"] is None:
+                return found
+            body["cursor"] = page["cursor"]
+
+    def child_pids(self) -> list[int]:
+        """Give the process ids of the supervisor and all of its children."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [self.process.pid, *map(int, children.split())]
+
+    def kill(self) -> None:
+        """End the whole process group at once, as a power cut of the processes would."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> int:
+        """Send SIGTERM to the supervisor; gives its exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+
+def image_input(
+    image: bytes | str, name: str = "input-image-0", **parameters: Any
+) -> dict[str, Any]:
+    """Make one chariot-v2-kserve input of an image, or of the text given in its place."""
+    text = image if isinstance(image, str) else base64.b64encode(image).decode()
+    tensor: dict[str, Any] = {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
+    if parameters:
+        tensor["parameters"] = parameters
+    return tensor

@@ -1,0 +1,98 @@
+"""From JSON to arrays: what fits is exact, what does not is an error that says why."""
+
+import numpy as np
+import pytest
+
+from proto.datatypes import array_from_json, checked_shape, texts_from_json
+from proto.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("data", "datatype", "shape", "expected"),
+    [
+        ([], "FP32", [0], np.zeros(0, np.float32)),
+        ([], "INT64", [0, 3], np.zeros((0, 3), np.int64)),
+        ([1.5], "FP32", [1], np.array([1.5], np.float32)),
+        ([1, 2, 3, 4], "FP32", [2, 2], np.array([[1, 2], [3, 4]], np.float32)),
+        ([[1, 2], [3, 4]], "INT32", [2, 2], np.array([[1, 2], [3, 4]], np.int32)),
+        ([[1.5, 2]], "FP64", [1, 2], np.array([[1.5, 2]])),
+        ([65504], "FP16", [1], np.array([65504], np.float16)),
+        ([True, False], "BOOL", [2], np.array([True, False])),
+        ([True], "INT8", [1], np.array([1], np.int8)),
+        ([255], "UINT8", [1], np.array([255], np.uint8)),
+        ([-128, 127], "INT8", [2], np.array([-128, 127], np.int8)),
+        ([2**64 - 1], "UINT64", [1], np.array([2**64 - 1], np.uint64)),
+        ([-(2**63), 2**63 - 1], "INT64", [2], np.array([-(2**63), 2**63 - 1], np.int64)),
+        (7, "INT32", [1], np.array([7], np.int32)),
+    ],
+)
+def test_values_that_fit_are_exact(data, datatype, shape, expected):
+    array = array_from_json(data, datatype, shape, "inputs[0]")
+    assert array.dtype == expected.dtype
+    assert array.shape == expected.shape
+    np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "datatype", "shape", "said"),
+    [
+        ([1.5], "INT32", [1], "1.5"),
+        ([1.0], "INT32", [1], "1.0"),
+        ([300], "UINT8", [1], "0 to 255"),
+        ([-1], "UINT64", [1], "-1"),
+        ([2**63], "INT64", [1], str(2**63)),
+        ([2**64], "UINT64", [1], str(2**64)),
+        ([10**30], "INT32", [1], str(10**30)),
+        (["1"], "FP32", [1], "'1'"),
+        ([1, "1"], "INT32", [2], "1"),
+        (["true"], "BOOL", [1], "'true'"),
+        ([1], "BOOL", [1], "1"),
+        ([True], "FP32", [1], "True"),
+        ([None], "FP32", [1], "None"),
+        ([{}], "FP32", [1], "{}"),
+        ([1e300], "FP32", [1], "FP32"),
+        ([70000], "FP16", [1], "FP16"),
+        ([[1, 2], [3]], "FP32", [3], "regularly nested"),
+        ([[1, 2], [3, 4]], "FP32", [4, 1], "nested as shape [4, 1]"),
+        ([1, 2], "FP32", [3], "expected 3 elements"),
+        ([1, 2], "FP32", [-1], "without negative sizes"),
+        ([1, 2], "FP32", [-2, -1], "without negative sizes"),
+        ([1], "FP32", [], "dimensions"),
+        ([1], "FP32", [1] * 40, "dimensions"),
+        ([1], "FP8", [1], "datatype"),
+        ([1], "BF16", [1], "datatype"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(data, datatype, shape, said):
+    with pytest.raises(InvalidRequest) as caught:
+        array_from_json(data, datatype, shape, "inputs[3]")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("inputs[3]: expected")
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "texts", "full"),
+    [
+        (["a"], [1], ["a"], (1,)),
+        (["a", "b"], [2, 1], ["a", "b"], (2, 1)),
+        ([["a", "b"], ["c", "d"]], [2, 2], ["a", "b", "c", "d"], (2, 2)),
+        ("a", [1], ["a"], (1,)),
+        (["a", "b"], [-1], ["a", "b"], (2,)),
+        ([""], [1], [""], (1,)),
+    ],
+)
+def test_texts_keep_their_order(data, shape, texts, full):
+    assert texts_from_json(data, shape, "inputs[0]") == (texts, full)
+
+
+@pytest.mark.parametrize("data", [[1], [None], [b"x"], [{}], [True], ["a", 2]])
+def test_what_is_no_text_is_refused(data):
+    with pytest.raises(InvalidRequest, match="to be a string"):
+        texts_from_json(data, [len(data)], "inputs[0]")
+
+
+def test_an_unknown_dimension_must_come_out_whole():
+    assert checked_shape([2, -1], 6, "x", variable=True) == (2, 3)
+    for shape, elements in (([2, -1], 5), ([0, -1], 0), ([-1, -1], 4)):
+        with pytest.raises(InvalidRequest):
+            checked_shape(shape, elements, "x", variable=True)

@@ -1,0 +1,88 @@
+"""The envelope: parse and render."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+from proto.errors import InvalidRequest
+from proto.messages import InferResponse, Tensor
+from proto.v2_rest import parse_infer, render_infer
+
+INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}
+
+
+def parse(body, header_id=None):
+    return parse_infer(json.dumps(body).encode(), "m", None, header_id)
+
+
+def test_a_request_is_read_whole():
+    request = parse(
+        {
+            "id": "7",
+            "parameters": {"a": 1},
+            "inputs": [INPUT, {**INPUT, "name": "y", "parameters": {"b": [1]}}],
+            "outputs": [{"name": "z"}],
+            "unknown": {"is": "ignored"},
+        }
+    )
+    assert (request.model, request.version, request.id) == ("m", None, "7")
+    assert request.parameters == {"a": 1}
+    assert request.requested_outputs == ["z"]
+    assert [tensor.name for tensor in request.inputs] == ["x", "y"]
+    assert request.inputs[1].parameters == {"b": [1]}
+    np.testing.assert_array_equal(request.inputs[0].data, np.array([1, 2.5], np.float32))
+
+
+def test_the_id_is_the_body_s_then_the_header_s_then_a_new_one():
+    assert parse({"id": "body", "inputs": [INPUT]}, "header").id == "body"
+    assert parse({"inputs": [INPUT]}, "header").id == "header"
+    assert parse({"id": None, "inputs": [INPUT]}).id != parse({"inputs": [INPUT]}).id
+
+
+@pytest.mark.parametrize("name", ["parameters", "outputs", "id"])
+def test_null_is_absent(name):
+    assert parse({"inputs": [{**INPUT, "parameters": None}], name: None}).inputs
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "JSON"),
+        (b"\xff", "JSON"),
+        (b'{"id": ' + b"[" * 100_000, "id"),
+        (b'{"x": ' + b"[" * 100_000, "nested too deeply"),
+        (b"[" * 100_000, "object"),
+        (b"{}", "inputs"),
+        (b'{"inputs": []}', "at least one"),
+        (b'{"inputs": [{"name": "x"}]}', "inputs[0]"),
+        (b'{"inputs": [{"name": 1}]}', "inputs[0].name"),
+        (b'{"inputs": [{"name":"x","shape":[1],"datatype":"TEXT","data":[1]}]}', "'TEXT'"),
+    ],
+)
+def test_errors_name_the_place(body, said):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_infer(body, "m", None, None)
+    assert said in str(caught.value)
+
+
+def test_a_response_is_rendered_flat_with_its_shape():
+    array = np.arange(6, dtype=np.int64).reshape(2, 3)
+    predictions = Tensor("image", "BYTES", (1,), [[{"label": "a"}]], {"action": "predict"})
+    response = InferResponse("m", "1", "7", [Tensor("y", "INT64", (2, 3), array), predictions])
+    assert msgspec.json.decode(render_infer(response)) == {
+        "model_name": "m",
+        "model_version": "1",
+        "id": "7",
+        "outputs": [
+            {"name": "y", "shape": [2, 3], "datatype": "INT64", "data": [0, 1, 2, 3, 4, 5]},
+            {
+                "name": "image",
+                "shape": [1],
+                "datatype": "BYTES",
+                "data": [[{"label": "a"}]],
+                "parameters": {"action": "predict"},
+            },
+        ],
+    }

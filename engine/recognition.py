@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.session import LoadError, Session
+from engine.validation import explain
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
@@ -156,8 +157,7 @@ def _read_toml(path: Path) -> _ModelTable:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
     except msgspec.ValidationError as error:
-        text = str(error).replace("`$.", "'").replace("`", "'")
-        raise LoadError(f"expected model.toml to follow its schema: {text}") from error
+        raise LoadError(f"model.toml: {explain(error, _ModelTable)}") from error
 
 
 def _task(deciding: _Deciding, table: _ModelTable, metadata: Mapping[str, str]) -> str:

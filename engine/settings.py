@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.validation import explain
+
 PREFIX = "QUADRIGA_"
 
 CHARIOT_VARIABLES = {
@@ -167,6 +169,6 @@ def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         try:
             msgspec.convert({name: value}, Settings, strict=False)
         except msgspec.ValidationError as error:
-            text = str(error).split(" - at ")[0]
-            raise SettingsError(f"{origins[name]}: {name}: {text}, got {value!r}") from error
+            text = explain(error, Settings)
+            raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
     return msgspec.convert(values, Settings, strict=False)

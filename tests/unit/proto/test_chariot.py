@@ -30,7 +30,10 @@ def entry(key="a", type="str", value="x"):  # noqa: A002 - the wire's own word
         ([entry("s", "str", "1")], {"s": "1"}),
         ([entry("d", "dict", '{"b": [1, {"c": null}]}')], {"d": {"b": [1, {"c": None}]}}),
         ([entry("d", "dict", {"b": 1})], {"d": {"b": 1}}),
-        ({"camera": "north", "n": 1, "deep": {"x": True}}, {"camera": "north", "n": 1, "deep": {"x": True}}),
+        (
+            {"camera": "north", "n": 1, "deep": {"x": True}},
+            {"camera": "north", "n": 1, "deep": {"x": True}},
+        ),
     ],
 )
 def test_every_form_is_read(value, expected):

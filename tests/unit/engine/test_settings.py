@@ -1,0 +1,84 @@
+"""Settings: who wins, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from engine import settings
+from engine.settings import Settings, SettingsError, load
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults():
+    assert load({}, {}) == Settings()
+    assert load({}, {}).database_url.startswith("sqlite:////")
+    assert load({}, {}).thread_count >= 1
+
+
+def test_flag_before_environment_before_chariot_before_file():
+    Path("quadriga.toml").write_text('port = 1\nhost = "a"\nworkers = 2\nmodels = "file"\n')
+    environment = {
+        "UVICORN_PORT": "2",
+        "UVICORN_HOST": "b",
+        "WEB_CONCURRENCY": "3",
+        "QUADRIGA_PORT": "4",
+        "QUADRIGA_HOST": "c",
+        "HOME": "/",
+    }
+    loaded = load({"port": "5"}, environment)
+    assert (loaded.port, loaded.host, loaded.workers, loaded.models) == (5, "c", 3, "file")
+
+
+def test_a_file_is_named_by_the_environment_or_by_flag(tmp_path):
+    file = tmp_path / "other.toml"
+    file.write_text("port = 9\n")
+    assert load({}, {"QUADRIGA_CONFIG": str(file)}).port == 9
+    assert load({}, {}, file).port == 9
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "expected"),
+    [
+        ("MODEL_DIR", "/mnt/models", "models", "/mnt/models"),
+        ("MODEL_PATH", "/mnt/a.onnx", "models", "/mnt/a.onnx"),
+        ("DEFAULT_SCORE_THRESHOLD", "0.25", "score_threshold", 0.25),
+        ("CHARIOT_INFERENCE_PROTOCOL", "chariot-v2-kserve", "protocol", "chariot-v2-kserve"),
+        ("QUADRIGA_STORE", "false", "store", False),
+        ("QUADRIGA_STRICT_READINESS", "0", "strict_readiness", False),
+    ],
+)
+def test_environment_values_are_read_as_their_type(variable, value, name, expected):
+    assert getattr(load({}, {variable: value}), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "toml", "said"),
+    [
+        ({"prot": 1}, {}, "", "--prot"),
+        ({}, {"QUADRIGA_PROT": "1"}, "", "QUADRIGA_PROT"),
+        ({}, {}, "prot = 1", "quadriga.toml"),
+        ({"port": "http"}, {}, "", "--port"),
+        ({}, {"QUADRIGA_PORT": "70000"}, "", "QUADRIGA_PORT"),
+        ({}, {"WEB_CONCURRENCY": "0"}, "", "WEB_CONCURRENCY"),
+        ({}, {"CHARIOT_INFERENCE_PROTOCOL": "other"}, "", "chariot-v2-kserve"),
+        ({}, {}, "port = ", "TOML"),
+        ({}, {}, "drain_s = -1", "drain_s"),
+        ({}, {"QUADRIGA_CONFIG": "missing.toml"}, "", "missing.toml"),
+    ],
+)
+def test_what_does_not_fit_names_its_origin(flags, environment, toml, said):
+    if toml:
+        Path("quadriga.toml").write_text(toml)
+    with pytest.raises(SettingsError) as caught:
+        load(flags, environment)
+    assert said in str(caught.value)
+
+
+def test_every_setting_describes_itself():
+    texts = settings.descriptions()
+    assert set(texts) == set(Settings.__struct_fields__)
+    assert all(text.endswith(".") for text in texts.values())

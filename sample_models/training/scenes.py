@@ -222,7 +222,8 @@ def _fill(canvas: npt.NDArray[np.float32], polygon: Points, paint: npt.NDArray[n
 def _ring(radii: tuple[float, ...], count: int) -> Points:
     """Give `count` points around the origin, the first on top; their radii repeat in order."""
     angles = np.arange(count) * (2 * math.pi / count) - math.pi / 2
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1) * np.resize(radii, count)[:, None]
+    circle: Points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return circle * np.resize(np.array(radii), count)[:, None]
 
 
 def _cross() -> Points:

@@ -69,19 +69,15 @@ class Detector(nn.Module):
     def __init__(self, classes: int, size_px: int) -> None:
         super().__init__()
         self.fine = nn.Sequential(
-            convolve(3, 16, 2),
-            convolve(16, 32, 2),
-            Residual(32),
-            convolve(32, 56, 2),
-            Residual(56),
+            convolve(3, 16, 2), convolve(16, 32, 2), convolve(32, 48, 2), Residual(48)
         )
         self.coarse = nn.Sequential(
-            convolve(56, 72, 2),
-            Residual(72),
-            nn.Conv2d(72, 56, 1),
+            convolve(48, 64, 2),
+            Residual(64),
+            nn.Conv2d(64, 48, 1),
             nn.Upsample(scale_factor=2, mode="nearest"),
         )
-        self.join = convolve(56, 56)
+        self.join = convolve(48, 56)
         self.box_head = nn.Sequential(convolve(56, 48), nn.Conv2d(48, 4, 1))
         self.class_head = nn.Sequential(convolve(56, 48), nn.Conv2d(48, classes, 1))
         nn.init.constant_(self.class_head[-1].bias, -4.0)  # type: ignore[arg-type]

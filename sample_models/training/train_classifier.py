@@ -29,7 +29,7 @@ from sample_models.training.scenes import (
 )
 
 SIZE_WH = (64, 64)
-LONG_SIDE_PX = (96, 480)
+LONG_SIDE_PX = (96, 800)
 TRAINING_SCENES = 3000
 EVALUATION_SCENES = 1000
 BATCH = 48
@@ -51,8 +51,8 @@ activation = "softmax"        # the graph gives raw logits
 def main() -> None:
     """Train, export, measure and write the package."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=21)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--output", type=Path, default=Path("sample_models/shapes-classifier"))
     options = parser.parse_args()
     cv2.setNumThreads(1)

@@ -75,8 +75,8 @@ class TrainingSet:
 def main() -> None:
     """Train, export, measure and write the package."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--output", type=Path, default=Path("sample_models/shapes-detector"))
     options = parser.parse_args()
     cv2.setNumThreads(1)

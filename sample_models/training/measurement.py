@@ -1,0 +1,153 @@
+"""Accuracy of an exported model, measured through onnxruntime alone.
+
+A sample is an image with its ground truth; where it comes from, a seed or a file, does not matter.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime  # type: ignore[import-untyped]
+
+from sample_models.training.boxes import (
+    BoxSet,
+    average_precision,
+    cxcywh_to_xyxy,
+    match,
+    suppress,
+)
+from sample_models.training.preprocessing import letterbox, network_to_image, stretch, to_tensor
+from sample_models.training.scenes import Image, Scene
+
+Figures = dict[str, Any]
+
+SCORE_THRESHOLD = 0.25
+IOU_THRESHOLD = 0.7
+MAX_DETECTIONS = 300
+
+_RANKING_THRESHOLD = 0.001
+
+
+def open_session(path: Path) -> onnxruntime.InferenceSession:
+    """Open a model on one CPU thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def scene_boxes(scene: Scene, labels: tuple[str, ...]) -> BoxSet:
+    """Give the ground truth of a scene, its shapes as indices into `labels`."""
+    boxes = np.array([one.box for one in scene.objects], dtype=np.float64).reshape(-1, 4)
+    indices = np.array([labels.index(one.shape) for one in scene.objects], dtype=np.int64)
+    return BoxSet(boxes, indices, np.ones(len(boxes)))
+
+
+def classify(session: onnxruntime.InferenceSession, image: Image) -> int:
+    """Classify uint8 (H, W, 3) RGB; gives the class index."""
+    wanted = session.get_inputs()[0]
+    tensor = to_tensor(stretch(image, (wanted.shape[3], wanted.shape[2]))[None])
+    (logits,) = session.run(None, {wanted.name: tensor})
+    return int(np.asarray(logits)[0].argmax())
+
+
+def detect(session: onnxruntime.InferenceSession, image: Image, score_threshold: float) -> BoxSet:
+    """Detect in uint8 (H, W, 3) RGB; gives boxes in pixels of that image, best first."""
+    wanted = session.get_inputs()[0]
+    fitted, frame = letterbox(image, (wanted.shape[3], wanted.shape[2]))
+    (output,) = session.run(None, {wanted.name: to_tensor(fitted[None])})
+    rows = np.asarray(output, dtype=np.float64)[0].T
+    labels, scores = rows[:, 4:].argmax(axis=1), rows[:, 4:].max(axis=1)
+    kept = scores > score_threshold
+    boxes = network_to_image(
+        cxcywh_to_xyxy(rows[kept, :4]), frame, (image.shape[1], image.shape[0])
+    )
+    found = BoxSet(boxes, labels[kept].astype(np.int64), scores[kept])
+    return suppress(found, IOU_THRESHOLD, MAX_DETECTIONS)
+
+
+def measure_classifier(
+    path: Path, samples: Iterable[tuple[Image, int]], labels: tuple[str, ...]
+) -> Figures:
+    """Measure accuracy, over all samples and class by class.
+
+    Args:
+        path: the ONNX file.
+        samples: RGB image and true class index.
+        labels: class names.
+
+    Returns:
+        `samples`, `accuracy`, `accuracy_per_class` and `mistakes` (counts, truth first).
+    """
+    session = open_session(path)
+    confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    for image, label in samples:
+        confusion[label, classify(session, image)] += 1
+    right = confusion.diagonal()
+    return {
+        "samples": int(confusion.sum()),
+        "accuracy": round(float(right.sum() / confusion.sum()), 4),
+        "accuracy_per_class": _by_label(labels, right / np.maximum(confusion.sum(axis=1), 1)),
+        "mistakes": {
+            f"{labels[true]} taken for {labels[given]}": int(confusion[true, given])
+            for true, given in np.argwhere(confusion)
+            if true != given
+        },
+    }
+
+
+def measure_detector(
+    path: Path, samples: Iterable[tuple[Image, BoxSet]], labels: tuple[str, ...]
+) -> Figures:
+    """Measure average precision, and precision and recall at the default thresholds.
+
+    Boxes are compared in pixels of the original image, after the letterbox is undone and
+    duplicates are suppressed class by class. Average precision is 101-point interpolated and
+    ranks all boxes with a score above 0.001.
+
+    Args:
+        path: the ONNX file.
+        samples: RGB image and true boxes.
+        labels: class names.
+    """
+    session = open_session(path)
+    found, truth = [], []
+    for image, boxes in samples:
+        found.append(detect(session, image, _RANKING_THRESHOLD))
+        truth.append(boxes)
+    precision = {
+        iou: np.array([average_precision(found, truth, k, iou) for k in range(len(labels))])
+        for iou in np.linspace(0.5, 0.95, 10).round(2).tolist()
+    }
+    return {
+        "samples": len(truth),
+        "objects": sum(len(one.boxes) for one in truth),
+        "map50": round(float(np.nanmean(precision[0.5])), 4),
+        "map75": round(float(np.nanmean(precision[0.75])), 4),
+        "map50_95": round(float(np.nanmean(list(precision.values()))), 4),
+        "ap50_per_class": _by_label(labels, precision[0.5]),
+        "at_default_thresholds": _hits(found, truth, labels),
+    }
+
+
+def _hits(found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...]) -> Figures:
+    """Give precision and recall at the default score threshold, IoU 0.5."""
+    right = shown = wanted = 0
+    for one, true in zip(found, truth, strict=True):
+        for label in range(len(labels)):
+            sure = one.boxes[(one.labels == label) & (one.scores > SCORE_THRESHOLD)]
+            real = true.boxes[true.labels == label]
+            right += int(match(sure, real, 0.5).sum())
+            shown += len(sure)
+            wanted += len(real)
+    return {
+        "score_threshold": SCORE_THRESHOLD,
+        "precision": round(right / max(shown, 1), 4),
+        "recall": round(right / max(wanted, 1), 4),
+    }
+
+
+def _by_label(labels: tuple[str, ...], values: npt.NDArray[np.float64]) -> dict[str, float]:
+    return {label: round(float(value), 4) for label, value in zip(labels, values, strict=True)}

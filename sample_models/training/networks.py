@@ -1,0 +1,113 @@
+"""The two small networks: a shape classifier and an anchor-free shape detector."""
+
+import torch
+from torch import Tensor, nn
+
+STRIDE_PX = 8
+
+
+def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """Build a 3x3 convolution with batch normalisation and ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            convolve(channels, channels),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map (B, C, H, W) to the same shape."""
+        return torch.relu(features + self.body(features))
+
+
+class Classifier(nn.Module):
+    """Classify a whole image.
+
+    Args:
+        classes: number of classes.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            convolve(3, 16, 2),
+            convolve(16, 24, 2),
+            convolve(24, 48),
+            nn.MaxPool2d(2),
+            convolve(48, 64),
+            Residual(64),
+        )
+        self.classify = nn.Linear(64, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map float32 (B, 3, H, W), RGB, 0..1, to logits (B, classes)."""
+        logits: Tensor = self.classify(self.features(images).mean(dim=(2, 3)))
+        return logits
+
+
+class Detector(nn.Module):
+    """Detect objects from one grid of stride 8, with a coarser branch for context.
+
+    Args:
+        classes: number of classes.
+        size_px: width and height of the network input, a multiple of 32.
+    """
+
+    grid: Tensor
+
+    def __init__(self, classes: int, size_px: int) -> None:
+        super().__init__()
+        self.fine = nn.Sequential(
+            convolve(3, 16, 2), convolve(16, 32, 2), convolve(32, 48, 2), Residual(48)
+        )
+        self.coarse = nn.Sequential(
+            convolve(48, 64, 2),
+            Residual(64),
+            nn.Conv2d(64, 48, 1),
+            nn.Upsample(scale_factor=2, mode="nearest"),
+        )
+        self.join = convolve(48, 56)
+        self.box_head = nn.Sequential(convolve(56, 48), nn.Conv2d(48, 4, 1))
+        self.class_head = nn.Sequential(convolve(56, 48), nn.Conv2d(48, classes, 1))
+        nn.init.constant_(self.class_head[-1].bias, -4.0)  # type: ignore[arg-type]
+        self.register_buffer("grid", cell_centres(size_px), persistent=False)
+
+    def predict(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict boxes and class logits of every grid cell.
+
+        Args:
+            images: float32 (B, 3, size, size), RGB, 0..1.
+
+        Returns:
+            (B, 4, A) distances from the cell centre to left, top, right and bottom, in network
+            pixels, and (B, classes, A) logits.
+        """
+        fine = self.fine(images)
+        joined = self.join(fine + self.coarse(fine))
+        distances = nn.functional.softplus(self.box_head(joined)) * STRIDE_PX
+        return distances.flatten(2), self.class_head(joined).flatten(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images to (B, 4 + classes, A): cx, cy, w, h in network pixels, then probabilities."""
+        distances, logits = self.predict(images)
+        before, after = distances[:, :2], distances[:, 2:]
+        centres = self.grid + (after - before) / 2
+        return torch.cat([centres, before + after, logits.sigmoid()], dim=1)
+
+
+def cell_centres(size_px: int) -> Tensor:
+    """Give float32 (2, A): x and y of the cell centres in network pixels, row by row."""
+    steps = (torch.arange(size_px // STRIDE_PX, dtype=torch.float32) + 0.5) * STRIDE_PX
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    return torch.stack([x.flatten(), y.flatten()])

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from tasks.image import Affine, Image
+from tasks.image import Image
 from tasks.predictions import Prediction
+from tasks.resize import Affine
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",

@@ -1,4 +1,4 @@
-"""Images in, predictions out: pure numpy and OpenCV, one file per task.
+"""Images in, predictions out: pure numpy, OpenCV and Pillow, one file per task.
 
 A task is made from a model's specification and is stateless after that: `options` validates what a
 request asks, `preprocess` turns an image into the input tensor and remembers the way back, `predict`
@@ -10,14 +10,17 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from tasks.image import Affine, Image
-from tasks.predictions import Prediction
+from tasks.image import Image
+from tasks.predictions import OutputError, Prediction
+from tasks.resize import Affine
+
+__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
     "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
 }
-"""Task type to `module:class`; the class takes a `ModelSpec`."""
+"""Task type to `module:class`; the class takes a `ModelSpec`. Read it with `tasks.references.resolve`."""
 
 SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
@@ -28,13 +31,13 @@ SHORT_NAMES = {
 
 
 class Task(Protocol):
-    """What the pipeline needs of a task."""
+    """What the pipeline needs of a task; safe to use from many threads."""
 
     actions: tuple[str, ...]
     """What a request's `action` may name; the first is the default."""
 
     def options(self, parameters: Mapping[str, Any]) -> Any:
-        """Validate the parameters of one input.
+        """Validate the parameters of one input; those that the task does not know are passed over.
 
         Raises:
             tasks.parameters.ParameterError: An action is unknown or a value out of range.
@@ -48,5 +51,14 @@ class Task(Protocol):
     def predict(
         self, outputs: Sequence[npt.NDArray[Any]], affine: Affine, options: Any
     ) -> list[Prediction]:
-        """Read the model's outputs for one image; arrays come without the batch axis."""
+        """Read the model's outputs for one image; arrays come without the batch axis.
+
+        Args:
+            outputs: The graph's outputs in its order.
+            affine: What `preprocess` returned for the image; it carries the image's size.
+            options: What `options` returned.
+
+        Raises:
+            OutputError: The outputs are not what the specification says.
+        """
         ...

@@ -6,6 +6,13 @@ Source: Chariot, Inference Protocols, "Responses".
 import msgspec
 
 
+class OutputError(ValueError):
+    """A model's outputs cannot be read as its specification says: the model's fault or ours.
+
+    No request can mend it, so a server answers 500 and names the model.
+    """
+
+
 class Classification(msgspec.Struct, frozen=True):
     """A label with its probability, 0 to 1."""
 

@@ -1,0 +1,86 @@
+"""Image classification: one score for each label."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks import parameters as read
+from tasks.image import Image
+from tasks.predictions import Classification, OutputError, Prediction
+from tasks.resize import Affine, preprocess
+from tasks.specification import ModelSpec
+
+_MAX_TOP_K = 100_000
+
+
+class ClassificationOptions(msgspec.Struct, frozen=True):
+    """What a request asks of a classifier."""
+
+    action: str
+    top_k: int
+    """Most labels to answer; more than there are means all."""
+
+
+class ImageClassification:
+    """Answers labels by descending score: the best with `predict`, all with `predict_proba`."""
+
+    actions: tuple[str, ...] = ("predict", "predict_proba")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+
+    def options(self, parameters: Mapping[str, Any]) -> ClassificationOptions:
+        """Read `action` and `top_k`.
+
+        Raises:
+            tasks.parameters.ParameterError: One of them is not allowed.
+        """
+        action = read.action(parameters, self.actions)
+        default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
+        return ClassificationOptions(
+            action, read.whole_number(parameters, "top_k", 1, _MAX_TOP_K, default)
+        )
+
+    def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
+        """Make the input tensor of one image, without the batch axis."""
+        return preprocess(image, self._spec.input)
+
+    def predict(
+        self,
+        outputs: Sequence[npt.NDArray[Any]],
+        affine: Affine,  # noqa: ARG002 - labels have no place in the image
+        options: ClassificationOptions,
+    ) -> list[Prediction]:
+        """Read the first output: one number for each label, whatever axes of length 1 it has.
+
+        Labels of equal score come in the order of their index.
+
+        Raises:
+            OutputError: The output does not have one finite number for each label.
+        """
+        labels = self._spec.labels
+        scores = outputs[0].astype(np.float64).squeeze()
+        if scores.size != len(labels) or scores.ndim > 1:
+            raise OutputError(
+                f"expected output 0 to hold {len(labels)} scores, one for each label,"
+                f" got the shape {outputs[0].shape}"
+            )
+        if not np.isfinite(scores).all():
+            raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")
+        scores = _activate(scores.reshape(-1), self._spec.output.activation)
+        best = np.argsort(-scores, kind="stable")[: options.top_k]
+        return [Classification(labels[index], float(scores[index])) for index in best]
+
+
+def _activate(scores: npt.NDArray[np.float64], activation: str) -> npt.NDArray[np.float64]:
+    if activation == "softmax":
+        powers = np.exp(scores - scores.max())
+        return np.asarray(powers / powers.sum())
+    if activation == "sigmoid":
+        # of -|x|, so that no power overflows
+        small = np.exp(-np.abs(scores))
+        return np.asarray(np.where(scores >= 0, 1, small) / (1 + small))
+    return scores

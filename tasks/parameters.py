@@ -1,0 +1,68 @@
+"""Readers of request parameters: each takes one value out of a JSON object and checks it.
+
+A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class ParameterError(ValueError):
+    """A parameter of a request has a value that is not allowed; the text says what is."""
+
+
+def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
+    """Read `action`, one of `allowed`; the first of them where absent.
+
+    Raises:
+        ParameterError: It names another action, or is no text.
+    """
+    value = parameters.get("action")
+    if value is None:
+        return allowed[0]
+    if not isinstance(value, str) or value not in allowed:
+        raise _error("action", f"one of {', '.join(allowed)}", value)
+    return value
+
+
+def unit_interval(parameters: Mapping[str, Any], name: str, default: float) -> float:
+    """Read a number from 0 to 1, both included.
+
+    Raises:
+        ParameterError: It is no number, or lies outside.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    # NaN fails the comparison
+    if not _is_number(value) or not 0 <= value <= 1:
+        raise _error(name, "a number from 0 to 1", value)
+    return float(value)
+
+
+def whole_number(
+    parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
+) -> int:
+    """Read a whole number from `low` to `high`, both included; 5.0 counts as 5.
+
+    Raises:
+        ParameterError: It is no number, has a fraction, or lies outside.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not _is_number(value) or not low <= value <= high or not math.floor(value) == value:
+        raise _error(name, f"a whole number from {low} to {high}", value)
+    return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _error(name: str, allowed: str, value: Any) -> ParameterError:
+    got = repr(value)
+    if len(got) > 60:
+        got = got[:57] + "..."
+    return ParameterError(f"expected parameters.{name} to be {allowed}, got {got}")

@@ -1,0 +1,62 @@
+"""Object references, `module:attribute`: how the tables name what they do not import.
+
+Source: Python packaging, "Entry points specification", object references.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+
+class ObjectReferenceError(ValueError):
+    """An object reference does not lead to an object; the text says where it ends."""
+
+
+def load(reference: str) -> Any:
+    """Import the object that a reference names, such as `tasks.detection:ObjectDetection`.
+
+    Raises:
+        ObjectReferenceError: The text is no reference, or there is no such module or attribute. What goes
+            wrong inside a module that exists is raised as it is.
+    """
+    module_name, colon, path = reference.partition(":")
+    if not (module_name and colon and path):
+        raise ObjectReferenceError(
+            f"expected a reference to be module:attribute, got {reference!r}"
+        )
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module exists; what it imports does not
+        raise ObjectReferenceError(
+            f"expected module {error.name!r} of reference {reference!r} to exist"
+        ) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise ObjectReferenceError(
+                f"expected {name!r} of reference {reference!r} to be an attribute of {found!r}"
+            ) from error
+    return found
+
+
+def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
+    """Load what a table lists under `name`, or what `name` refers to if it is itself a reference.
+
+    Args:
+        name: A key of `table`, or `module:attribute` of one's own.
+        table: Names to references.
+        kind: What the table lists, for the message: "a task", "a decoder".
+
+    Raises:
+        ObjectReferenceError: `name` is neither, or its reference leads nowhere.
+    """
+    if name in table:
+        return load(table[name])
+    if ":" in name:
+        return load(name)
+    raise ObjectReferenceError(
+        f"expected {kind} to be one of {', '.join(table)} or module:attribute, got {name!r}"
+    )

@@ -1,0 +1,182 @@
+"""From decoded image to input tensor, and the way back from network pixels to image pixels."""
+
+import math
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+
+from tasks.image import Image, Pixels
+from tasks.specification import InputSpec
+
+_OPENCV = {
+    "nearest": cv2.INTER_NEAREST,
+    "linear": cv2.INTER_LINEAR,
+    "cubic": cv2.INTER_CUBIC,
+    "area": cv2.INTER_AREA,
+}
+_PILLOW = {
+    "nearest": PIL.Image.Resampling.NEAREST,
+    "linear": PIL.Image.Resampling.BILINEAR,
+    "cubic": PIL.Image.Resampling.BICUBIC,
+    "area": PIL.Image.Resampling.BOX,
+}
+
+
+class Affine(msgspec.Struct, frozen=True):
+    """How one image lies in the network's input: `network = image * s + p`, pixels.
+
+    Attributes:
+        sx: Scale along x, network pixels per image pixel.
+        sy: Scale along y.
+        px: Where the image's left edge lies in the network's input; negative where it was cropped.
+        py: Where the image's top edge lies.
+        width: Width of the image; what maps back is clipped to it.
+        height: Height of the image.
+    """
+
+    sx: float
+    sy: float
+    px: float
+    py: float
+    width: int
+    height: int
+
+    def to_network(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """Map x, y pairs from image pixels to network pixels.
+
+        Args:
+            points: (..., 2k) as x, y, x, y, ...: points with k = 1, xyxy boxes with k = 2.
+
+        Returns:
+            float64 of the same shape.
+        """
+        scale, shift = self._columns(points.shape[-1])
+        return np.asarray(points * scale + shift, np.float64)
+
+    def to_image(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """Map x, y pairs from network pixels to image pixels, unclipped; undoes `to_network`."""
+        scale, shift = self._columns(points.shape[-1])
+        return np.asarray((points - shift) / scale, np.float64)
+
+    def _columns(self, count: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        pairs = count // 2
+        return np.tile((self.sx, self.sy), pairs), np.tile((self.px, self.py), pairs).astype(float)
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A resize before any pixel moves: the size of the resized image and where it starts."""
+
+    affine: Affine
+    size_wh: tuple[int, int]
+    """Size of the resized image, before it is cropped or padded to the network's input."""
+    left: int
+    """Column of the network's input at which the resized image starts; negative means a crop."""
+    top: int
+
+
+def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
+    """Make the input tensor of one image.
+
+    Returns:
+        The tensor in the layout, order and type of `spec`, (C, H, W) or (H, W, C), without the batch
+        axis; and the map from image to network pixels. A uint8 tensor holds the raw 0 to 255 values:
+        `scale`, `mean` and `std` are not applied.
+    """
+    placement = place(image.width, image.height, spec)
+    pixels = image.pixels
+    if spec.channels == 1:
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
+    pixels = _fit(_scale(pixels, placement.size_wh, spec), placement, spec)
+    return _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec), placement.affine
+
+
+def place(width: int, height: int, spec: InputSpec) -> Placement:
+    """Decide where an image of `width` x `height` lies in the network's input.
+
+    Source:
+        letterbox: Ultralytics 8.4, `data/augment.py` LetterBox and `utils/ops.py` scale_boxes, which
+        takes the gain of each axis after rounding. letterbox_topleft: YOLOX,
+        `data/data_augment.py` preproc. shortest_crop: torchvision `Resize` and `CenterCrop`; timm's
+        `ResizeKeepRatio` where the input is not square.
+    """
+    net_w, net_h = spec.size_wh
+    left = top = 0
+    match spec.resize:
+        case "letterbox":
+            gain = min(net_w / width, net_h / height)
+            new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
+            left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
+        case "letterbox_topleft":
+            gain = min(net_w / width, net_h / height)
+            size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
+            return Placement(Affine(gain, gain, 0, 0, width, height), size_wh, 0, 0)
+        case "stretch":
+            new_w, new_h = net_w, net_h
+        case "shortest_crop":
+            new_w, new_h = _cover(width, height, spec)
+            left, top = -round((new_w - net_w) / 2), -round((new_h - net_h) / 2)
+        case "none":
+            new_w, new_h = width, height
+    affine = Affine(new_w / width, new_h / height, left, top, width, height)
+    return Placement(affine, (new_w, new_h), left, top)
+
+
+def _cover(width: int, height: int, spec: InputSpec) -> tuple[int, int]:
+    """Size whose shortest side is the crop's over `crop_fraction`."""
+    # a fraction such as 224 / 232 does not divide exactly
+    cover_w, cover_h = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
+    if cover_w != cover_h:
+        gain = max(cover_w / width, cover_h / height)
+        return round(width * gain), round(height * gain)
+    if width <= height:
+        return cover_w, int(cover_w * height / width)
+    return int(cover_h * width / height), cover_h
+
+
+def _scale(pixels: Pixels, size_wh: tuple[int, int], spec: InputSpec) -> Pixels:
+    if size_wh == (pixels.shape[1], pixels.shape[0]):
+        return pixels
+    if spec.antialias:
+        picture = PIL.Image.fromarray(pixels)
+        return np.asarray(picture.resize(size_wh, _PILLOW[spec.interpolation]))
+    resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
+    return resized.astype(np.uint8, copy=False)
+
+
+def _fit(pixels: Pixels, placement: Placement, spec: InputSpec) -> Pixels:
+    """Crop what lies outside the network's input and fill what the image leaves free."""
+    if spec.resize in {"stretch", "none"}:
+        return pixels
+    net_w, net_h = spec.size_wh
+    pixels = pixels[max(-placement.top, 0) :, max(-placement.left, 0) :][:net_h, :net_w]
+    height, width = pixels.shape[:2]
+    if (width, height) == spec.size_wh:
+        return pixels
+    top, left = max(placement.top, 0), max(placement.left, 0)
+    canvas = np.full((net_h, net_w, *pixels.shape[2:]), spec.pad_value, np.uint8)
+    canvas[top : top + height, left : left + width] = pixels
+    return canvas
+
+
+def _tensor(pixels: Pixels, spec: InputSpec) -> npt.NDArray[Any]:
+    """Order, normalise and lay out pixels, uint8 (H, W, C), RGB or gray."""
+    if spec.color == "bgr":
+        pixels = pixels[..., ::-1]
+    if spec.layout == "nchw":
+        pixels = pixels.transpose(2, 0, 1)
+    if spec.dtype == "uint8":
+        return np.ascontiguousarray(pixels)
+    tensor = pixels.astype(np.float32, order="C")
+    std = np.asarray(spec.std[: spec.channels], np.float64)
+    gain = (spec.scale / std).astype(np.float32)
+    offset = (-np.asarray(spec.mean[: spec.channels], np.float64) / std).astype(np.float32)
+    if spec.layout == "nchw":
+        gain, offset = gain.reshape(-1, 1, 1), offset.reshape(-1, 1, 1)
+    tensor *= gain
+    if offset.any():
+        tensor += offset
+    return tensor.astype(np.float16) if spec.dtype == "float16" else tensor

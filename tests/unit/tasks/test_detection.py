@@ -1,0 +1,157 @@
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tasks import OutputError, Task
+from tasks.decoders import Candidates
+from tasks.detection import ObjectDetection
+from tasks.image import Image
+from tasks.parameters import ParameterError
+from tasks.predictions import Detection
+from tasks.references import ObjectReferenceError
+from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+
+
+def detector(labels=("circle", "square"), decoder="ultralytics", **defaults: Any):
+    return ObjectDetection(
+        ModelSpec(
+            task="OBJECT_DETECTION",
+            input=InputSpec(name="images", size_wh=(64, 64), resize="letterbox"),
+            output=OutputSpec(decoder=decoder),
+            labels=labels,
+            defaults=Defaults(**defaults),
+        )
+    )
+
+
+def answer(task, *anchors: Any, image_wh=(128, 64), **parameters: Any):
+    """Predict from anchors of (cx, cy, w, h, scores...) in network pixels."""
+    image = Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8))
+    _, affine = task.preprocess(image)
+    head = np.array(anchors, np.float32).reshape(-1, 6).T
+    return task.predict([head], affine, task.options(parameters))
+
+
+def test_a_detector_is_a_task():
+    task: Task = detector()
+    assert task.actions[0] == "predict"
+
+
+# An image of 128 x 64 becomes 64 x 32 with 16 rows above and below: image = (network - (0, 16)) * 2
+CASES = {
+    "none": ((), {}, []),
+    "one": (((32, 32, 10, 8, 0.9, 0.1),), {}, [("circle", 0.9, 54, 24, 74, 40)]),
+    "best class": (((32, 32, 10, 8, 0.6, 0.7),), {}, [("square", 0.7, 54, 24, 74, 40)]),
+    "threshold is left out": (((32, 32, 10, 8, 0.5, 0.1),), {}, []),
+    "threshold of the request": (
+        ((32, 32, 10, 8, 0.4, 0.1),),
+        {"score_threshold": 0.3},
+        [("circle", 0.4, 54, 24, 74, 40)],
+    ),
+    "by score, twins suppressed": (
+        ((10, 30, 4, 4, 0.6, 0), (32, 32, 10, 8, 0.8, 0), (32, 32, 10, 8, 0.7, 0)),
+        {},
+        [("circle", 0.8, 54, 24, 74, 40), ("circle", 0.6, 16, 24, 24, 32)],
+    ),
+    "other class stays": (
+        ((32, 32, 10, 8, 0.8, 0), (32, 32, 10, 8, 0, 0.7)),
+        {"action": "detect"},
+        [("circle", 0.8, 54, 24, 74, 40), ("square", 0.7, 54, 24, 74, 40)],
+    ),
+    "twins stay at 1": (
+        ((32, 32, 10, 8, 0.8, 0), (32, 32, 10, 8, 0.7, 0)),
+        {"iou_threshold": 1},
+        [("circle", 0.8, 54, 24, 74, 40), ("circle", 0.7, 54, 24, 74, 40)],
+    ),
+    "best n": (
+        ((10, 30, 4, 4, 0.6, 0), (32, 32, 10, 8, 0.8, 0)),
+        {"max_detections": 1},
+        [("circle", 0.8, 54, 24, 74, 40)],
+    ),
+    "clipped": (((0, 16, 8, 8, 0.9, 0),), {}, [("circle", 0.9, 0, 0, 8, 8)]),
+    "in the border": (((32, 6, 8, 8, 0.9, 0),), {}, []),
+    "without area": (((32, 32, 0, 8, 0.9, 0), (32, 32, -4, 8, 0.8, 0)), {}, []),
+    "everything": (((32, 32, 500, 500, 0.9, 0),), {}, [("circle", 0.9, 0, 0, 128, 64)]),
+}
+
+
+@pytest.mark.parametrize(("anchors", "parameters", "expected"), CASES.values(), ids=CASES)
+def test_answers(anchors, parameters, expected):
+    found = answer(detector(), *anchors, **parameters)
+    assert [item.label for item in found] == [row[0] for row in expected]
+    numbers = [msgspec.structs.astuple(item)[1:] for item in found]
+    np.testing.assert_allclose(
+        np.reshape(numbers, (-1, 5)), np.reshape([row[1:] for row in expected], (-1, 5)), atol=1e-5
+    )
+
+
+def test_boxes_come_from_the_image_through_the_network_to_1e_3_px():
+    random = np.random.default_rng(1)
+    task = detector(score_threshold=0.1)
+    for image_wh in ((4000, 3000), (63, 65), (1000, 17), (1, 1)):
+        image = Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8))
+        _, affine = task.preprocess(image)
+        low = random.uniform(0, 0.5, (1, 2)) * image_wh
+        box = np.concatenate([low, low + random.uniform(0.1, 0.5, (1, 2)) * image_wh], axis=1)
+        there = affine.to_network(box)[0]
+        anchor = [*(there[:2] + there[2:]) / 2, *(there[2:] - there[:2]), 0.9, 0.2]
+        [found] = answer(task, anchor, image_wh=image_wh)
+        np.testing.assert_allclose(
+            (found.xmin, found.ymin, found.xmax, found.ymax), box[0], atol=1e-3
+        )
+
+
+def test_answers_are_plain_json_in_the_order_of_the_protocol():
+    [found] = answer(detector(), (32, 32, 16, 8, 0.75, 0))
+    assert found == Detection("circle", 0.75, 48.0, 24.0, 80.0, 40.0)
+    assert msgspec.json.encode(found) == (
+        b'{"label":"circle","score":0.75,"xmin":48.0,"ymin":24.0,"xmax":80.0,"ymax":40.0}'
+    )
+
+
+def test_a_class_without_label_is_an_output_error():
+    with pytest.raises(OutputError, match="a label for each class, got class 1"):
+        answer(detector(labels=("circle",)), (32, 32, 10, 8, 0, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"action": "segment"}, "action"),
+        ({"score_threshold": 7}, "score_threshold"),
+        ({"iou_threshold": "0.5"}, "iou_threshold"),
+        ({"max_detections": 0}, "max_detections"),
+        ({"max_detections": 10_001}, "max_detections"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(parameters, name):
+    with pytest.raises(ParameterError, match=f"expected parameters.{name} to be"):
+        detector().options(parameters)
+
+
+def test_options_default_to_those_of_the_model():
+    options = detector(score_threshold=0.2, iou_threshold=0.4, max_detections=7).options(
+        {"score_threshold": None, "metadata": {"camera": 1}}
+    )
+    assert msgspec.structs.astuple(options) == ("predict", 0.2, 0.4, 7)
+
+
+def own_decoder(outputs, score_threshold, size_wh):
+    return Candidates(
+        boxes=np.array([[0, 16, *size_wh]], np.float32),
+        scores=np.array([score_threshold], np.float32),
+        class_ids=np.array([0]),
+    )
+
+
+def test_a_decoder_of_one_s_own_is_given_as_a_reference(monkeypatch):
+    monkeypatch.setattr("tasks.decoders.ultralytics.own", own_decoder, raising=False)
+    [found] = answer(detector(decoder="tasks.decoders.ultralytics:own"))
+    assert found == Detection("circle", 0.5, 0.0, 0.0, 128.0, 64.0)
+
+
+def test_an_unknown_decoder_is_refused_with_those_there_are():
+    with pytest.raises(ObjectReferenceError, match=r"output\.decoder to be one of ultralytics or"):
+        detector(decoder="yolo99")

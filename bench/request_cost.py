@@ -47,14 +47,15 @@ class BareLoop:
 
     def __call__(self, requests: int) -> float:
         """Answer images in a row; gives CPU milliseconds an image."""
-        task = self._model.task
+        task, spec = self._model.task, self._model.spec
         assert task is not None
+        assert spec is not None
         options = task.options({})
         begun = time.process_time()
         for number in range(requests):
             image = decode(self._images[number % len(self._images)])
             tensor, affine = task.preprocess(image)
-            outputs = self._model.session.run({task.spec.input.name: tensor[None]})
+            outputs = self._model.session.run({spec.input.name: tensor[None]})
             task.predict([output[0] for output in outputs], affine, options)
         return (time.process_time() - begun) / requests * 1000
 

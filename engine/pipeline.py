@@ -27,8 +27,12 @@ from proto.errors import InternalError, InvalidRequest, Overloaded
 from proto.messages import InferRequest, InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
 from store.errors import MetadataError
 from store.metadata import check
-from tasks import OutputError, ParameterError, Task
-from tasks.image import Affine, ImageError, decode
+from tasks import Task
+from tasks.image import ImageError, decode
+from tasks.parameters import ParameterError
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.specification import ModelSpec
 
 Result = TypeVar("Result")
 
@@ -44,6 +48,15 @@ class _Asked(msgspec.Struct, frozen=True):
     options: Any
     metadata: dict[str, Any]
     element: str | bytes
+
+
+class _ImageModel(msgspec.Struct, frozen=True):
+    """A model whose inputs are images."""
+
+    model: Model
+    task: Task
+    spec: ModelSpec
+    max_pixels: int
 
 
 class Pipeline:
@@ -104,10 +117,11 @@ class Pipeline:
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
         try:
-            if model.task is None:
+            if model.task is None or model.spec is None:
                 outputs, answered = _infer_tensors(model, request)
             else:
-                outputs, answered = _infer_images(model, model.task, request, self._max_pixels)
+                images = _ImageModel(model, model.task, model.spec, self._max_pixels)
+                outputs, answered = _infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
         latency_ms = round((time.perf_counter() - started) * 1000, 3)
@@ -147,18 +161,18 @@ class Pipeline:
 
 
 def _infer_images(
-    model: Model, task: Task, request: InferRequest, max_pixels: int
+    images: _ImageModel, request: InferRequest
 ) -> tuple[list[Tensor], list[Answered]]:
     """Answer an image model: every parameter checked first, one output per input."""
     asked = [
         item
         for number, tensor in enumerate(request.inputs)
-        for item in _asked(number, tensor, request.parameters, task)
+        for item in _asked(number, tensor, request.parameters, images.task)
     ]
     answered: list[Answered] = []
-    size = abs(model.batch_size)
+    size = abs(images.model.batch_size)
     for start in range(0, len(asked), size):
-        answered.extend(_answer_batch(model, task, asked[start : start + size], max_pixels))
+        answered.extend(_answer_batch(images, asked[start : start + size]))
     outputs = []
     position = 0
     for tensor in request.inputs:
@@ -198,26 +212,25 @@ def _metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     return metadata
 
 
-def _answer_batch(
-    model: Model, task: Task, asked: Sequence[_Asked], max_pixels: int
-) -> list[Answered]:
+def _answer_batch(images: _ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
     """Decode, run as one batch, and read the outputs image by image."""
-    spec = task.spec
+    task, spec = images.task, images.spec
+    batch_size = images.model.batch_size
     received = [_image_bytes(item) for item in asked]
     sizes: list[tuple[int, int, str]] = []
     tensors: list[npt.NDArray[Any]] = []
     affines: list[Affine] = []
     for item, data in zip(asked, received, strict=True):
         try:
-            image = decode(data, exif=spec.input.exif, max_pixels=max_pixels)
+            image = decode(data, exif=spec.input.exif, max_pixels=images.max_pixels)
         except ImageError as error:
             raise InvalidRequest(f"{item.where}: {error}") from error
         tensor, affine = task.preprocess(image)
         sizes.append((image.width, image.height, image.mime))
         tensors.append(tensor)
         affines.append(affine)
-    tensors.extend([tensors[0]] * (-model.batch_size - len(tensors)))  # a fixed batch is filled up
-    outputs = model.session.run({spec.input.name: np.stack(tensors)})
+    tensors.extend([tensors[0]] * (-batch_size - len(tensors)))  # a fixed batch is filled up
+    outputs = images.model.session.run({spec.input.name: np.stack(tensors)})
     return [
         Answered(
             input_name=item.input_name,

@@ -20,8 +20,10 @@ from engine.session import LoadError, RunError, Session
 from proto.datatypes import NUMPY_TYPES
 from proto.errors import ModelNotReady, NotFound
 from proto.messages import ModelInfo, ModelState, ModelStatus, TensorInfo
-from tasks import Task, make_task
+from tasks import TASKS, Task
 from tasks.image import Image
+from tasks.predictions import OutputError
+from tasks.references import resolve
 
 PLATFORM = "onnxruntime_onnx"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -53,8 +55,8 @@ class Model:
         if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
             self.session = Session(path, runtime.providers, runtime.intra_op_threads)
         self.sha256 = _sha256(path)
-        spec = self.recognition.spec
-        self.task: Task | None = None if spec is None else make_task(spec)
+        self.spec = spec = self.recognition.spec
+        self.task: Task | None = None if spec is None else resolve(TASKS, spec.task)(spec)
         if runtime.warmup:
             self._warm_up()
 
@@ -76,15 +78,12 @@ class Model:
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
         try:
-            if self.task is not None:
-                width, height = (
-                    self.recognition.spec.input.size_wh if self.recognition.spec else (1, 1)
-                )
-                gray = np.full((height, width, 3), 114, np.uint8)
-                image = Image(gray, width, height, "image/png", 1)
-                tensor, affine = self.task.preprocess(image)
+            if self.task is not None and self.spec is not None:
+                width, height = self.spec.input.size_wh
+                gray = Image(np.full((height, width, 3), 114, np.uint8))
+                tensor, affine = self.task.preprocess(gray)
                 batch = np.stack([tensor] * max(1, -self.batch_size))
-                outputs = self.session.run({self.recognition.spec.input.name: batch})  # type: ignore[union-attr]  # a task has a spec
+                outputs = self.session.run({self.spec.input.name: batch})
                 self.task.predict([output[0] for output in outputs], affine, self.task.options({}))
             else:
                 self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
@@ -93,7 +92,7 @@ class Model:
                 _log.info("%s: warm-up with zeros refused: %s", self.name, error)
                 return
             raise LoadError(f"the model fails on a gray image: {error}") from error
-        except ValueError as error:
+        except OutputError as error:
             raise LoadError(f"the model's outputs do not fit its task: {error}") from error
 
 

@@ -16,8 +16,8 @@ def save(
     inputs: list[onnx.ValueInfoProto],
     outputs: list[onnx.ValueInfoProto],
     initializers: dict[str, np.ndarray] | None = None,
-    metadata: dict[str, str] | None = None,
     *,
+    metadata: dict[str, str] | None = None,
     opset: int = OPSET,
     ir_version: int = IR_VERSION,
 ) -> Path:
@@ -81,5 +81,5 @@ def detector(
             "zero": np.zeros((1, 1, 1), np.float32),
             "head": rows[None].astype(np.float32),
         },
-        metadata,
+        metadata=metadata,
     )

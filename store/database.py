@@ -41,7 +41,10 @@ def open_writer(url: str) -> sa.Engine:
     path = _path(url)
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)), poolclass=sa.pool.StaticPool
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
     )
     event.listen(engine, "connect", lambda connection, _: _configure(connection, _WRITER_SETTINGS))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

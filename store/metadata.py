@@ -51,7 +51,7 @@ def flatten(metadata: Any) -> dict[str, Scalar]:
 def index(metadata: Any) -> dict[str, Any]:
     """Return every path that exists: as `flatten`, and lists and objects, for their presence alone.
 
-    A list stands for itself, an object as `{}`; nulls are absent.
+    A list is given as `[]`, an object as `{}`; nulls are absent.
 
     Raises:
         MetadataError: As `flatten`.
@@ -78,7 +78,7 @@ def _walk(node: dict[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, 
             yield path, {}
             yield from _walk(value, path + ".", depth + 1)
         elif isinstance(value, list):
-            yield path, value
+            yield path, []
         elif value is not None:
             _check_scalar(value, path)
             yield path, value

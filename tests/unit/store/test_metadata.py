@@ -38,7 +38,7 @@ def test_metadata_flattens_to_dotted_paths(metadata: dict[str, Any], flat: dict[
 
 def test_lists_and_objects_exist_but_cannot_be_compared() -> None:
     assert index({"a": [1], "b": {"c": {"d": 1}}, "e": None}) == {
-        "a": [1],
+        "a": [],
         "b": {},
         "b.c": {},
         "b.c.d": 1,

@@ -56,7 +56,7 @@ class Model:
             self.session = Session(path, runtime.providers, runtime.intra_op_threads)
         self.sha256 = _sha256(path)
         self.spec = spec = self.recognition.spec
-        self.task: Task | None = None if spec is None else resolve(TASKS, spec.task)(spec)
+        self.task: Task | None = None if spec is None else resolve(spec.task, TASKS, "a task")(spec)
         if runtime.warmup:
             self._warm_up()
 

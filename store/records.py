@@ -53,6 +53,21 @@ class InferenceRecord(msgspec.Struct, frozen=True):
     """Plain nested JSON; see `store.metadata` for the rules of keys and values."""
 
 
+class JournaledRecord(msgspec.Struct, frozen=True):
+    """An `InferenceRecord` read back, its JSON left as it was written."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    model: ModelReference
+    task: str
+    action: str
+    latency_ms: float
+    input: InputReference
+    predictions: msgspec.Raw
+    metadata: msgspec.Raw
+
+
 class StoredInference(msgspec.Struct, frozen=True):
     """One inference as the API answers it."""
 

@@ -1,0 +1,62 @@
+"""Images as files named by their content: written once, found by their hash."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from blake3 import blake3
+
+from store.errors import StoreError
+
+_KEY = re.compile(r"blake3:([0-9a-f]{64})", re.ASCII)
+
+
+class BlobStore:
+    """Content-addressed files, two levels deep: `<hex[:2]>/<hex>`.
+
+    A file appears whole or not at all. It is not synced to disk: after a power loss the last ones may
+    be missing or short, which their name then shows.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @staticmethod
+    def key(data: bytes) -> str:
+        """Return the key that these bytes have, kept or not."""
+        return f"blake3:{blake3(data).hexdigest()}"
+
+    def put(self, data: bytes) -> str:
+        """Keep the bytes and return their key; bytes already kept cost a hash and a stat."""
+        key = self.key(data)
+        path = self._path(key)
+        if path.exists():
+            return key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return key
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes of a key, `None` where there are none.
+
+        Raises:
+            StoreError: The key is malformed.
+        """
+        try:
+            return self._path(key).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _path(self, key: str) -> Path:
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
+        return self._directory / match[1][:2] / match[1]

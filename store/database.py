@@ -1,0 +1,175 @@
+"""Opens the database that a URL names, and brings its tables up to date.
+
+Everything here is SQLite so far; what another database needs differently is this file and the leaves of
+`store.query.sql`.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import event
+
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
+
+_WRITER_SETTINGS = (
+    "journal_mode=WAL",  # readers never wait for the writer
+    "synchronous=NORMAL",  # the journal, not the database, is what was acknowledged
+    "foreign_keys=ON",
+    "busy_timeout=5000",
+    "journal_size_limit=67108864",
+    "wal_autocheckpoint=4000",
+    "cache_size=-65536",
+)
+_READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=1073741824")
+_STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
+
+
+def open_writer(url: str) -> sa.Engine:
+    """Open a database for the one process that writes it; makes its folder where it is missing.
+
+    Raises:
+        StoreError: The URL is not one of SQLite.
+    """
+    path = _path(url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
+    )
+    event.listen(engine, "connect", lambda connection, _: _configure(connection, _WRITER_SETTINGS))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def migrate(url: str) -> None:
+    """Bring the tables up to date; safe to repeat."""
+    engine = open_writer(url)
+    try:
+        upgrade(engine)
+    finally:
+        engine.dispose()
+
+
+def upgrade(engine: sa.Engine) -> None:
+    """Bring the tables of an opened database up to date."""
+    config = _alembic()
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+class Readers:
+    """Connections that only read, each statement bounded in time; safe to use from several threads.
+
+    Args:
+        url: As `open_writer`.
+        connections: How many threads may read at once; others wait for as long as a query may take.
+        timeout_s: What one use of a connection may take.
+    """
+
+    def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:
+        self._path = _path(url)
+        self._timeout_s = timeout_s
+        self._current = False
+        self._engine = sa.create_engine(
+            sa.URL.create(
+                "sqlite",
+                database=f"file:{self._path.as_posix()}",
+                query={"mode": "ro", "uri": "true"},
+            ),
+            poolclass=sa.pool.QueuePool,
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=timeout_s,
+        )
+        event.listen(self._engine, "connect", _prepare_reader)
+        event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """Give a connection that sees one state of the database.
+
+        Raises:
+            NotReadyError: The database is not there yet, or its tables are older than this code.
+            QueryTimeoutError: The time was up.
+        """
+        if not self._path.exists():
+            raise NotReadyError("expected the database to be there, got none yet")
+        try:
+            with self._engine.connect() as connection:
+                connection.info["deadline"][0] = time.monotonic() + self._timeout_s
+                if not self._current:
+                    self._check_revision(connection)
+                yield connection
+        except sa.exc.TimeoutError as error:
+            raise QueryTimeoutError(
+                f"expected a free connection within {self._timeout_s:g} s, got none"
+            ) from error
+        except sa.exc.OperationalError as error:
+            raise _translated(error, self._timeout_s) from error
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def _check_revision(self, connection: sa.Connection) -> None:
+        head = ScriptDirectory.from_config(_alembic()).get_current_head()
+        found = MigrationContext.configure(connection).get_current_revision()
+        if found != head:
+            raise NotReadyError(f"expected the database at revision {head}, got {found}")
+        self._current = True
+
+
+def _translated(error: sa.exc.OperationalError, timeout_s: float) -> StoreError:
+    text = str(error.orig)
+    if text == "interrupted":
+        return QueryTimeoutError(
+            f"expected the query to end within {timeout_s:g} s, got no end; narrow it, "
+            'for example by {"ts": {"ge": "-24h"}}'
+        )
+    return NotReadyError(f"expected the database to answer, got: {text}")
+
+
+def _prepare_reader(connection: Any, entry: Any) -> None:
+    _configure(connection, _READER_SETTINGS)
+    deadline = entry.info["deadline"] = [0.0]
+    connection.set_progress_handler(
+        lambda: time.monotonic() > deadline[0], _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK
+    )
+
+
+def _configure(connection: Any, settings: tuple[str, ...]) -> None:
+    connection.isolation_level = None  # transactions begin where we say so, around DDL too
+    cursor = connection.cursor()
+    for setting in settings:
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()
+
+
+def _path(url: str) -> Path:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise StoreError(f"expected a sqlite URL, got {url!r}") from error
+    if parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
+        raise StoreError(f"expected a sqlite URL, got one of {parsed.drivername!r}")
+    if not parsed.database or parsed.database == ":memory:":
+        raise StoreError("expected a sqlite URL with a file, as sqlite:////data/store.db, got none")
+    return Path(parsed.database)
+
+
+def _alembic() -> Config:
+    config = Config()
+    migrations = Path(__file__).with_name("migrations")
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    return config

@@ -1,0 +1,52 @@
+"""What can go wrong in the store; `status` is the HTTP status that the application answers.
+
+StoreError            500  our own fault, or the machine's
+├── QueryError        400  a filter, cursor or query that means nothing
+├── MetadataError     400  metadata that breaks the rules of `store.metadata`
+├── NotFoundError     404  no such inference, or its input was not kept
+├── NotReadyError     503  no database yet, or the writer is behind
+├── QueryTimeoutError 503  a query that took longer than it may
+└── JournalError      503  a record that could not be journaled, as on a full disk
+"""
+
+
+class StoreError(Exception):
+    """Anything that the store raises on purpose."""
+
+    status = 500
+
+
+class QueryError(StoreError):
+    """The query cannot be understood."""
+
+    status = 400
+
+
+class MetadataError(StoreError):
+    """The metadata breaks a rule of `store.metadata`."""
+
+    status = 400
+
+
+class NotFoundError(StoreError):
+    """What was asked for is not there."""
+
+    status = 404
+
+
+class NotReadyError(StoreError):
+    """The store cannot answer yet; the same request may succeed in a moment."""
+
+    status = 503
+
+
+class QueryTimeoutError(StoreError):
+    """The query took longer than it may."""
+
+    status = 503
+
+
+class JournalError(StoreError):
+    """The record could not be journaled, so the inference may not be acknowledged."""
+
+    status = 503

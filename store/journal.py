@@ -1,0 +1,170 @@
+"""The journal: what is appended here is kept, and the writer moves it into the database later.
+
+A folder of segment files. Each worker process appends to a segment of its own, locked (flock) while it
+is open; a segment that nobody locks is closed for good. A segment is a row of frames, little-endian:
+payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord`).
+"""
+
+import fcntl
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from store.errors import JournalError
+from store.records import InferenceRecord
+
+SUFFIX = ".journal"
+_FRAME = struct.Struct("<IIq")
+_SEQ = struct.Struct("<q")
+
+
+class Journal:
+    """The appending side, for one worker process; safe to use from several threads.
+
+    Args:
+        directory: Where segments stand; made where it is missing.
+        worker: Number of the process, as its ids carry it.
+        segment_bytes: A segment that would grow beyond is closed and a new one begun.
+    """
+
+    def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:
+        self._directory = directory
+        self._worker = worker
+        self._segment_bytes = segment_bytes
+        self._encoder = msgspec.json.Encoder()
+        self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._size = 0
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def append(self, records: Sequence[InferenceRecord]) -> None:
+        """Append all records of a request by one write; what returns has survived `kill -9`.
+
+        Raises:
+            JournalError: They could not be appended, as on a full disk; none of them is kept.
+        """
+        data = b"".join(self._frame(record) for record in records)
+        with self._lock:
+            try:
+                descriptor = self._segment(len(data))
+                written = os.write(descriptor, data)
+            except OSError as error:
+                self._abandon()
+                raise JournalError(
+                    f"expected the journal to take {len(data)} bytes: {error}"
+                ) from error
+            if written != len(data):
+                self._abandon()
+                raise JournalError(f"expected the journal to take {len(data)} bytes, got {written}")
+            self._size += written
+
+    def close(self) -> None:
+        """Close the open segment; the next append begins a new one."""
+        with self._lock:
+            self._release()
+
+    def _frame(self, record: InferenceRecord) -> bytes:
+        payload = self._encoder.encode(record)
+        checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
+        return _FRAME.pack(len(payload), checksum, record.seq) + payload
+
+    def _segment(self, size: int) -> int:
+        if self._descriptor is not None and self._size and self._size + size > self._segment_bytes:
+            self._release()
+        if self._descriptor is None:
+            name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
+            hidden = self._directory / f".{name}"
+            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Only once locked does it take its name: a segment in sight without a lock is closed.
+            hidden.rename(self._directory / name)
+            self._descriptor, self._size = descriptor, 0
+        return self._descriptor
+
+    def _abandon(self) -> None:
+        """Cut a torn append and leave the segment.
+
+        The writer may have read whole frames of the torn append already; in a new segment its offset
+        cannot point past what is appended next.
+        """
+        if self._descriptor is not None:
+            with suppress(OSError):  # the reader stops at the torn frame as well
+                os.ftruncate(self._descriptor, self._size)
+            self._release()
+
+    def _release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def segments(directory: Path) -> list[Path]:
+    """Return the segments of a folder, by worker and time."""
+    try:
+        found = [path for path in directory.iterdir() if path.suffix == SUFFIX]
+    except FileNotFoundError:
+        return []
+    return sorted(path for path in found if not path.name.startswith("."))
+
+
+def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (seq, payload, offset of the next frame) from an offset on.
+
+    Stops before the first frame that is not whole or whose checksum is wrong: in a segment that is
+    still open that is an append under way, in a closed one it is damage.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # finished and removed in the meantime
+        return
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(offset)
+        while offset + _FRAME.size <= size:
+            length, checksum, seq = _FRAME.unpack(file.read(_FRAME.size))
+            end = offset + _FRAME.size + length
+            if end > size:
+                return
+            payload = file.read(length)
+            if zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) != checksum:
+                return
+            yield seq, payload, end
+            offset = end
+
+
+def is_closed(path: Path) -> bool:
+    """Tell whether no process will append to a segment any more."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def latest_seq(directory: Path) -> int:
+    """Return the largest id in a journal, 0 where it is empty."""
+    return max((seq for path in segments(directory) for seq, _, _ in frames(path)), default=0)
+
+
+def lag_bytes(directory: Path, offsets: Mapping[str, int]) -> int:
+    """Return how many bytes wait to be moved, given the offset moved so far by segment name."""
+    return sum(max(size - offsets.get(name, 0), 0) for name, size in sizes(directory).items())
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """Return the bytes of each segment by name."""
+    found = {}
+    for path in segments(directory):
+        try:
+            found[path.name] = path.stat().st_size
+        except FileNotFoundError:  # removed since it was listed
+            continue
+    return found

@@ -1,0 +1,225 @@
+"""Moves the journal into the database: the one process, or thread, that writes it.
+
+Rows and the journal's offset are committed together and rows are keyed by ids given before the journal
+was written, so a crash anywhere is repaired by doing the same again.
+"""
+
+import fcntl
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from store import database, journal
+from store.errors import StoreError
+from store.records import JournaledRecord
+from store.rows import Names, Rows
+
+BATCH_RECORDS = 1000
+BATCH_BYTES = 16 << 20
+POLL_S = 0.04
+MAX_BACK_OFF_S = 5.0
+
+_SET_OFFSET = (
+    'INSERT INTO journal_offset (segment, "offset") VALUES (?, ?) '
+    'ON CONFLICT (segment) DO UPDATE SET "offset" = excluded."offset"'
+)
+_log = logging.getLogger(__name__)
+_decoder = msgspec.json.Decoder(JournaledRecord)
+
+
+class Frame(NamedTuple):
+    """A record in the journal."""
+
+    segment: str
+    seq: int
+    payload: bytes
+    end: int
+    """Offset of the next frame."""
+
+
+class Writer:
+    """Moves what workers journal into a database.
+
+    Args:
+        journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
+            records that the database refused, and `dead/` with the damaged ends of segments.
+        url: The database.
+
+    Raises:
+        StoreError: Another writer works on the same journal, or the URL is no database of ours.
+    """
+
+    def __init__(self, journal_directory: Path, url: str) -> None:
+        self._directory = journal_directory
+        self._beside = journal_directory.parent
+        self._engine = database.open_writer(url)
+        self._lock = _lock(self._beside / "writer.lock")
+        self._offsets: dict[str, int] | None = None
+        self._names: Names | None = None
+        self.records_moved = 0
+        self.records_dead = 0
+        self.segments_damaged = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Move records as they come until `stop` is set, then those still there, and return.
+
+        A database that does not answer is asked again, ever more slowly; the journal keeps the rest.
+        """
+        pause_s, failing = POLL_S, False
+        while True:
+            stopping = stop.is_set()
+            try:
+                self.drain()
+            except (sa.exc.OperationalError, OSError) as error:
+                if not failing:
+                    _log.warning("the journal waits for the database: %s", error)
+                failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
+            else:
+                if failing:
+                    _log.warning("the database answers again")
+                failing, pause_s = False, POLL_S
+            if stopping:
+                return
+            stop.wait(pause_s)
+
+    def drain(self) -> int:
+        """Move everything that is in the journal now and return how many records that was."""
+        moved = 0
+        try:
+            if self._offsets is None:
+                self._offsets = self._begin()
+            while True:
+                closed = [
+                    path for path in journal.segments(self._directory) if journal.is_closed(path)
+                ]
+                batch = self._batch(self._offsets)
+                if not batch:
+                    self._remove(closed, self._offsets)
+                    return moved
+                moved += self._commit(batch, self._offsets)
+        except (sa.exc.OperationalError, OSError):
+            self._offsets = self._names = None
+            self._engine.dispose()
+            raise
+
+    def close(self) -> None:
+        """Close the database and let another writer begin."""
+        self._engine.dispose()
+        self._lock.close()
+
+    def _begin(self) -> dict[str, int]:
+        database.upgrade(self._engine)
+        there = {path.name for path in journal.segments(self._directory)}
+        with self._engine.begin() as connection:
+            self._names = Names(connection)
+            offsets = {
+                segment: int(offset)
+                for segment, offset in connection.exec_driver_sql(
+                    'SELECT segment, "offset" FROM journal_offset'
+                )
+            }
+            # A segment is removed before its offset, so these were finished when a writer died.
+            _forget(connection, [segment for segment in offsets if segment not in there])
+        return {segment: offset for segment, offset in offsets.items() if segment in there}
+
+    def _batch(self, offsets: dict[str, int]) -> list[Frame]:
+        batch: list[Frame] = []
+        size = 0
+        for path in journal.segments(self._directory):
+            for seq, payload, end in journal.frames(path, offsets.get(path.name, 0)):
+                batch.append(Frame(path.name, seq, payload, end))
+                size += len(payload)
+                if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+                    return batch
+        return batch
+
+    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> int:
+        """Commit a batch and return how many of its records the database took."""
+        ends = {frame.segment: frame.end for frame in batch}
+        moved = len(batch)
+        try:
+            self._insert(batch, ends)
+        except (sa.exc.OperationalError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a record does, it may not stop the others
+            self._names = None
+            if len(batch) > 1:
+                return sum(self._commit([frame], offsets) for frame in batch)
+            self._bury(batch[0], error)
+            self._insert([], ends)
+            moved = 0
+        offsets.update(ends)
+        self.records_moved += moved
+        return moved
+
+    def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
+        if self._names is None:
+            with self._engine.connect() as connection:
+                self._names = Names(connection)
+        rows = Rows(self._names)
+        for frame in batch:
+            rows.add(_decoder.decode(frame.payload))
+        with self._engine.begin() as connection:
+            rows.insert(connection)
+            connection.exec_driver_sql(_SET_OFFSET, list(ends.items()))
+
+    def _bury(self, frame: Frame, error: Exception) -> None:
+        _log.error("record %d cannot be stored: %s", frame.seq, error)
+        line = {
+            "id": str(frame.seq),
+            "segment": frame.segment,
+            "error": f"{type(error).__name__}: {error}",
+            "record": frame.payload.decode(errors="backslashreplace"),
+        }
+        with (self._beside / "dead.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        self.records_dead += 1
+
+    def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
+        """Remove closed segments, all of whose whole frames are committed."""
+        for path in closed:
+            offset = offsets.get(path.name, 0)
+            if path.stat().st_size > offset:
+                self._keep_damaged(path, offset)
+            path.unlink()
+            if offsets.pop(path.name, None) is not None:
+                with self._engine.begin() as connection:
+                    _forget(connection, [path.name])
+
+    def _keep_damaged(self, path: Path, offset: int) -> None:
+        data = path.read_bytes()[offset:]
+        kept = self._beside / "dead" / f"{path.name}.{offset}"
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(data)
+        self.segments_damaged += 1
+        _log.error("segment %s is damaged from byte %d on: kept as %s", path.name, offset, kept)
+
+
+def _forget(connection: sa.Connection, names: list[str]) -> None:
+    if names:
+        connection.exec_driver_sql(
+            "DELETE FROM journal_offset WHERE segment = ?", [(name,) for name in names]
+        )
+
+
+def _lock(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().strip()
+        file.close()
+        raise StoreError(
+            f"expected to be the only writer of {path.parent}, got process {holder} at work"
+        ) from error
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,148 @@
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from store import schema
+from store.database import Readers, migrate, open_writer
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db"
+
+
+def test_migrations_arrive_at_the_schema(url: str) -> None:
+    migrate(url)
+    migrate(url)
+    engine = open_writer(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+        created = dict(
+            connection.exec_driver_sql(
+                "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
+            ).all()
+        )
+    engine.dispose()
+    for table in schema.metadata.tables.values():
+        assert "STRICT" in created[table.name]
+        assert ("WITHOUT ROWID" in created[table.name]) == (
+            not table.dialect_options["sqlite"]["with_rowid"]
+        )
+
+
+def test_a_failed_migration_leaves_no_half_made_tables(url: str) -> None:
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE pred (x INTEGER)")  # in the way of the 7th table
+    engine.dispose()
+    with pytest.raises(sa.exc.OperationalError, match="already exists"):
+        migrate(url)
+    engine = open_writer(url)
+    with engine.connect() as connection:
+        assert "model" not in sa.inspect(connection).get_table_names()
+    engine.dispose()
+
+
+def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
+    wheel, site = tmp_path / "wheel.zip", tmp_path / "site 100%"
+    package = Path(__file__).parents[3] / "store"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in package.rglob("*.py"):
+            archive.write(path, path.relative_to(package.parent))
+    zipfile.ZipFile(wheel).extractall(site)
+    script = f"from store.database import migrate; migrate('sqlite:///{tmp_path}/store.db')"
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )  # fmt: skip
+    with Readers(f"sqlite:///{tmp_path}/store.db").snapshot() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM inference").scalar_one() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://localhost/x", "expected a sqlite URL, got one of 'postgresql'"),
+        ("store.db", "expected a sqlite URL, got 'store.db'"),
+        ("sqlite://", "expected a sqlite URL with a file"),
+        ("sqlite:///:memory:", "expected a sqlite URL with a file"),
+    ],
+)
+def test_other_databases_are_refused(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        open_writer(url)
+    with pytest.raises(StoreError, match=message):
+        Readers(url)
+
+
+def test_readers_wait_for_the_first_migration(url: str) -> None:
+    readers = Readers(url)
+    with pytest.raises(NotReadyError, match="got none yet"), readers.snapshot():
+        pass
+    engine = open_writer(url)
+    engine.connect().close()
+    engine.dispose()
+    with pytest.raises(NotReadyError, match="revision 0001, got None"), readers.snapshot():
+        pass
+    migrate(url)
+    with readers.snapshot() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM inference").scalar_one() == 0
+    readers.close()
+
+
+def test_readers_cannot_write(url: str) -> None:
+    migrate(url)
+    readers = Readers(url)
+    with pytest.raises(NotReadyError, match="readonly"), readers.snapshot() as connection:
+        connection.exec_driver_sql("DELETE FROM inference")
+    readers.close()
+
+
+def test_readers_see_one_state(url: str) -> None:
+    migrate(url)
+    readers, engine = Readers(url), open_writer(url)
+    count = "SELECT count(*) FROM label"
+    with readers.snapshot() as connection:
+        assert connection.exec_driver_sql(count).scalar_one() == 0
+        with engine.begin() as writing:
+            writing.exec_driver_sql("INSERT INTO label VALUES (1, 'circle')")
+        assert connection.exec_driver_sql(count).scalar_one() == 0
+    with readers.snapshot() as connection:
+        assert connection.exec_driver_sql(count).scalar_one() == 1
+    engine.dispose()
+    readers.close()
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+
+
+def test_an_endless_query_is_stopped(url: str) -> None:
+    migrate(url)
+    readers = Readers(url, timeout_s=0.2)
+    begun = time.monotonic()
+    too_long = pytest.raises(QueryTimeoutError, match=r"within 0.2 s.*narrow it")
+    with too_long, readers.snapshot() as connection:
+        connection.exec_driver_sql(ENDLESS)
+    assert time.monotonic() - begun < 2
+    with readers.snapshot() as connection:  # the connection is of use again
+        assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
+    readers.close()
+
+
+def test_more_readers_than_connections_wait_only_so_long(url: str) -> None:
+    migrate(url)
+    readers = Readers(url, connections=1, timeout_s=0.1)
+    too_long = pytest.raises(QueryTimeoutError, match="free connection")
+    with readers.snapshot(), too_long, readers.snapshot():
+        pass
+    readers.close()

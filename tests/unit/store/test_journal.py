@@ -1,0 +1,158 @@
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from store.errors import JournalError
+from store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
+from store.records import InferenceRecord
+
+
+def seqs(directory: Path) -> list[int]:
+    return [seq for path in segments(directory) for seq, _, _ in frames(path)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def test_an_empty_or_missing_journal_holds_nothing(directory: Path) -> None:
+    assert (segments(directory), latest_seq(directory), lag_bytes(directory, {})) == ([], 0, 0)
+    Journal(directory, 0).close()
+    assert segments(directory) == []
+    assert list(frames(directory / "0000-1.journal")) == []
+
+
+def test_records_come_back_as_appended(directory: Path, record) -> None:
+    journal = Journal(directory, 7)
+    written = [record(1, metadata={"a": "é"}), record(2), record(5)]
+    journal.append(written[:2])
+    journal.append(written[2:])
+    (segment,) = segments(directory)
+    read = list(frames(segment))
+    assert [msgspec.json.decode(payload, type=InferenceRecord) for _, payload, _ in read] == written
+    assert [seq for seq, _, _ in read] == [1, 2, 5]
+    assert list(frames(segment, read[0][2])) == read[1:]
+    assert latest_seq(directory) == 5
+    assert lag_bytes(directory, {}) == segment.stat().st_size == read[-1][2]
+    assert lag_bytes(directory, {segment.name: read[0][2]}) == read[-1][2] - read[0][2]
+
+
+def test_a_segment_is_closed_only_when_its_journal_is(directory: Path, record) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1)])
+    assert not is_closed(segments(directory)[0])
+    journal.close()
+    journal.close()
+    assert is_closed(segments(directory)[0])
+    journal.append([record(2)])
+    assert [is_closed(path) for path in segments(directory)] == [True, False]
+    assert seqs(directory) == [1, 2]
+
+
+def test_a_full_segment_is_followed_by_the_next(directory: Path, record) -> None:
+    journal = Journal(directory, 0, segment_bytes=1000)
+    for seq in range(1, 8):
+        journal.append([record(seq)])
+    journal.append([record(seq) for seq in range(8, 20)])  # larger than a segment, yet in one piece
+    sizes = [path.stat().st_size for path in segments(directory)]
+    assert len(sizes) > 3
+    assert all(size <= 1000 for size in sizes[:-1])
+    assert seqs(directory) == list(range(1, 20))
+
+
+def test_segments_sort_by_worker_and_time(directory: Path, record) -> None:
+    for seq, worker in enumerate((12, 3, 3, 1023), 1):
+        journal = Journal(directory, worker)
+        journal.append([record(seq)])
+        journal.close()
+    assert seqs(directory) == [2, 3, 1, 4]
+
+
+@pytest.mark.parametrize("lost", [1, 20, 400])
+def test_a_torn_tail_ends_a_segment(directory: Path, record, lost: int) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1), record(2)])
+    journal.close()
+    (segment,) = segments(directory)
+    ends = [end for _, _, end in frames(segment)]
+    with segment.open("r+b") as file:
+        file.truncate(ends[1] - lost)
+    assert [end for _, _, end in frames(segment)] == ends[:1]
+
+
+@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 60])
+def test_a_damaged_frame_ends_a_segment_after_the_good_ones(directory: Path, record, at) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1), record(2), record(3)])
+    (segment,) = segments(directory)
+    ends = [end for _, _, end in frames(segment)]
+    data = bytearray(segment.read_bytes())
+    data[ends[0] + at] ^= 0xFF
+    segment.write_bytes(data)
+    assert [end for _, _, end in frames(segment)] == ends[:1]
+
+
+def test_threads_never_mix_their_frames(directory: Path, record) -> None:
+    journal = Journal(directory, 0, segment_bytes=20_000)
+
+    def append(thread: int) -> None:
+        for number in range(50):
+            first = thread * 1000 + number * 2
+            journal.append([record(first), record(first + 1)])
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = seqs(directory)
+    assert sorted(found) == [t * 1000 + n for t in range(4) for n in range(100)]
+    assert all(second == first + 1 for first, second in zip(found[::2], found[1::2], strict=True))
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from conftest import make_record
+from store.errors import JournalError
+from store.journal import Journal
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+journal = Journal(Path(sys.argv[1]), 0)
+journal.append([make_record(1)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+for seqs in ([2, 3, 4], [5, 6, 7]):
+    try:
+        journal.append([make_record(seq) for seq in seqs])
+    except JournalError as error:
+        print(error)
+journal.append([make_record(8)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.append([make_record(seq) for seq in (9, 10, 11)])
+"""
+
+
+def test_a_full_disk_refuses_a_request_whole_and_later_ones_succeed(directory: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(directory), str(Path(__file__).parent)],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert child.stdout.count("expected the journal to take") == 2
+    assert seqs(directory) == [1, 8, 9, 10, 11]
+    assert all(
+        list(frames(p))[-1][2] == p.stat().st_size for p in segments(directory) if p.stat().st_size
+    )
+
+
+def test_a_journal_that_lost_its_folder_says_so(directory: Path, record) -> None:
+    journal = Journal(directory, 0)
+    directory.rmdir()
+    with pytest.raises(JournalError, match="No such file") as caught:
+        journal.append([record(1)])
+    assert caught.value.status == 503

@@ -1,0 +1,241 @@
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from store.database import open_writer
+from store.errors import StoreError
+from store.journal import Journal, segments
+from store.writer import Writer
+
+
+class Place:
+    """A data folder: a journal, a database, and what the database holds."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.directory = root / "journal"
+        self.journal = Journal(self.directory, 0)
+        self.url = f"sqlite:///{root}/store.db"
+
+    def drain(self) -> tuple[int, int, int]:
+        """Move the journal; return how many records moved, died, and segments were damaged."""
+        writer = Writer(self.directory, self.url)
+        try:
+            writer.drain()
+        finally:
+            writer.close()
+        return writer.records_moved, writer.records_dead, writer.segments_damaged
+
+    def rows(self, statement: str) -> list[tuple]:
+        """Return what the database answers."""
+        engine = open_writer(self.url)
+        with engine.connect() as connection:
+            rows = [tuple(row) for row in connection.exec_driver_sql(statement)]
+        engine.dispose()
+        return rows
+
+    def seqs(self) -> list[int]:
+        """Return the ids in the database."""
+        return [seq for (seq,) in self.rows("SELECT seq FROM inference ORDER BY seq")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.journal.close()
+
+
+KEYS = "SELECT path, type, val, seq FROM {} JOIN meta_key ON key = id ORDER BY path, type, val, seq"
+
+
+def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) -> None:
+    metadata = {"a": {"b": 1, "l": [1]}, "s": "x" * 300, "t": True, "n": None}
+    scored = [
+        {"label": "circle", "score": 0.5},
+        {"label": "circle", "score": 0.75},
+        {"label": "square"},
+        {"label": 3, "score": 1},
+        {"text": "no label"},
+    ]
+    place.journal.append([record(7, metadata=metadata, predictions=scored, latency_ms=4.2004)])
+    assert place.drain() == (1, 0, 0)
+    ((*fixed, predictions, meta, flat),) = place.rows("SELECT * FROM inference")
+    assert fixed == [
+        7, "request-7", 0, 1, "predict", 4200, "image", "blake3:" + "0" * 64, 640, 480, "image/jpeg", 0
+    ]  # fmt: skip
+    assert msgspec.json.decode(predictions) == scored
+    assert msgspec.json.decode(meta) == metadata
+    assert msgspec.json.decode(flat) == {
+        "a": {}, "a.b": 1, "a.l": [], "s": "x" * 300, "t": True
+    }  # fmt: skip
+    assert place.rows("SELECT * FROM model") == [
+        (1, "shapes-detector", "1", "ab" * 32, "OBJECT_DETECTION")
+    ]
+    assert place.rows(KEYS.format("meta_num")) == [
+        ("a", 3, 0.0, 7), ("a.b", 0, 1.0, 7), ("a.l", 3, 0.0, 7), ("t", 2, 1.0, 7)
+    ]  # fmt: skip
+    assert place.rows(KEYS.format("meta_str")) == [("s", 1, "x" * 256, 7)]
+    assert place.rows("SELECT name, score, seq FROM pred JOIN label ON label = id") == [
+        ("circle", 0.75, 7), ("square", float("-inf"), 7)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("metadata", "flat"),
+    [
+        ({}, None),
+        ({"a.b": 1, "l": [{"x": 1}], "n": None}, None),
+        ({"a": {}}, None),
+        ({"a": {"n": None}}, {"a": {}}),
+        ({"a": {"b": 1}, "n": None}, {"a": {}, "a.b": 1}),
+    ],
+)
+def test_metadata_is_kept_twice_only_where_it_is_nested(
+    place: Place, record, metadata, flat
+) -> None:
+    place.journal.append([record(1, metadata=metadata)])
+    place.drain()
+    ((text,),) = place.rows("SELECT meta_flat FROM inference")
+    assert (text and msgspec.json.decode(text)) == flat
+
+
+@pytest.mark.parametrize("predictions", [[], {}, None, 3, [1], {"label": "x"}, [[{"label": "x"}]]])
+def test_predictions_without_labels_are_kept(place: Place, record, predictions) -> None:
+    place.journal.append([record(1, predictions=predictions)])
+    assert place.drain() == (1, 0, 0)
+    assert place.rows("SELECT count(*) FROM pred") == [(0,)]
+    assert msgspec.json.decode(place.rows("SELECT predictions FROM inference")[0][0]) == predictions
+
+
+def test_a_replay_changes_nothing(place: Place, record) -> None:
+    tables = ("inference", "meta_num", "meta_str", "pred", "model", "label", "meta_key")
+    records = [record(n, metadata={"n": n, "s": str(n), "o": {"p": n}}) for n in range(1, 2500)]
+    place.journal.append(records)
+    assert place.drain() == (2499, 0, 0)
+    before = [place.rows(f"SELECT * FROM {table}") for table in tables]
+    engine = open_writer(place.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM journal_offset")
+    engine.dispose()
+    assert place.drain() == (2499, 0, 0)
+    assert [place.rows(f"SELECT * FROM {table}") for table in tables] == before
+
+
+def test_a_finished_segment_goes_and_an_open_one_stays(place: Place, record) -> None:
+    place.journal.append([record(1)])
+    place.drain()
+    assert len(segments(place.directory)) == 1
+    ((name, offset),) = place.rows("SELECT * FROM journal_offset")
+    assert (name, offset) == (
+        segments(place.directory)[0].name,
+        segments(place.directory)[0].stat().st_size,
+    )
+    place.journal.append([record(2)])
+    place.journal.close()
+    assert place.drain() == (1, 0, 0)
+    assert (segments(place.directory), place.rows("SELECT * FROM journal_offset")) == ([], [])
+    assert place.seqs() == [1, 2]
+
+
+def test_a_writer_killed_between_file_and_offset_is_repaired(place: Place, record) -> None:
+    place.journal.append([record(1)])
+    place.drain()
+    place.journal.close()
+    segments(place.directory)[0].unlink()
+    place.journal.append([record(2)])
+    assert place.drain() == (1, 0, 0)
+    assert place.rows("SELECT segment FROM journal_offset") == [
+        (segments(place.directory)[0].name,)
+    ]
+
+
+def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, record) -> None:
+    dead = {
+        2: record(2, metadata={"a.b": 1, "a": {"b": 2}}),
+        4: record(4, metadata=["no object"]),
+        5: record(5, latency_ms=float("nan")),
+        6: record(6, image_no=1 << 70),
+    }
+    place.journal.append([dead.get(seq, record(seq)) for seq in range(1, 9)])
+    assert place.drain() == (4, 4, 0)
+    assert place.seqs() == [1, 3, 7, 8]
+    lines = msgspec.json.Decoder().decode_lines((place.root / "dead.jsonl").read_bytes())
+    assert [line["id"] for line in lines] == ["2", "4", "5", "6"]
+    assert "expected metadata key 'a.b' once" in lines[0]["error"]
+    assert msgspec.json.decode(lines[1]["record"])["metadata"] == ["no object"]
+    assert place.drain() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("at", "moved"), [(70, 1), (-1, 2)])
+def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
+    place: Place, record, at: int, moved: int
+) -> None:
+    place.journal.append([record(1)])
+    (segment,) = segments(place.directory)
+    first = segment.stat().st_size
+    place.journal.append([record(2), record(3)])
+    data = bytearray(segment.read_bytes())
+    data[first + at if at > 0 else at] ^= 0xFF
+    segment.write_bytes(data)
+    assert place.drain() == (moved, 0, 0)
+    assert place.drain() == (0, 0, 0)  # open still: it may be an append under way
+    place.journal.close()
+    assert place.drain() == (0, 0, 1)
+    assert segments(place.directory) == []
+    (kept,) = (place.root / "dead").iterdir()
+    assert data.endswith(kept.read_bytes())
+    assert kept.read_bytes()
+
+
+def test_a_second_writer_is_refused(place: Place) -> None:
+    first = Writer(place.directory, place.url)
+    with pytest.raises(StoreError, match=rf"only writer of .*, got process {os.getpid()} at work"):
+        Writer(place.directory, place.url)
+    first.close()
+    Writer(place.directory, place.url).close()
+
+
+def test_a_locked_database_loses_nothing(place: Place, record, caplog) -> None:
+    place.journal.append([record(1)])
+    place.drain()
+    engine = sa.create_engine(place.url)
+    writer, stop = Writer(place.directory, place.url), threading.Event()
+    sa.event.listen(writer._engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=10"))
+    thread = threading.Thread(target=writer.run, args=(stop,))
+    with engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        place.journal.append([record(2)])
+        thread.start()
+        time.sleep(0.5)
+        connection.rollback()
+    engine.dispose()
+    place.journal.append([record(3)])
+    stop.set()
+    thread.join()
+    writer.close()
+    assert [r.getMessage()[:30] for r in caplog.records if r.name == "store.writer"] == [
+        "the journal waits for the data", "the database answers again"
+    ]  # fmt: skip
+    assert place.seqs() == [1, 2, 3]
+
+
+def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, record) -> None:
+    writer, stop = Writer(place.directory, place.url), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,))
+    thread.start()
+    for seq in range(1, 300):
+        place.journal.append([record(seq)])
+    while writer.records_moved < 299:
+        time.sleep(0.01)
+    place.journal.append([record(300)])
+    stop.set()
+    thread.join()
+    writer.close()
+    assert place.seqs() == list(range(1, 301))

@@ -65,8 +65,8 @@ class Application:
             openapi_config=OpenAPIConfig("Quadriga", server_version),
             request_max_body_size=settings.max_body_bytes,
         )
-        self._front = _Front(app)  # type: ignore[arg-type]  # Litestar types its scopes more narrowly
-        self.asgi: ASGIApp = self._front  # type: ignore[assignment]  # as above
+        self._front = _Front(app)
+        self.asgi: ASGIApp = self._front
 
     def load_models(self) -> None:
         """Start to load the models, in a thread of its own."""
@@ -87,20 +87,19 @@ class Application:
 
 
 class _Front:
-    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
+    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections.
+
+    The server in front speaks HTTP alone: no lifespan, no web sockets.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = without_gateway_prefix(scope["path"])
-        path = path.rstrip("/") or "/"
+        path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
         inner: Any = {**scope, "path": path, "raw_path": path.encode()}
-        if scope["method"] == "HEAD":  # the server drops the body itself
+        if inner.get("method") == "HEAD":  # the server drops the body itself
             inner["method"] = "GET"
         await self._app(inner, receive, _closing(send) if self.closing else send)
 

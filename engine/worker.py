@@ -98,7 +98,7 @@ async def _serve(task: ChildTask) -> None:
 
     application = Application(task.settings, task.number)
     config = uvicorn.Config(
-        application.asgi,  # type: ignore[arg-type]  # uvicorn and Litestar type ASGI each for itself
+        application.asgi,
         http="httptools",
         lifespan="off",
         ws="none",

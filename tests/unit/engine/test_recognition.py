@@ -1,0 +1,117 @@
+"""What a model is, and why: each field by the first source that has it."""
+
+import numpy as np
+import pytest
+
+from engine.recognition import recognise
+from engine.session import LoadError, Session
+from tests.onnx_models import classifier, detector, doubling
+
+HEAD = np.zeros((6, 4), np.float32)
+ULTRALYTICS = {
+    "task": "detect",
+    "names": "{0: 'cat', 1: 'dog'}",
+    "imgsz": "[32, 32]",
+    "stride": "32",
+}
+
+
+def recognised(path, score_threshold=None):
+    return recognise(path.parent, Session(path), score_threshold)
+
+
+def reasons(recognition):
+    return {decision.field: decision.reason for decision in recognition.decisions}
+
+
+def test_a_model_that_says_nothing_is_tensors(tmp_path):
+    recognition = recognised(doubling(tmp_path / "model.onnx"))
+    assert (recognition.task, recognition.spec) == ("TENSOR", None)
+
+
+def test_ultralytics_metadata_suffices(tmp_path):
+    recognition = recognised(detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS))
+    spec = recognition.spec
+    assert spec.task == "OBJECT_DETECTION"
+    assert spec.labels == ("cat", "dog")
+    assert (spec.input.size_wh, spec.input.resize, spec.output.decoder) == (
+        (32, 32),
+        "letterbox",
+        "ultralytics",
+    )
+    assert "Ultralytics" in reasons(recognition)["labels"]
+
+
+def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
+    (tmp_path / "labels.txt").write_text("\ufeffone\n\ntwo \n", encoding="utf-8")
+    recognition = recognised(path)
+    assert recognition.spec.labels == ("one", "two")
+    assert reasons(recognition)["labels"] == "file labels.txt"
+    (tmp_path / "model.toml").write_text(
+        'task = "detection"\nlabels = ["a", "b"]\n[input]\nresize = "stretch"\n'
+        "[defaults]\nscore_threshold = 0.1\n[store]\ninputs = 'none'\n[runtime]\nmax_batch = 2\n"
+    )
+    recognition = recognised(path, score_threshold=0.9)
+    assert recognition.spec.labels == ("a", "b")
+    assert recognition.spec.input.resize == "stretch"
+    assert recognition.spec.defaults.score_threshold == 0.1
+    assert recognition.store.inputs == "none"
+    assert recognition.runtime.max_batch == 2
+
+
+def test_the_server_s_threshold_stands_where_the_model_says_nothing(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
+    assert recognised(path, 0.9).spec.defaults.score_threshold == 0.9
+    assert recognised(path).spec.defaults.score_threshold == 0.5
+
+
+@pytest.mark.parametrize("name", ["classification", "IMAGE_CLASSIFICATION", "image_classification"])
+def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
+    path = classifier(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text(
+        f'task = "{name}"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+    )
+    spec = recognised(path).spec
+    assert spec.task == "IMAGE_CLASSIFICATION"
+    assert spec.labels == ("class_0", "class_1", "class_2")
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("task = ", "TOML"),
+        ('task = "pose"', "one of classification, detection, tensor, got 'pose'"),
+        ('tasks = "detection"', "unknown field"),
+        ('task = "classification"', "input.resize"),
+        ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
+        ('task = "classification"\n[input]\nresize = "stretch"', "output.activation"),
+        ('task = "classification"\n[input]\nname = "x"', "one of image, got 'x'"),
+        ('task = "classification"\n[input]\nresize = "stretch"\nsize = [9, 9]', "[8, 8]"),
+        (
+            'labels = ["a"]\ntask = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "none"',
+            "expected 3 labels",
+        ),
+        (
+            'task = "classification"\nlabels = "none.txt"\n[input]\nresize = "stretch"\n[output]\nactivation = "none"',
+            "none.txt",
+        ),
+        (
+            'task = "classification"\n[input]\nresize = "stretch"\nmean = [0.5]\n',
+            "3 values in input.mean",
+        ),
+    ],
+)
+def test_what_is_wrong_in_model_toml_is_said(tmp_path, toml, said):
+    path = classifier(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text(toml)
+    with pytest.raises(LoadError) as caught:
+        recognised(path)
+    assert said in str(caught.value)
+
+
+def test_an_image_model_needs_an_image_s_input(tmp_path):
+    path = doubling(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text('task = "classification"')
+    with pytest.raises(LoadError, match="4 dimensions"):
+        recognised(path)

@@ -1,0 +1,69 @@
+"""Sessions: what runs, and what a user reads when a model cannot be loaded."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from engine.session import LoadError, RunError, Session
+from tests.onnx_models import doubling, save, value
+
+
+def test_a_model_runs_by_names(tmp_path):
+    session = Session(doubling(tmp_path / "model.onnx"))
+    assert [(t.name, t.datatype, t.shape) for t in session.inputs] == [("x", "FP32", (-1, 3))]
+    (doubled,) = session.run({"x": np.ones((2, 3), np.float32)})
+    np.testing.assert_array_equal(doubled, np.full((2, 3), 2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ir_version": 99}, "IR version"),
+        ({"opset": 999}, "operator set"),
+    ],
+)
+def test_a_file_too_new_says_how_to_export_again(tmp_path, options, said):
+    path = save(
+        tmp_path / "model.onnx",
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [value("x", [1])],
+        [value("y", [1])],
+        **options,
+    )
+    with pytest.raises(LoadError) as caught:
+        Session(path)
+    assert said in str(caught.value)
+    assert "export again" in str(caught.value)
+
+
+def test_an_unknown_operator_is_named(tmp_path):
+    node = helper.make_node("NoSuchOperator", ["x"], ["y"])
+    path = save(tmp_path / "model.onnx", [node], [value("x", [1])], [value("y", [1])])
+    with pytest.raises(LoadError, match="NoSuchOperator"):
+        Session(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(100)])
+def test_no_model_is_a_load_error(tmp_path, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(LoadError, match="ONNX"):
+        Session(tmp_path / "model.onnx")
+
+
+def test_sequences_are_refused_with_the_way_out(tmp_path):
+    output = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("SequenceConstruct", ["x"], ["y"])
+    path = save(tmp_path / "model.onnx", [node], [value("x", [1])], [output])
+    with pytest.raises(LoadError, match="without sequences"):
+        Session(path)
+
+
+def test_a_provider_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(LoadError, match="NoExecutionProvider"):
+        Session(doubling(tmp_path / "model.onnx"), ("NoExecutionProvider",))
+
+
+def test_a_wrong_input_is_a_run_error(tmp_path):
+    session = Session(doubling(tmp_path / "model.onnx"))
+    with pytest.raises(RunError):
+        session.run({"x": np.ones((2, 4), np.float32)})

@@ -105,7 +105,8 @@ def _check_scalar(value: Any, path: str) -> None:
             raise MetadataError(f"expected metadata {path!r} to be text without NUL, got one")
     elif isinstance(value, int):  # a bool is one
         if not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
-            raise MetadataError(f"expected metadata {path!r} to fit 64 bits, got {value}")
+            bits = value.bit_length() + 1
+            raise MetadataError(f"expected metadata {path!r} to fit 64 bits, got {bits} bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise MetadataError(f"expected metadata {path!r} to be a finite number, got {value}")

@@ -81,9 +81,10 @@ class StoredInference(msgspec.Struct, frozen=True):
     """RFC 3339, UTC, milliseconds."""
     latency_ms: float
     input: InputReference
-    predictions: msgspec.Raw
-    metadata: msgspec.Raw
-    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
+    predictions: Any
+    """`msgspec.Raw` in fact, as `metadata`: JSON that passes through unread."""
+    metadata: Any
+    ground_truth: Any = None
 
 
 def timestamp_text(milliseconds: int) -> str:

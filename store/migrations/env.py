@@ -8,6 +8,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=schema.metadata,
     render_as_batch=True,
+    transactional_ddl=True,  # of SQLite too, where `store.database` begins the transactions
     transaction_per_migration=True,
 )
 with context.begin_transaction():

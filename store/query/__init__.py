@@ -1,1 +1,1 @@
-"""The query language: syntax tree, its JSON form, and the SQL that answers it."""
+"""What to look for: the filter, how it is written, and how it becomes SQL."""

@@ -1,0 +1,301 @@
+"""The reading side: pages of inferences, single ones, and their inputs."""
+
+import base64
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+from blake3 import blake3
+
+from store import journal
+from store.blobs import BlobStore
+from store.database import Readers
+from store.errors import NotFoundError, NotReadyError, QueryError
+from store.ids import LARGEST, milliseconds
+from store.query.json_form import parse
+from store.query.plan import NARROW, Plan, Planner, Window
+from store.query.syntax import Filter
+from store.records import (
+    InputReference,
+    JournaledRecord,
+    ModelReference,
+    StoredInference,
+    timestamp_text,
+)
+
+COUNT_CAP = 10_001
+"""A capped count that reaches it means: more than 10,000."""
+
+WAIT_S = 5.0
+_COLUMNS = (
+    "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
+    " i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height, i.input_mime,"
+    " i.input_kept, i.predictions, i.meta"
+)
+_MODEL = " LEFT JOIN model AS k ON k.id = i.model_id"  # an outer join is never driven by the model
+
+
+class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to look for."""
+
+    where: Any = None
+    """A filter as JSON; see `store.query.json_form`."""
+    order: Literal["-ts", "ts"] = "-ts"
+    """Newest or oldest first."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+    """Where the page before ended; good for the same filter and order."""
+    count: Literal["none", "capped", "exact"] | None = None
+    """Whether to count all matches; `capped` stops at 10,001."""
+    consistency: Literal["journal"] | None = None
+    """`journal` waits until all that is acknowledged by now can be found."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some of the matches, in order."""
+
+    inferences: list[StoredInference]
+    cursor: str | None
+    """Of the next page; `None` where this is the last."""
+    count: int | None
+
+
+_request_decoder = msgspec.json.Decoder(QueryRequest)
+_record_decoder = msgspec.json.Decoder(JournaledRecord)
+
+
+def decode_request(body: bytes) -> QueryRequest:
+    """Read the body of a query; an empty one matches everything.
+
+    Raises:
+        QueryError: It is no JSON, or no query.
+    """
+    try:
+        return _request_decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise QueryError(
+            f"expected the body to be a JSON object with {', '.join(QueryRequest.__struct_fields__)}, "
+            f"got: {error}"
+        ) from error
+
+
+class Inferences:
+    """Finds stored inferences; safe to use from several threads.
+
+    Args:
+        url: The database.
+        journal_directory: The workers' journal, for what the database does not have yet.
+        blobs: The inputs that were kept.
+        narrow: See `store.query.plan.NARROW`.
+        timeout_s: What a query may take.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        journal_directory: Path,
+        blobs: BlobStore,
+        *,
+        narrow: int = NARROW,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._readers = Readers(url, timeout_s=timeout_s)
+        self._directory = journal_directory
+        self._blobs = blobs
+        self._narrow = narrow
+
+    def query(self, request: QueryRequest) -> Page:
+        """Return a page of matches.
+
+        Raises:
+            QueryError: The filter or the cursor means nothing.
+            NotReadyError: There is no database yet, or the journal was not moved in time.
+            QueryTimeoutError: It took too long.
+        """
+        tree = parse(request.where, time.time_ns() // 1000)
+        query = _digest(request)
+        window = _window(request, query)
+        if request.consistency == "journal":
+            self._wait_for_journal()
+        with self._readers.snapshot() as connection:
+            planner = Planner(connection, self._narrow)
+            rows = _rows(connection, planner.plan(tree, window), request)
+            count = _count(connection, planner, tree, request.count)
+        found = [_stored(row) for row in rows[: request.limit]]
+        more = len(rows) > request.limit
+        return Page(found, _cursor(int(found[-1].id), query) if more else None, count)
+
+    def get(self, inference_id: str) -> StoredInference:
+        """Return one inference, also when it is only journaled yet.
+
+        Raises:
+            QueryError: The id is none.
+            NotFoundError: There is no such inference.
+        """
+        if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
+            raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
+        seq = int(inference_id)
+        # Between the first look and the journal's, the writer may move it.
+        found = self._row(seq) or self._journaled(seq) or self._row(seq)
+        if found is None:
+            raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
+        return found
+
+    def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
+        """Return the bytes that an inference was asked about, and their media type.
+
+        Raises:
+            NotFoundError: There is no such inference, or its input was not kept.
+        """
+        image = self.get(inference_id).input
+        data = self._blobs.get(image.hash) if image.hash and image.kept else None
+        if data is None:
+            was = "removed since" if image.kept else "not kept"
+            raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
+        return data, image.mime or "application/octet-stream"
+
+    def latest_seq(self) -> int:
+        """Return the largest id that was ever given out, 0 where there is none."""
+        with_journal = journal.latest_seq(self._directory)
+        try:
+            with self._readers.snapshot() as connection:
+                stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
+        except NotReadyError:
+            stored = 0
+        return max(with_journal, stored or 0)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._readers.close()
+
+    def _row(self, seq: int) -> StoredInference | None:
+        if seq > LARGEST:
+            return None
+        try:
+            with self._readers.snapshot() as connection:
+                row = connection.exec_driver_sql(
+                    f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq = ?", (seq,)
+                ).first()
+        except NotReadyError:
+            return None
+        return None if row is None else _stored(row)
+
+    def _journaled(self, seq: int) -> StoredInference | None:
+        offsets = self._offsets()
+        for path in journal.segments(self._directory):
+            for found, payload, _ in journal.frames(path, offsets.get(path.name, 0)):
+                if found == seq:
+                    return _unmoved(_record_decoder.decode(payload))
+        return None
+
+    def _offsets(self) -> dict[str, int]:
+        try:
+            with self._readers.snapshot() as connection:
+                rows = connection.exec_driver_sql('SELECT segment, "offset" FROM journal_offset')
+                return {segment: int(offset) for segment, offset in rows}
+        except NotReadyError:
+            return {}
+
+    def _wait_for_journal(self) -> None:
+        waiting = journal.sizes(self._directory)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            offsets = self._offsets()
+            waiting = {
+                name: size
+                for name, size in waiting.items()
+                if offsets.get(name, 0) < size and (self._directory / name).exists()
+            }
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                lag = sum(size - offsets.get(name, 0) for name, size in waiting.items())
+                raise NotReadyError(
+                    f"expected the journal to be moved within {WAIT_S:g} s, got {lag} bytes behind"
+                )
+            time.sleep(0.01)
+
+
+def _rows(connection: sa.Connection, plan: Plan, request: QueryRequest) -> list[Any]:
+    direction = "DESC" if request.order == "-ts" else "ASC"
+    statement = (
+        f"{_COLUMNS}{plan.source.text.replace('{model}', _MODEL)}"
+        f" ORDER BY {plan.key} {direction} LIMIT ?"
+    )
+    # One more tells whether there is another page.
+    return list(connection.exec_driver_sql(statement, (*plan.source.values, request.limit + 1)))
+
+
+def _count(
+    connection: sa.Connection, planner: Planner, tree: Filter, how: str | None
+) -> int | None:
+    if how is None or how == "none":
+        return None
+    plan = planner.plan(tree)
+    text, values = plan.source.text.replace("{model}", ""), plan.source.values
+    text = "SELECT 1" + text
+    if plan.counter is not None:
+        text, values = plan.counter
+    cap = COUNT_CAP if how == "capped" else -1
+    statement = f"SELECT count(*) FROM ({text} LIMIT ?)"
+    return int(connection.exec_driver_sql(statement, (*values, cap)).scalar_one())
+
+
+def _digest(request: QueryRequest) -> str:
+    asked = msgspec.json.encode((request.order, request.where or {}), order="sorted")
+    return str(blake3(asked).hexdigest(length=8))
+
+
+def _cursor(seq: int, query: str) -> str:
+    return base64.urlsafe_b64encode(f"{seq}.{query}".encode()).decode().rstrip("=")
+
+
+def _window(request: QueryRequest, query: str) -> Window:
+    if request.cursor is None:
+        return Window()
+    try:
+        padding = "=" * (-len(request.cursor) % 4)
+        text = base64.b64decode(request.cursor + padding, altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise QueryError("expected cursor to be one that a page gave, got another text") from error
+    seq, _, of = text.partition(".")
+    if of != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
+        raise QueryError("expected cursor to be of the same filter and order, got one of another")
+    return Window(high=int(seq) - 1) if request.order == "-ts" else Window(low=int(seq) + 1)
+
+
+def _stored(row: Any) -> StoredInference:
+    (seq, request_id, image_no, name, version, sha256, task, action, latency_us, input_name, digest,
+     width, height, mime, kept, predictions, metadata) = row  # fmt: skip
+    return StoredInference(
+        id=str(seq),
+        request_id=request_id,
+        image_no=image_no,
+        model=ModelReference(name, version, sha256),
+        task=task,
+        action=action,
+        created_at=timestamp_text(milliseconds(seq)),
+        latency_ms=latency_us / 1000,
+        input=InputReference(input_name, digest, width, height, mime, bool(kept)),
+        predictions=msgspec.Raw(predictions.encode()),
+        metadata=msgspec.Raw(metadata.encode()),
+    )
+
+
+def _unmoved(record: JournaledRecord) -> StoredInference:
+    """Answer a record of the journal as the database will."""
+    return StoredInference(
+        id=str(record.seq),
+        request_id=record.request_id,
+        image_no=record.image_no,
+        model=record.model,
+        task=record.task,
+        action=record.action,
+        created_at=timestamp_text(milliseconds(record.seq)),
+        latency_ms=round(record.latency_ms * 1000) / 1000,
+        input=record.input,
+        predictions=record.predictions,
+        metadata=record.metadata,
+    )

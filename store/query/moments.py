@@ -1,0 +1,33 @@
+"""Points in time as filters name them: RFC 3339, `now`, or back from now as `-15m`."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_RELATIVE = re.compile(r"-(\d{1,9})([smhdw])", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(text: str, now_us: int) -> int:
+    """Return a moment in microseconds since the epoch.
+
+    Args:
+        text: `2026-01-31T12:00:00Z` with any offset, `now`, or `-` number and one of s, m, h, d, w.
+        now_us: What `now` is.
+
+    Raises:
+        ValueError: The text is no moment.
+    """
+    if text == "now":
+        return now_us
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        return now_us - int(relative[1]) * _UNITS_S[relative[2]] * 1_000_000
+    try:
+        moment: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"expected a moment of RFC 3339 with an offset, got {text!r}") from error
+    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,124 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from store.errors import QueryError
+from store.query.json_form import parse
+from store.query.syntax import And, Compare, Filter, Label, Not, Or
+
+NOW_US = 1_770_000_000_000_000
+ALL = And(())
+
+
+@pytest.mark.parametrize(
+    ("where", "tree"),
+    [
+        (None, ALL),
+        ({}, ALL),
+        ({"and": []}, ALL),
+        ({"or": []}, Or(())),
+        ({"not": {}}, Not(ALL)),
+        ({"meta.a": 1}, Compare("meta.a", "eq", 1)),
+        ({"meta.a.b c.\"'": True}, Compare("meta.a.b c.\"'", "eq", True)),
+        ({"meta.a": {"ne": "x"}}, Not(Compare("meta.a", "eq", "x"))),
+        ({"meta.a": {"ge": 1, "lt": 2.5}}, And((Compare("meta.a", "ge", 1), Compare("meta.a", "lt", 2.5)))),
+        ({"meta.a": {"in": [1, "1", True, 1.5]}}, Compare("meta.a", "in", (1, "1", True, 1.5))),
+        ({"meta.a": {"in": []}}, Compare("meta.a", "in", ())),
+        ({"meta.a": {"exists": True}}, Compare("meta.a", "exists", True)),
+        ({"meta.a": {"exists": False}}, Not(Compare("meta.a", "exists", True))),
+        ({"meta.a": {"contains": ""}}, Compare("meta.a", "contains", "")),
+        ({"action": "predict", "model": "M-X"}, And((Compare("action", "eq", "predict"), Compare("model", "eq", "M-X")))),
+        ({"label": "circle"}, Label(("circle",))),
+        ({"label": {"ne": "circle"}}, Not(Label(("circle",)))),
+        ({"label": {"in": ["a", "b"]}}, Label(("a", "b"))),
+        ({"label": {"name": "a"}}, Label(("a",))),
+        ({"label": {"name": "a", "score": 1}}, Label(("a",), (("eq", 1.0),))),
+        ({"label": {"name": "a", "score": {"ge": 0.5, "lt": 1}}}, Label(("a",), (("ge", 0.5), ("lt", 1.0)))),
+        ({"id": "12"}, Compare("id", "eq", 12)),
+        ({"latency_ms": {"gt": 3}}, Compare("latency_ms", "gt", 3.0)),
+        ({"input.hash": {"exists": False}}, Not(Compare("input.hash", "exists", True))),
+        ({"ts": {"le": "now"}}, Compare("ts", "le", NOW_US)),
+        ({"ts": {"ge": "-90s"}}, Compare("ts", "ge", NOW_US - 90_000_000)),
+        ({"ts": {"ge": "-15m"}}, Compare("ts", "ge", NOW_US - 900_000_000)),
+        ({"ts": {"ge": "-24h"}}, Compare("ts", "ge", NOW_US - 86_400_000_000)),
+        ({"ts": {"ge": "-7d"}}, Compare("ts", "ge", NOW_US - 7 * 86_400_000_000)),
+        ({"ts": {"lt": "1970-01-01T01:00:00.000001+01:00"}}, Compare("ts", "lt", 1)),
+        ({"ts": {"lt": "1969-12-31T23:59:59Z"}}, Compare("ts", "lt", -1_000_000)),
+        ({"or": [{"meta.a": 1}, {"and": [{"task": "detection"}], "not": {"id": "1"}}]},
+         Or((Compare("meta.a", "eq", 1),
+             And((And((Compare("task", "eq", "detection"),)), Not(Compare("id", "eq", 1))))))),
+    ],
+)  # fmt: skip
+def test_filters_parse_to_trees(where: Any, tree: Filter) -> None:
+    assert parse(where, NOW_US) == tree
+
+
+def nested(depth: int) -> dict[str, Any]:
+    node: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        node = {"not": node}
+    return node
+
+
+FIELDS = "and, or, not, id, request_id, model, task, action, ts, latency_ms, input.hash, label, meta.<key>"
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ([], "expected where to be an object, got a list"),
+        ("x", "expected where to be an object, got a string 'x'"),
+        ({"and": {}}, "expected where.and to be a list of filters, got an object"),
+        ({"or": [{}, 3]}, "expected where.or[1] to be an object, got an integer '3'"),
+        ({"not": []}, "expected where.not to be an object, got a list"),
+        ({"geo": {}}, f"expected where.geo to name one of {FIELDS}, got 'geo'"),
+        ({"meta.": 1}, "expected where.meta. to name one of"),
+        ({"meta": 1}, "expected where.meta to name one of"),
+        ({"and": [{}, {"meta.altitude": None}]},
+         'expected where.and[1].meta.altitude to be a value, got null; ask for {"exists": false}'),
+        ({"meta.a": [1]}, "expected where.meta.a to be a string, a number or a boolean, got a list"),
+        ({"meta.a": {}}, "expected where.meta.a to have one of eq, ne, gt, ge, lt, le, in, exists, contains, got nothing"),
+        ({"meta.a": {"like": 1}}, "le, in, exists, contains, got 'like'"),
+        ({"meta.a": {"gt": True}}, "expected where.meta.a.gt to be a number or a string, got a boolean 'True'"),
+        ({"meta.a": {"contains": 1}}, "expected where.meta.a.contains to be a string, got an integer '1'"),
+        ({"meta.a": {"exists": 1}}, "expected where.meta.a.exists to be true or false, got an integer '1'"),
+        ({"meta.a": {"in": 1}}, "expected where.meta.a.in to be a list, got an integer '1'"),
+        ({"meta.a": {"in": [1, {}]}}, "expected where.meta.a.in[1] to be a string, a number or a boolean, got an object"),
+        ({"meta.a": {"in": [1] * 1001}}, "expected at most 1000 values in where.meta.a.in, got more"),
+        ({"and": [{"meta.a": {"in": [1] * 1000}}] * 11}, "expected at most 10000 values in all lists together"),
+        ({"meta.a": 1 << 63}, "expected where.meta.a to be a number of 64 bits, got one of 65"),
+        ({"latency_ms": {"lt": 10**400}}, "to be a number of 64 bits, got one of 1330"),
+        ({"latency_ms": "3"}, "expected where.latency_ms to be a number, got a string '3'"),
+        ({"latency_ms": True}, "expected where.latency_ms to be a number, got a boolean 'True'"),
+        ({"latency_ms": float("nan")}, "expected where.latency_ms to be a finite number, got a number 'nan'"),
+        ({"latency_ms": {"contains": "3"}}, "exists, got 'contains'"),
+        ({"id": 5}, "expected where.id to be an id as a string of digits, got an integer '5'"),
+        ({"id": "٣"}, "expected where.id to be an id as a string of digits"),
+        ({"action": {"eq": 5}}, "expected where.action.eq to be a string, got an integer '5'"),
+        ({"model": {"gt": "a"}}, "expected where.model to have one of eq, ne, in, exists, got 'gt'"),
+        ({"label": 1}, "expected where.label to be a string, got an integer '1'"),
+        ({"label": {"score": {"ge": 1}}}, "expected where.label.name to be a string, got null"),
+        ({"label": {"name": "a", "count": 1}}, "expected where.label to have name and score only, got 'count'"),
+        ({"label": {"name": "a", "score": {"ne": 1}}}, "expected where.label.score to have one of eq, gt, ge, lt, le, got 'ne'"),
+        ({"label": {"name": "a", "score": "x"}}, "expected where.label.score to be a number, got a string 'x'"),
+        ({"label": {"name": "a", "score": {}}}, "expected where.label.score to have one of"),
+        ({"ts": {"ge": "yesterday"}}, "expected where.ts.ge to be a moment such as"),
+        ({"ts": {"ge": "2026-01-31T12:00:00"}}, "expected where.ts.ge to be a moment such as"),
+        ({"ts": {"ge": 1}}, "got an integer '1'"),
+        (nested(17), "expected the filter to be at most 16 deep, got more at where.not.not"),
+        ({"and": [{"meta.a": 1}] * 201}, "expected at most 200 comparisons in a filter, got more"),
+        ({"and": [{}] * 1001}, "expected at most 1000 objects in a filter, got more"),
+    ],
+)  # fmt: skip
+def test_what_is_no_filter_is_named_with_its_place(where: Any, message: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse(where, NOW_US)
+    assert message in str(caught.value)
+    assert caught.value.status == 400
+
+
+def test_the_largest_filters_are_read() -> None:
+    assert parse(nested(16), NOW_US)
+    assert parse({"and": [{"meta.a": {"in": [1] * 50}}] * 200}, NOW_US)
+    assert parse(msgspec.json.decode(b'{"meta.a": 9223372036854775807}'), NOW_US)

@@ -1,0 +1,154 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar import Litestar, Request, Response
+from litestar.testing import TestClient
+
+from store.blobs import BlobStore
+from store.errors import StoreError
+from store.inferences import Inferences
+from store.journal import Journal
+from store.records import InputReference
+from store.routes import routes
+from store.writer import Writer
+
+
+def answer_error(_: Request[Any, Any, Any], error: StoreError) -> Response[dict[str, str]]:
+    return Response({"error": str(error)}, status_code=error.status)
+
+
+@pytest.fixture
+def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
+    blobs, journal = BlobStore(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
+    url = f"sqlite:///{tmp_path}/store.db"
+    kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
+    page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
+    gone = InputReference("image", blobs.key(b"gone"), 1, 1, "image/png", kept=True)
+    ms = 1_769_860_800_123 << 22
+    journal.append([
+        record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
+        record(2, input=page), record(3, input=gone), record(4),
+    ])  # fmt: skip
+    writer = Writer(tmp_path / "journal", url)
+    writer.drain()
+    writer.close()
+    inferences = Inferences(url, tmp_path / "journal", blobs)
+    application = Litestar(routes(inferences), exception_handlers={StoreError: answer_error})
+    with TestClient(application) as client:
+        yield client
+    inferences.close()
+    journal.close()
+
+
+ID = str(1_769_860_800_123 << 22)
+
+
+def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -> None:
+    response = client.get(f"/api/inferences/{ID}")
+    assert response.status_code == 200
+    assert response.json() == {
+        "id": ID,
+        "request_id": f"request-{ID}",
+        "image_no": 0,
+        "model": {"name": "shapes-detector", "version": "1", "sha256": "ab" * 32},
+        "task": "OBJECT_DETECTION",
+        "action": "predict",
+        "created_at": "2026-01-31T12:00:00.123Z",
+        "latency_ms": 4.2,
+        "input": {
+            "name": "image",
+            "hash": BlobStore.key(b"\x89PNG"),
+            "width": 1,
+            "height": 1,
+            "mime": "image/png",
+            "kept": True,
+        },
+        "predictions": [{"label": "circle", "score": 0.98, "xmin": 1}],
+        "metadata": {"camera_id": "north", "location": {"floor": 2}},
+        "ground_truth": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "text/plain", "", "multipart/form-data"]
+)
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_query_is_json_whatever_its_content_type(client, content_type: str, slash: str) -> None:
+    response = client.post(
+        f"/api/inferences/query{slash}",
+        content=b'{"where": {"meta.location.floor": 2}, "count": "exact"}',
+        headers={"Content-Type": content_type},
+    )
+    assert response.status_code == 200
+    body = response.json()
+    assert [one["id"] for one in body.pop("inferences")] == [ID]
+    assert body == {"cursor": None, "count": 1}
+
+
+def test_an_empty_body_finds_everything(client) -> None:
+    body = client.post("/api/inferences/query").json()
+    assert [one["id"] for one in body["inferences"]] == [ID, "4", "3", "2"]
+    assert (body["cursor"], body["count"]) == (None, None)
+
+
+BODY = "expected the body to be a JSON object with where, order, limit, cursor, count, consistency, got: "
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", BODY),
+        (b"[]", BODY + "Expected `object`, got `array`"),
+        (b"null", BODY),
+        (b'{"were": {}}', BODY + "Object contains unknown field `were`"),
+        (b'{"limit": 0}', BODY + "Expected `int` >= 1 - at `$.limit`"),
+        (b'{"limit": 1001}', BODY + "Expected `int` <= 1000 - at `$.limit`"),
+        (b'{"order": "up"}', BODY + "Invalid enum value 'up' - at `$.order`"),
+        (b'{"where": ' + b"[" * 100_000, BODY),
+        (b'{"cursor": "\xff"}', BODY),
+        (b'{"where": {"geo": 1}}', "expected where.geo to name one of and, or, not"),
+        (b'{"cursor": "?"}', "expected cursor to be one that a page gave"),
+        (b'{"cursor": "MTIuYWI"}', "expected cursor to be of the same filter and order"),
+    ],
+)
+def test_a_bad_query_is_refused_with_its_reason(client, body: bytes, message: str) -> None:
+    response = client.post("/api/inferences/query", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"].startswith(message)
+
+
+def test_an_input_comes_back_as_it_was_sent(client) -> None:
+    response = client.get(f"/api/inferences/{ID}/input")
+    assert (response.status_code, response.content) == (200, b"\x89PNG")
+    assert response.headers["content-type"] == "image/png"
+    response = client.get("/api/inferences/2/input")
+    assert (response.content, response.headers["content-type"]) == (
+        b"<p>",
+        "application/octet-stream",
+    )
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("5", 404, "expected 5 to be a stored inference, got none"),
+        (str(1 << 63), 404, "to be a stored inference, got none"),
+        ("abc", 400, "expected an id as a string of digits, got 'abc'"),
+        ("9" * 20, 400, "expected an id as a string of digits"),
+        ("3/input", 404, "expected the input of 3 to be there, got one removed since"),
+        ("4/input", 404, "expected the input of 4 to be there, got one not kept"),
+        ("5/input", 404, "expected 5 to be a stored inference, got none"),
+    ],
+)
+def test_what_is_not_there_is_said(client, path: str, status: int, message: str) -> None:
+    response = client.get(f"/api/inferences/{path}")
+    assert response.status_code == status
+    assert message in response.json()["error"]
+
+
+def test_the_routes_are_described(client) -> None:
+    paths = client.get("/schema/openapi.json").json()["paths"]
+    assert "/api/inferences/query" in paths

@@ -1,0 +1,200 @@
+"""Predictions drawn on their image, for people to look at."""
+
+import colorsys
+import hashlib
+from collections.abc import Sequence
+
+import cv2
+import msgspec
+import numpy as np
+
+from tasks.image import Image, Pixels
+from tasks.predictions import Classification, Detection, Prediction
+
+_MIN_WIDTH_PX = 320
+_MAX_ENLARGED_HEIGHT_PX = 2000
+_SHADES = ((0.55, 1.0), (0.42, 0.75), (0.74, 0.85))
+"""Lightness and saturation of HLS: three shades tell labels apart whose hues lie close."""
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+"""Steps of it around a circle never come close to where one was before."""
+_PAPER, _TROUGH, _INK = (24, 26, 30), (52, 56, 64), (244, 244, 244)
+_MAX_CAPTIONS = 10
+_WEIGHT = 500
+"""Of the font, 400 being regular."""
+
+Color = tuple[int, int, int]
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, whole pixels of the canvas, all included."""
+
+
+class _Pen(msgspec.Struct, frozen=True, eq=False):
+    """Writes and draws on an array in place, in a size that suits it.
+
+    OpenCV's built-in font holds Latin, Greek, Cyrillic and Chinese.
+    """
+
+    canvas: Pixels
+    face: cv2.FontFace
+    labels: Sequence[str]
+    font_px: int
+    line_px: int
+
+    def color(self, label: str) -> Color:
+        return label_color(label, self.labels)
+
+    def width_of(self, text: str) -> int:
+        rectangle = cv2.getTextSize((1, 1), text, (0, 0), self.face, self.font_px, _WEIGHT)
+        return int(rectangle[2])
+
+    def write(self, text: str, left: float, middle: float, color: Color) -> None:
+        """Write from `left`, the capitals centred on the row `middle`."""
+        origin = round(left), round(middle + 0.36 * self.font_px)
+        cv2.putText(self.canvas, text, origin, color, self.face, self.font_px, _WEIGHT)
+
+    def fill(self, box: Box, color: Color) -> None:
+        cv2.rectangle(self.canvas, box[:2], box[2:], color, cv2.FILLED)
+
+    def frame(self, box: Box, color: Color) -> None:
+        """Draw the edge of a box inside of it, with a dark rim that shows on ground of its colour."""
+        for inset in range(-1, self.line_px + 1):
+            rim = inset in {-1, self.line_px}
+            low, high = (box[0] + inset, box[1] + inset), (box[2] - inset, box[3] - inset)
+            if inset <= 0 or (low[0] < high[0] and low[1] < high[1]):
+                cv2.rectangle(self.canvas, low, high, (0, 0, 0) if rim else color)
+
+    def shorten(self, text: str, width_px: float) -> str:
+        """Cut the middle out of a text that is too wide; its end may be a score."""
+        text = " ".join(text.split())
+        while self.width_of(text) > width_px and len(text) > 9:
+            keep = max(8, int(len(text) * 0.9) - 1)
+            text = text[: keep - 6].rstrip("… ") + "…" + text[-5:]
+        return text
+
+
+def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
+    longest = max(canvas.shape)
+    return _Pen(
+        canvas,
+        cv2.FontFace("sans"),
+        labels,
+        font_px=max(13, round(longest / 56)),
+        line_px=max(2, round(longest / 400)),
+    )
+
+
+def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
+    """Draw predictions on a copy of their image.
+
+    Images narrower than 320 px are enlarged first. Boxes carry their label and score, the best drawn
+    last; classifications stand in a strip below the image, at most ten.
+
+    Args:
+        image: Not changed.
+        predictions: By descending score.
+        labels: All labels of the model, so that their colours lie far apart.
+
+    Returns:
+        uint8 (H, W, 3), RGB; larger than the image where it was enlarged or got a strip.
+    """
+    scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
+    size_wh = round(image.width * scale), round(image.height * scale)
+    canvas = image.pixels.copy()
+    if scale > 1:
+        canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
+    detections = [item for item in predictions if isinstance(item, Detection)]
+    captions = [item for item in predictions if isinstance(item, Classification)]
+    pen = _pen(canvas, labels)
+    _draw_detections(pen, detections, scale)
+    if captions:
+        canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
+    return canvas
+
+
+def label_color(label: str, labels: Sequence[str] = ()) -> Color:
+    """Choose the colour of a label: red, green, blue; the same in every image and every process.
+
+    Args:
+        label: Any text.
+        labels: All labels of the model; those get colours that lie far apart. The colour of another
+            label comes from its text, and may by chance be near to another's.
+    """
+    if label in labels:
+        index = labels.index(label)
+        hue, shade = index * _GOLDEN_RATIO % 1, index // 8
+    else:
+        digest = hashlib.sha256(label.encode()).digest()
+        hue, shade = int.from_bytes(digest[2:4], "big") / 65536, digest[1]
+    lightness, saturation = _SHADES[shade % len(_SHADES)]
+    red, green, blue = colorsys.hls_to_rgb(hue, lightness, saturation)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def _ink_on(color: Color) -> Color:
+    """Black or white, whichever stands out; Source: ITU-R BT.601 luma."""
+    red, green, blue = color
+    return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
+
+
+def _draw_detections(pen: _Pen, detections: Sequence[Detection], scale: float) -> None:
+    canvas = pen.canvas
+    for item in reversed(detections):
+        pen.frame(_outline(item, scale, canvas), pen.color(item.label))
+    taken: list[Box] = []
+    for item in detections:
+        text = pen.shorten(f"{item.label} {item.score:.2f}", canvas.shape[1] - pen.font_px)
+        tag = _place_tag(pen, pen.width_of(text), _outline(item, scale, canvas), taken)
+        taken.append(tag)
+        color = pen.color(item.label)
+        pen.fill(tag, color)
+        pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
+
+
+def _outline(item: Detection, scale: float, canvas: Pixels) -> Box:
+    """Corners of a detection on the canvas, never inside out."""
+    height, width = canvas.shape[:2]
+    left = round(min(max(item.xmin * scale, 0), width - 1))
+    top = round(min(max(item.ymin * scale, 0), height - 1))
+    right, bottom = round(item.xmax * scale) - 1, round(item.ymax * scale) - 1
+    return left, top, max(left, min(right, width - 1)), max(top, min(bottom, height - 1))
+
+
+def _place_tag(pen: _Pen, text_px: int, box: Box, taken: Sequence[Box]) -> Box:
+    """Find a free place for a tag: above the box, else at its top inside, its bottom, or below."""
+    canvas_h, canvas_w = pen.canvas.shape[:2]
+    width, height = text_px + round(pen.font_px * 0.7), round(pen.font_px * 1.4)
+    left = max(0, min(box[0], canvas_w - width))
+    places: list[Box] = []
+    for wanted in (box[1] - height, box[1], box[3] - height, box[3]):
+        top = max(0, min(wanted, canvas_h - height))
+        places.append((left, top, left + width - 1, top + height - 1))
+    free = (place for place in places if not any(_meet(place, other) for other in taken))
+    return next(free, places[0])
+
+
+def _meet(first: Box, second: Box) -> bool:
+    return (
+        first[0] <= second[2]
+        and second[0] <= first[2]
+        and first[1] <= second[3]
+        and second[1] <= first[3]
+    )
+
+
+def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:
+    """Make a strip of rows: the label, a bar for its score, the number."""
+    width = pen.canvas.shape[1]
+    row, margin = round(pen.font_px * 1.9), round(pen.font_px * 0.7)
+    strip = np.full((row * len(items) + 2 * margin, width, 3), _PAPER, np.uint8)
+    pen = msgspec.structs.replace(pen, canvas=strip)
+    number_left = width - margin - pen.width_of("0.000")
+    bar_left, bar_right = round(width * 0.55), number_left - margin
+    for index, item in enumerate(items):
+        middle = round(margin + row * (index + 0.5))
+        pen.write(pen.shorten(item.label, bar_left - 2 * margin), margin, middle, _INK)
+        top, bottom = middle - row // 5, middle + row // 5
+        pen.fill((bar_left, top, bar_right, bottom), _TROUGH)
+        filled = round((bar_right - bar_left) * min(max(item.score, 0), 1))
+        if filled:
+            pen.fill((bar_left, top, bar_left + filled, bottom), pen.color(item.label))
+        pen.write(f"{item.score:.3f}", number_left, middle, _INK)
+    return strip

@@ -1,0 +1,116 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.drawing import draw, label_color
+from tasks.image import Image
+from tasks.predictions import Classification, Detection
+
+
+def image(width, height):
+    return Image(np.full((height, width, 3), 90, np.uint8))
+
+
+def box(label, *corners: Any, score=0.9):
+    return Detection(label, score, *corners)
+
+
+@pytest.mark.parametrize(
+    ("image_wh", "drawn_wh"),
+    [
+        ((640, 480), (640, 480)),
+        ((320, 10), (320, 10)),
+        ((32, 24), (320, 240)),
+        ((1, 1), (320, 320)),
+        ((10, 1000), (20, 2000)),  # a narrow image is not enlarged without measure
+        ((2, 4000), (2, 4000)),
+    ],
+)
+def test_a_small_image_is_enlarged(image_wh, drawn_wh):
+    drawn = draw(image(*image_wh), [])
+    assert (drawn.dtype, drawn.shape) == (np.uint8, (drawn_wh[1], drawn_wh[0], 3))
+    assert np.abs(drawn.astype(int) - 90).max() <= 1
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_the_edge_of_a_box_has_the_colour_of_its_label(scale):
+    drawn = draw(
+        image(320 * scale, 240 * scale), [box("ship", *np.array([100, 80, 200, 160]) * scale)]
+    )
+    left, top, right, bottom = np.array([100, 80, 200, 160]) * scale
+    middle_x, middle_y = (left + right) // 2, (top + bottom) // 2
+    edges = [(left, middle_y), (right - 1, middle_y), (middle_x, bottom - 1)]
+    for x, y in edges:
+        assert tuple(drawn[y, x]) == label_color("ship")
+    assert (drawn[middle_y, middle_x] == 90).all()
+    assert (drawn[bottom + 9 :] == 90).all()
+    assert (drawn[top - 5, left + 5] != 90).any(), "the tag stands above the box"
+
+
+def test_an_enlarged_image_has_its_boxes_enlarged():
+    drawn = draw(image(32, 24), [box("ship", 8, 10, 24, 20)])
+    assert tuple(drawn[150, 80]) == tuple(drawn[150, 239]) == label_color("ship")
+
+
+def test_the_best_box_lies_on_top():
+    same = (50, 60, 200, 200)
+    drawn = draw(image(400, 300), [box("best", *same, score=0.9), box("other", *same, score=0.5)])
+    assert tuple(drawn[130, 50]) == label_color("best")
+
+
+def test_the_tags_of_one_place_do_not_hide_each_other():
+    same = (50, 60, 250, 200)
+    labels = ["one", "two", "three"]
+    drawn = draw(image(400, 300), [box(label, *same) for label in labels])
+    for label in labels:
+        assert (drawn == label_color(label)).all(axis=2).sum() > 400
+
+
+AT_THE_RIM = [(0, 0, 5, 5), (395, 0, 400, 300), (0, 299, 400, 300), (0, 0, 400, 300), (7, 7, 7, 7)]
+
+
+@pytest.mark.parametrize("corners", AT_THE_RIM)
+def test_boxes_at_the_rim_keep_their_tag_in_the_image(corners):
+    drawn = draw(image(400, 300), [box("ship", *corners)])
+    assert drawn.shape == (300, 400, 3)
+    assert (drawn == label_color("ship")).all(axis=2).sum() > 400
+
+
+@pytest.mark.parametrize(
+    "label", ["", "x" * 500, "猫 кошка ü", "two\nlines\t", "\x00\ufffd🚢", "a b " * 99]
+)
+def test_any_label_can_be_drawn(label):
+    items = [box(label, 10, 50, 60, 90), Classification(label, 0.5)]
+    assert draw(image(320, 200), items).shape[0] > 200
+
+
+def test_classifications_stand_in_a_strip_below_with_bars_as_long_as_their_scores():
+    items = [Classification("cat", 0.8), Classification("dog", 0.2), Classification("eel", 0.0)]
+    drawn = draw(image(640, 480), items)
+    assert (drawn[:480] == 90).all()
+    cat, dog, eel = ((drawn == label_color(item.label)).all(axis=2).sum() for item in items)
+    assert cat / dog == pytest.approx(4, rel=0.1)
+    assert eel == 0
+    more = draw(image(640, 480), [Classification(f"{i}", 0.1) for i in range(99)])
+    assert more.shape[0] < 480 * 2, "at most ten rows"
+
+
+def test_the_given_image_stays_as_it_was():
+    given = image(640, 480)
+    given.pixels.flags.writeable = False
+    draw(given, [box("ship", 1, 2, 300, 400), Classification("cat", 0.5)])
+    assert (given.pixels == 90).all()
+
+
+def test_the_labels_of_a_model_have_colours_that_lie_apart():
+    labels = [f"label {index}" for index in range(24)]
+    colors = np.array([label_color(label, labels) for label in labels], float)
+    apart = np.linalg.norm(colors[:, None] - colors, axis=2) + 999 * np.eye(len(labels))
+    assert apart.min() > 30
+    drawn = draw(image(640, 480), [box("label 7", 50, 60, 250, 200)], labels)
+    assert tuple(drawn[130, 50]) == label_color("label 7", labels)
+
+
+def test_a_label_alone_has_a_colour_of_its_text():
+    assert label_color("ship") == label_color("ship", ["car"]) != label_color("car")

@@ -58,14 +58,15 @@ class Application:
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
-        handlers += v2_rest.routes(self.pipeline, server_version, settings.max_body_bytes)
+        handlers += v2_rest.routes(self.pipeline, server_version)
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
             openapi_config=OpenAPIConfig("Quadriga", server_version),
             request_max_body_size=settings.max_body_bytes,
+            logging_config=None,  # the process configures logging
         )
-        self._front = _Front(app)
+        self._front = _Front(app, v2_rest.infer_app(self.pipeline, settings.max_body_bytes))
         self.asgi: ASGIApp = self._front
 
     def load_models(self) -> None:
@@ -92,8 +93,9 @@ class _Front:
     The server in front speaks HTTP alone: no lifespan, no web sockets.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, routes: ASGIApp, infer: ASGIApp) -> None:
+        self._routes = routes
+        self._infer = infer
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +103,11 @@ class _Front:
         inner: Any = {**scope, "path": path, "raw_path": path.encode()}
         if inner.get("method") == "HEAD":  # the server drops the body itself
             inner["method"] = "GET"
-        await self._app(inner, receive, _closing(send) if self.closing else send)
+        match = v2_rest.INFER_PATH.fullmatch(path)
+        if match is not None:
+            inner["path_params"] = match.groupdict()
+        app = self._routes if match is None else self._infer
+        await app(inner, receive, _closing(send) if self.closing else send)
 
 
 def _closing(send: Send) -> Send:

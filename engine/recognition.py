@@ -202,7 +202,7 @@ def _input(
     by_shape = "nhwc" if sizes[2] in (1, 3) and sizes[0] not in (1, 3) else "nchw"
     layout = deciding.first("input.layout", (table.layout, "model.toml"), (by_shape, "input shape"))
     channels, height, width = sizes if layout == "nchw" else (sizes[2], sizes[0], sizes[1])
-    if channels != 1 and channels != 3:  # noqa: PLR1714 - mypy narrows this one
+    if channels not in (1, 3):
         raise LoadError(f"expected input {tensor.name!r} to have 1 or 3 channels, got {channels}")
     size_wh = deciding.first(
         "input.size",
@@ -248,7 +248,11 @@ def _input(
         if len(fields[name]) < channels:
             raise LoadError(f"expected {channels} values in input.{name}, got {len(fields[name])}")
     return InputSpec(
-        name=tensor.name, size_wh=tuple(size_wh), channels=channels, layout=layout, **fields
+        name=tensor.name,
+        size_wh=tuple(size_wh),
+        channels=3 if channels == 3 else 1,
+        layout=layout,
+        **fields,
     )
 
 

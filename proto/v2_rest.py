@@ -6,6 +6,7 @@ model's task decides behind `Serving`.
 Source: Open Inference Protocol, inference_rest.md.
 """
 
+import re
 import uuid
 from collections.abc import Sequence
 from functools import partial
@@ -13,16 +14,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from litestar import MediaType, Response, asgi, get
-from litestar.handlers import ASGIRouteHandler, HTTPRouteHandler
-from litestar.types import Receive, Scope, Send
+from litestar import MediaType, Response, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from proto.datatypes import NAMES, array_from_json, texts_from_json
 from proto.errors import InvalidRequest, MethodNotAllowed, ModelNotReady
 from proto.http import Headers, read_body, send_error, send_json
 from proto.messages import InferRequest, InferResponse, ModelInfo, Serving, Tensor, TensorInfo
 
-Handlers = list[HTTPRouteHandler | ASGIRouteHandler]
+INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
+"""Where inference is asked for; the groups are the path's parameters."""
 
 
 class _InputTensor(msgspec.Struct):
@@ -159,22 +161,17 @@ def _ready(reason: str | None, ready: dict[str, Any]) -> Response[dict[str, Any]
     return Response(unready, status_code=400, media_type=MediaType.JSON)
 
 
-def routes(serving: Serving, server_version: str, max_body_bytes: int) -> Handlers:
-    """Make the route handlers of V2 over REST.
+def routes(serving: Serving, server_version: str) -> list[HTTPRouteHandler]:
+    """Make the route handlers of V2 over REST, all but inference.
 
     Args:
         serving: The server behind.
         server_version: What the server's metadata says.
-        max_body_bytes: Larger bodies are refused with 413.
     """
-    return [
-        *_server_routes(serving, server_version),
-        *_model_routes(serving),
-        _infer_route(serving, max_body_bytes),
-    ]
+    return [*_server_routes(serving, server_version), *_model_routes(serving)]
 
 
-def _server_routes(serving: Serving, server_version: str) -> Handlers:
+def _server_routes(serving: Serving, server_version: str) -> list[HTTPRouteHandler]:
     @get("/v2", sync_to_thread=False)
     def server_metadata() -> dict[str, Any]:
         return {"name": "quadriga", "version": server_version, "extensions": []}
@@ -190,7 +187,7 @@ def _server_routes(serving: Serving, server_version: str) -> Handlers:
     return [server_metadata, server_live, server_ready]
 
 
-def _model_routes(serving: Serving) -> Handlers:
+def _model_routes(serving: Serving) -> list[HTTPRouteHandler]:
     @get("/v2/models", sync_to_thread=False)
     def models() -> dict[str, list[str]]:
         return {"models": sorted({status.name for status in serving.model_statuses()})}
@@ -210,23 +207,31 @@ def _model_routes(serving: Serving) -> Handlers:
     return [models, model_metadata, model_ready]
 
 
-def _infer_route(serving: Serving, max_body_bytes: int) -> ASGIRouteHandler:
-    @asgi(_model_paths("/infer"), copy_scope=False)
-    async def infer_model(scope: Scope, receive: Receive, send: Send) -> None:
+def infer_app(serving: Serving, max_body_bytes: int) -> ASGIApp:
+    """Make the ASGI application for paths that match `INFER_PATH`.
+
+    It stands beside Litestar's routes and not among them: they cost more than a small model.
+
+    Args:
+        serving: The server behind.
+        max_body_bytes: Larger bodies are refused with 413.
+    """
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope.get("method") != "POST":
                 raise MethodNotAllowed(f"expected POST, got {scope.get('method')}")
             body = await read_body(scope, receive, max_body_bytes)
             path = scope["path_params"]
             request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1") or None
-            job = partial(infer, serving, body, path["name"], path.get("version"), request_id)
+            job = partial(infer, serving, body, path["name"], path["version"], request_id)
             answer, headers = await serving.run(job)
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
             await send_error(send, error)
         else:
             await send_json(send, 200, answer, headers)
 
-    return infer_model
+    return app
 
 
 def _model_paths(end: str) -> list[str]:

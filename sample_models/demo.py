@@ -203,8 +203,13 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
 
 def run_queries(console: Console, client: Client) -> None:
     """Find what was stored again, by filters of growing difficulty."""
+    started = time.perf_counter()
+    body: dict[str, Any] = {"limit": 1, "count": "exact", "consistency": "journal"}
+    _, page = client.call("POST", "/api/inferences/query", body)
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    console.print(f"{page['count']} inferences stored, {elapsed_ms:.0f} ms after the last answer\n")
     for title, where in QUERIES:
-        body = {"where": where, "limit": 5, "count": "exact", "consistency": "journal"}
+        body = {"where": where, "limit": 3, "count": "exact"}
         started = time.perf_counter()
         status, page = client.call("POST", "/api/inferences/query", body)
         elapsed_ms = (time.perf_counter() - started) * 1000
@@ -212,9 +217,10 @@ def run_queries(console: Console, client: Client) -> None:
             raise SystemExit(f"expected matches of {where}, got {status}: {page}")
         console.print(f"[bold]{title}[/bold]: {page['count']} inferences in {elapsed_ms:.1f} ms")
         console.print(f"  {json.dumps(where)}", style="dim", soft_wrap=True)
-        for record in page["inferences"][:3]:
+        for record in page["inferences"]:
             labels = ", ".join(f"{p['label']} {p['score']:.2f}" for p in record["predictions"][:4])
-            console.print(f"  {record['id']}  {record['input']['name']:14}  {labels}")
+            line = f"  {record['id']}  {record['input']['name']:14}  {labels}"
+            console.print(line, soft_wrap=True, highlight=False)
         console.print()
 
 
@@ -225,7 +231,7 @@ def draw_pictures(answers: list[Answer]) -> list[Path]:
         mine = [answer for answer in answers if answer.sample.task == task]
         best = max(mine, key=lambda answer: len(answer.predictions))
         image = decode(best.sample.path.read_bytes())
-        picture = draw(image.pixels, msgspec.convert(best.predictions, list[KINDS[task]]))  # type: ignore[misc]  # chosen at run time
+        picture = draw(image, msgspec.convert(best.predictions, list[KINDS[task]]))  # type: ignore[misc]  # chosen at run time
         paths.append(OUTPUT / f"{task}.png")
         cv2.imwrite(str(paths[-1]), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
     return paths

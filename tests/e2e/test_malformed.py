@@ -233,7 +233,6 @@ BAD_BODIES: dict[str, object] = {
 }
 
 BAD_QUERIES: dict[str, object] = {
-    "empty": b"",
     "no json": b"{",
     "list": [],
     "unknown key": {"filter": {}},

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import importlib.util
 import io
+import logging
 import os
 import re
 import struct
@@ -72,6 +73,7 @@ _JPEG_MAX_SCANS = 100
 
 # Odd tags are no fault of ours: the log is not to grow with what clients send.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 def _silence_libtiff() -> None:
@@ -135,12 +137,17 @@ def decode(
     try:
         file = opener(io.BytesIO(data))
         size_wh = file.size
-        orientation = _orientation(file)
     except Exception as error:
         raise ImageError(f"expected a readable {mime} header, got: {error}") from error
     _check_size(size_wh, max_pixels, mime)
     try:
-        pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(data, file, mime)
+        if (
+            mime == "image/png"
+        ):  # its EXIF may stand behind the pixels, so Pillow loads them to read it
+            _check_png_complete(data)
+            file.load()
+        orientation = _orientation(file)
+        pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
         raise
     except Exception as error:
@@ -187,16 +194,24 @@ def _check_size(size_wh: tuple[int, int], max_pixels: int, mime: str) -> None:
 
 
 def _early_size(data: bytes, mime: str) -> tuple[int, int]:
-    """Size of formats for which Pillow takes memory while it opens the file; else 1 x 1.
+    """Size of the formats for which Pillow takes memory while it opens the file; else 1 x 1.
 
-    Source: GIF89a, "Logical Screen Descriptor"; RFC 9649, "Extended File Format".
+    Source: GIF89a, "Logical Screen Descriptor"; RFC 9649, sections 2.5 to 2.7; RFC 6386, section 9.1.
     """
     if mime == "image/gif" and len(data) >= 10:
         width, height = struct.unpack_from("<HH", data, 6)
         return width, height
-    if mime == "image/webp" and data[12:16] == b"VP8X" and len(data) >= 30:
-        width, height = (int.from_bytes(data[i : i + 3], "little") + 1 for i in (24, 27))
-        return width, height
+    if mime == "image/webp" and len(data) >= 30:
+        match data[12:16]:
+            case b"VP8X":
+                bits = int.from_bytes(data[24:30], "little")
+                return (bits & 0xFFFFFF) + 1, (bits >> 24) + 1
+            case b"VP8L":
+                bits = int.from_bytes(data[21:25], "little")
+                return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            case b"VP8 ":
+                width, height = struct.unpack_from("<HH", data, 26)
+                return width & 0x3FFF, height & 0x3FFF
     return 1, 1
 
 
@@ -206,7 +221,7 @@ def _orientation(file: ImageFile) -> int:
         value = file.getexif().get(ExifTag.Orientation, _UPRIGHT)
     except (OSError, SyntaxError, ValueError, TypeError, LookupError, struct.error, Warning):
         return _UPRIGHT
-    return value if value in range(1, 9) else _UPRIGHT
+    return int(value) if value in range(1, 9) else _UPRIGHT
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
@@ -257,9 +272,7 @@ def _check_png_complete(data: bytes) -> None:
     raise ImageError("expected a complete image/png file, got one that ends before its IEND chunk")
 
 
-def _decode_by_pillow(data: bytes, file: ImageFile, mime: str) -> Pixels:
-    if mime == "image/png":
-        _check_png_complete(data)
+def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
     if file.mode in _MODES_16_BIT:
         return _eight_bits(file)
     if file.mode not in _MODES_8_BIT:

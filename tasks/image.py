@@ -1,18 +1,18 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
-JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which scales 16 bit
-where told, keeps its messages off stderr and fails on damaged data. Headers are read by Pillow for all.
+JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
+damaged data and can be kept off stderr. Pillow reads the header of all.
 """
 
 import contextlib
 import ctypes
 import importlib.util
 import io
+import logging
 import os
 import re
 import struct
 import warnings
-import zlib
 from typing import Literal
 
 # OpenCV reads both when it is imported. The first is a second wall behind `max_pixels`; without the
@@ -32,6 +32,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
+
+from tasks.containers import early_size, jpeg_fault, png_fault
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -63,15 +65,10 @@ _TURNS: dict[int, tuple[bool, int | None]] = {
 }
 """EXIF orientation to (transpose first, then OpenCV's flip code: 0 up-down, 1 left-right, -1 both)."""
 
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-"""A marker that ends entropy-coded data: neither a stuffed byte, nor a restart, nor a fill byte."""
-_JPEG_START_OF_SCAN, _JPEG_END_OF_IMAGE = 0xDA, 0xD9
-_JPEG_MAX_SCANS = 100
-"""A progressive file has about ten; each of thousands would be a pass over the whole picture."""
-
 
 # Odd tags are no fault of ours: the log is not to grow with what clients send.
 warnings.filterwarnings("ignore", module=r"PIL\.")
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 def _silence_libtiff() -> None:
@@ -131,24 +128,27 @@ def decode(
         ImageError: The format is not accepted, the file is damaged, incomplete or too large.
     """
     opener, mime = _recognise(data)
-    _check_size(_early_size(data, mime), max_pixels, mime)
+    _check_size(early_size(data, mime), max_pixels, mime)
     try:
         file = opener(io.BytesIO(data))
         size_wh = file.size
-        orientation = _orientation(file)
     except Exception as error:
-        raise ImageError(f"expected a readable {mime} header, got: {error}") from error
+        raise ImageError(f"expected a readable {mime} header, got: {_reason(error)}") from error
     _check_size(size_wh, max_pixels, mime)
     try:
-        pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(data, file, mime)
+        if mime == "image/png":
+            _refuse(png_fault(data))
+            file.load()  # EXIF may stand behind the pixels, where Pillow only looks after them
+        orientation = _orientation(file)
+        pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
         raise
     except Exception as error:
-        raise ImageError(f"expected a complete {mime} file, got: {error}") from error
-    stored_upright = mime == "image/tiff"  # Pillow turns TIFF while loading it
-    if exif == "apply" and not stored_upright:
+        raise ImageError(f"expected a complete {mime} file, got: {_reason(error)}") from error
+    turned = mime == "image/tiff"  # Pillow turns TIFF while loading it
+    if exif == "apply" and not turned:
         pixels = orient(pixels, orientation)
-    elif exif == "ignore" and stored_upright:
+    elif exif == "ignore" and turned:
         pixels = orient(pixels, _INVERSE_ORIENTATION.get(orientation, orientation))
     return Image(pixels, mime, orientation)
 
@@ -178,6 +178,18 @@ def _recognise(data: bytes) -> tuple[type[ImageFile], str]:
     raise ImageError(f"expected a JPEG, PNG, WEBP, TIFF, BMP or GIF file, got {got}")
 
 
+def _refuse(fault: str | None) -> None:
+    if fault:
+        raise ImageError(fault)
+
+
+def _reason(error: Exception) -> str:
+    """What a decoder says, with the kind of error where its text alone says nothing."""
+    if isinstance(error, OSError | SyntaxError | ValueError) and str(error):
+        return str(error)
+    return f"{type(error).__name__} {error}".rstrip()
+
+
 def _check_size(size_wh: tuple[int, int], max_pixels: int, mime: str) -> None:
     width, height = size_wh
     if not (width > 0 and height > 0 and width * height <= max_pixels):
@@ -186,31 +198,17 @@ def _check_size(size_wh: tuple[int, int], max_pixels: int, mime: str) -> None:
         )
 
 
-def _early_size(data: bytes, mime: str) -> tuple[int, int]:
-    """Size of formats for which Pillow takes memory while it opens the file; else 1 x 1.
-
-    Source: GIF89a, "Logical Screen Descriptor"; RFC 9649, "Extended File Format".
-    """
-    if mime == "image/gif" and len(data) >= 10:
-        width, height = struct.unpack_from("<HH", data, 6)
-        return width, height
-    if mime == "image/webp" and data[12:16] == b"VP8X" and len(data) >= 30:
-        width, height = (int.from_bytes(data[i : i + 3], "little") + 1 for i in (24, 27))
-        return width, height
-    return 1, 1
-
-
 def _orientation(file: ImageFile) -> int:
     """Orientation 1 to 8; metadata that cannot be read does not spoil a picture that can."""
     try:
         value = file.getexif().get(ExifTag.Orientation, _UPRIGHT)
     except (OSError, SyntaxError, ValueError, TypeError, LookupError, struct.error, Warning):
         return _UPRIGHT
-    return value if value in range(1, 9) else _UPRIGHT
+    return int(value) if value in range(1, 9) else _UPRIGHT
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
-    _check_jpeg_complete(data)
+    _refuse(jpeg_fault(data))
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
@@ -218,48 +216,7 @@ def _decode_jpeg(data: bytes) -> Pixels:
     return pixels.astype(np.uint8, copy=False)
 
 
-def _check_jpeg_complete(data: bytes) -> None:
-    """Walk the segments to the end marker of the first picture, past those inside its segments.
-
-    Source: ITU-T T.81, B.1.1.
-    """
-    position, scans = 2, 0
-    while found := _JPEG_MARKER.search(data, position):
-        marker = data[found.end() - 1]
-        if marker == _JPEG_END_OF_IMAGE:
-            return
-        scans += marker == _JPEG_START_OF_SCAN
-        if scans > _JPEG_MAX_SCANS:
-            raise ImageError(
-                f"expected image/jpeg to have at most {_JPEG_MAX_SCANS} scans, got more"
-            )
-        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-    raise ImageError("expected a complete image/jpeg file, got one that ends before its end marker")
-
-
-def _check_png_complete(data: bytes) -> None:
-    """Check every chunk's CRC up to IEND, which Pillow skips for pixel data.
-
-    Source: PNG, Third Edition, "Chunk layout".
-    """
-    view, position = memoryview(data), 8
-    while position + 12 <= len(view):
-        (length,) = struct.unpack_from(">I", view, position)
-        end = position + 8 + length
-        if end + 4 > len(view):
-            break
-        name = bytes(view[position + 4 : position + 8])
-        if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", view, end)[0]:
-            raise ImageError(f"expected the CRC of PNG chunk {name!r} to match, got damaged data")
-        if name == b"IEND":
-            return
-        position = end + 4
-    raise ImageError("expected a complete image/png file, got one that ends before its IEND chunk")
-
-
-def _decode_by_pillow(data: bytes, file: ImageFile, mime: str) -> Pixels:
-    if mime == "image/png":
-        _check_png_complete(data)
+def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
     if file.mode in _MODES_16_BIT:
         return _eight_bits(file)
     if file.mode not in _MODES_8_BIT:

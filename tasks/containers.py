@@ -1,0 +1,80 @@
+"""Image files as bytes: sizes and completeness, read before a decoder takes memory or guesses.
+
+Knows only what the decoders leave out: OpenCV may answer part of a JPEG that was cut short, Pillow
+does not check the pixel data of PNG, and takes memory for WEBP and GIF while it opens them.
+"""
+
+import re
+import struct
+import zlib
+
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
+"""A marker that ends entropy-coded data: neither a stuffed byte, nor a restart, nor a fill byte."""
+_JPEG_START_OF_SCAN, _JPEG_END_OF_IMAGE = 0xDA, 0xD9
+_JPEG_MAX_SCANS = 100
+"""A progressive file has about ten; each of thousands would be a pass over the whole picture."""
+
+
+def early_size(data: bytes, mime: str) -> tuple[int, int]:
+    """Size of the formats for which Pillow takes memory while it opens the file; else 1 x 1.
+
+    Source: GIF89a, "Logical Screen Descriptor"; RFC 9649, sections 2.5 to 2.7; RFC 6386, section 9.1.
+    """
+    if mime == "image/gif" and len(data) >= 10:
+        width, height = struct.unpack_from("<HH", data, 6)
+        return width, height
+    if mime == "image/webp" and len(data) >= 30:
+        match data[12:16]:
+            case b"VP8X":
+                bits = int.from_bytes(data[24:30], "little")
+                return (bits & 0xFFFFFF) + 1, (bits >> 24) + 1
+            case b"VP8L":
+                bits = int.from_bytes(data[21:25], "little")
+                return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            case b"VP8 ":
+                width, height = struct.unpack_from("<HH", data, 26)
+                return width & 0x3FFF, height & 0x3FFF
+    return 1, 1
+
+
+def jpeg_fault(data: bytes) -> str | None:
+    """Walk the segments to the end marker of the first picture, past those inside its segments.
+
+    Returns:
+        What was expected and found, or None where the file is complete.
+
+    Source: ITU-T T.81, B.1.1.
+    """
+    position, scans = 2, 0
+    while found := _JPEG_MARKER.search(data, position):
+        marker = data[found.end() - 1]
+        if marker == _JPEG_END_OF_IMAGE:
+            return None
+        scans += marker == _JPEG_START_OF_SCAN
+        if scans > _JPEG_MAX_SCANS:
+            return f"expected image/jpeg to have at most {_JPEG_MAX_SCANS} scans, got more"
+        position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+    return "expected a complete image/jpeg file, got one that ends before its end marker"
+
+
+def png_fault(data: bytes) -> str | None:
+    """Check every chunk's CRC up to IEND.
+
+    Returns:
+        What was expected and found, or None where the file is complete and undamaged.
+
+    Source: PNG, Third Edition, "Chunk layout".
+    """
+    view, position = memoryview(data), 8
+    while position + 12 <= len(view):
+        (length,) = struct.unpack_from(">I", view, position)
+        end = position + 8 + length
+        if end + 4 > len(view):
+            break
+        name = bytes(view[position + 4 : position + 8])
+        if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", view, end)[0]:
+            return f"expected the CRC of PNG chunk {name!r} to match, got damaged data"
+        if name == b"IEND":
+            return None
+        position = end + 4
+    return "expected a complete image/png file, got one that ends before its IEND chunk"

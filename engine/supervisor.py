@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from types import FrameType
 
 import msgspec
 
+from engine.listener import listen, url
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -110,7 +110,12 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
         SettingsError: The address is taken, or another server uses the data folder.
     """
     lock = _lock(Path(settings.data)) if settings.store else None
-    listener = _listen(settings.host, settings.port)
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        raise SettingsError(
+            f"expected to listen on {settings.host} port {settings.port}, got: {error.strerror}"
+        ) from error
     stopping: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -125,16 +130,15 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []
     for child in (*writers, *workers):
         child.start()
-    host, port = listener.getsockname()[:2]
-    announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    announce(url(listener))
     try:
         while not stopping:
             for child in (*writers, *workers):
                 child.watch()
             time.sleep(_POLL_S)
     finally:
+        listener.close()  # the workers have it still, and end it when they are done
         clean = _stop(workers, writers, settings.exit_timeout_s)
-        listener.close()
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1
@@ -150,20 +154,6 @@ def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> boo
         for child in group:
             clean = child.wait(until) and clean
     return clean
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        raise SettingsError(
-            f"expected to listen on {host} port {port}, got: {error.strerror}"
-        ) from error
-    listener.listen(2048)
-    return listener
 
 
 def _lock(data: Path) -> int:

@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 import uvloop
 
+from engine.listener import BACKLOG, turn_away, waiting
 from engine.settings import Settings
 
 UNUSABLE = 78
@@ -106,7 +107,7 @@ async def _serve(task: ChildTask) -> None:
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
-        backlog=2048,
+        backlog=BACKLOG,
     )
     server = _Server(config)
     listener = socket.socket(fileno=task.listener_fd)
@@ -119,13 +120,28 @@ async def _serve(task: ChildTask) -> None:
         [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED
     )
     await application.drain(task.settings.drain_s)
-    for accepting in server.servers:
-        accepting.close()
-    await asyncio.sleep(0.1)  # connections accepted last send their request now
+    await _close_listener(server, listener)
     server.should_exit = True
     await serving
     application.close()
     _log.info("stopped")
+
+
+async def _close_listener(server: _Server, listener: socket.socket) -> None:
+    """Take the connections that wait, and no more; then let them send their request."""
+    loop = asyncio.get_running_loop()
+    config, state = server.config, server.server_state
+    kept = listener.dup()
+    for accepting in server.servers:
+        accepting.close()
+    turn_away(kept)
+    for connection in waiting(kept):
+        await loop.connect_accepted_socket(
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # the class is httptools'
+            connection,
+        )
+    kept.close()
+    await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":

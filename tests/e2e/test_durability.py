@@ -65,6 +65,8 @@ class Clients:
             if response.getheader("connection") == "close":
                 connection.close()
                 connection = None
+        if connection is not None:
+            connection.close()
 
     def finish(self) -> None:
         self._stop.set()
@@ -96,6 +98,7 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
         for _ in range(3):
             before = len(clients.acknowledged)
             server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
+            server.wait_until(lambda: _child(server, "writer"))
             os.kill(_child(server, "writer"), signal.SIGKILL)
         clients.finish()
         assert clients.failed == []
@@ -174,9 +177,12 @@ def _alive(pid: int) -> bool:
 
 
 def _child(server: ServerProcess, role: str) -> int:
-    """Find a child by its role: the writer has no models in memory, so it maps no onnxruntime."""
+    """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
     for pid in server.child_pids()[1:]:
-        runs_models = "onnxruntime" in Path(f"/proc/{pid}/maps").read_text()
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        if "sqlalchemy" not in maps:  # it has only just started
+            continue
+        runs_models = "onnxruntime" in maps
         if runs_models == (role == "worker"):
             return pid
-    raise AssertionError(f"no {role} among the children")
+    return 0

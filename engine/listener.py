@@ -1,0 +1,62 @@
+"""The listening socket: opened by the supervisor, shared by the workers, closed without losing a client.
+
+Closing a listening socket resets the connections that the kernel has accepted and the process has not.
+So at the end new connections are first turned away, then the waiting ones are taken, then it is closed.
+"""
+
+import contextlib
+import ctypes
+import socket
+import struct
+from collections.abc import Iterator
+
+BACKLOG = 2048
+
+_SO_ATTACH_FILTER = 26  # Linux, asm-generic/socket.h
+_BPF_RETURN_NOTHING = struct.pack("=HBBI", 0x06, 0, 0, 0)  # one instruction: drop the packet
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening TCP socket.
+
+    Raises:
+        OSError: The address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url(listener: socket.socket) -> str:
+    """Give the address of a listening socket as a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def turn_away(listener: socket.socket) -> None:
+    """Drop packets of new connections; a client tries again until the socket is closed.
+
+    Does nothing where the system has no such filter.
+    """
+    program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
+    header = struct.pack("HP", 1, ctypes.addressof(program))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
+
+
+def waiting(listener: socket.socket) -> Iterator[socket.socket]:
+    """Accept every connection that waits now."""
+    listener.setblocking(False)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        yield connection

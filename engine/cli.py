@@ -119,7 +119,11 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
         return
-    table = Table("id", "created", "model", "input", "predictions", "metadata")
+    table = Table()
+    for name in ("id", "created", "model"):
+        table.add_column(name, no_wrap=True, overflow="fold")
+    for name in ("input", "predictions", "metadata"):
+        table.add_column(name, overflow="fold")
     for record in page.inferences:
         predictions = json.loads(bytes(record.predictions))
         shown = ", ".join(f"{p['label']} {p['score']:.2f}" for p in predictions[:4] if "label" in p)

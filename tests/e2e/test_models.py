@@ -1,0 +1,234 @@
+"""Models as folders, over the wire: tensors, states, and what each model keeps."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.onnx_models import classifier, doubling, save, value
+from tests.server_process import ServerProcess, image_input
+
+CLASSIFIER = (
+    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+)
+
+
+def texts(path):
+    return save(
+        path,
+        [helper.make_node("Identity", ["text"], ["same"])],
+        [value("text", ["n"], TensorProto.STRING)],
+        [value("same", ["n"], TensorProto.STRING)],
+    )
+
+
+def external(path):
+    """A model whose weights stand in a file beside it."""
+    save(
+        path,
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [value("x", [1024])],
+        [value("y", [1024])],
+        {"w": np.arange(1024, dtype=np.float32)},
+    )
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.onnx.data")
+    assert (path.parent / "model.onnx.data").exists()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    doubling(root / "double" / "model.onnx")
+    doubling(root / "fixed" / "1" / "model.onnx", batch=2)
+    texts(root / "texts" / "model.onnx")
+    external(root / "external" / "model.onnx")
+    for name, batch, toml in (
+        ("colours", "batch", ""),
+        ("colours-by-four", 4, ""),
+        ("private", 1, "[store]\nenabled = false\n"),
+        ("imageless", 1, '[store]\ninputs = "none"\n'),
+    ):
+        classifier(root / name / "model.onnx", batch=batch)
+        (root / name / "model.toml").write_text(CLASSIFIER + toml)
+        (root / name / "labels.txt").write_text("red\ngreen\nblue\n")
+    (root / "broken").mkdir()
+    (root / "broken" / "model.onnx").write_bytes(b"broken")
+    (root / "training").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(models, tmp_path_factory):
+    data = tmp_path_factory.mktemp("models-server") / "data"
+    with ServerProcess(data, models, "--no-strict-readiness") as running:
+        yield running
+
+
+def tensor(name="x", shape=(1, 3), datatype="FP32", data=(1, 2, 3)):
+    return {"name": name, "shape": list(shape), "datatype": datatype, "data": list(data)}
+
+
+def plain(colour):
+    """A PNG of one colour."""
+    return cv2.imencode(".png", np.full((20, 30, 3), colour[::-1], np.uint8))[1].tobytes()
+
+
+def test_tensors_go_in_and_out_by_the_names_of_the_graph(server):
+    status, answer = server.call(
+        "POST", "/v2/models/double/infer", {"id": "7", "inputs": [tensor()]}
+    )
+    assert status == 200
+    assert answer == {
+        "model_name": "double",
+        "model_version": "1",
+        "id": "7",
+        "outputs": [{"name": "y", "shape": [1, 3], "datatype": "FP32", "data": [2, 4, 6]}],
+    }
+    (record,) = server.query({"request_id": "7"})
+    assert record["task"] == "TENSOR"
+    assert record["predictions"] == answer["outputs"]
+
+
+def test_texts_and_external_weights(server):
+    body = {"inputs": [tensor("text", [2], "BYTES", ["a", "ä"])]}
+    assert server.call("POST", "/v2/models/texts/infer", body)[1]["outputs"][0]["data"] == [
+        "a",
+        "ä",
+    ]
+    body = {"inputs": [tensor("x", [1024], "FP32", [0] * 1024)]}
+    status, answer = server.call("POST", "/v2/models/external/infer", body)
+    assert (status, answer["outputs"][0]["data"]) == (200, list(range(1024)))
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "outputs", "said"),
+    [
+        ("double", [tensor("z")], None, "inputs x"),
+        ("double", [tensor(), tensor()], None, "twice"),
+        ("double", [tensor(datatype="INT32")], None, "datatype FP32, got INT32"),
+        ("double", [tensor(shape=[3])], None, "[-1, 3]"),
+        ("double", [tensor(shape=[1, 4], data=[1, 2, 3, 4])], None, "[-1, 3]"),
+        ("fixed", [tensor()], None, "[2, 3]"),
+        ("double", [tensor(data=[1, 2, "x"])], None, "FP32"),
+        ("double", [tensor()], [{"name": "z"}], "outputs among y, got z"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(server, model, inputs, outputs, said):
+    body = {"inputs": inputs, "outputs": outputs}
+    status, answer = server.call("POST", f"/v2/models/{model}/infer", body)
+    assert status == 400
+    assert said in answer["error"]
+
+
+def test_metadata_of_models(server):
+    _, answer = server.call("GET", "/v2/models/double")
+    assert answer == {
+        "name": "double",
+        "versions": ["1"],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
+        "properties": {"task": "TENSOR"},
+    }
+    assert server.call("GET", "/v2/models/colours")[1]["inputs"][0]["datatype"] == "BYTES"
+    names = server.call("GET", "/v2/models")[1]["models"]
+    assert "training" not in names
+    assert {"double", "broken", "fixed"} <= set(names)
+
+
+@pytest.mark.parametrize("model", ["colours", "colours-by-four"])
+def test_many_images_answer_in_their_order_whatever_the_batch(server, model):
+    colours = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+    names = [name for name in colours for _ in range(3)] + ["red"]
+    inputs = [image_input(plain(colours[name]), f"{n}-{name}") for n, name in enumerate(names)]
+    status, answer = server.call("POST", f"/v2/models/{model}/infer", {"inputs": inputs})
+    assert status == 200
+    assert [output["data"][0][0]["label"] for output in answer["outputs"]] == names
+
+
+def test_a_failed_model_says_why_and_stops_no_other(server):
+    status, answer = server.call("POST", "/v2/models/broken/infer", {"inputs": [tensor()]})
+    assert status == 503
+    assert "ONNX" in answer["error"]
+    status, answer = server.call("GET", "/v2/models/broken/ready")
+    assert (status, answer["ready"]) == (400, False)
+    assert server.call("GET", "/v2/health/ready")[0] == 200  # readiness is not strict here
+
+
+def test_a_failed_model_keeps_a_strict_server_unready(models, tmp_path):
+    server = ServerProcess(tmp_path / "data", models).start(ready=False)
+    server.wait_until(lambda: server.call("GET", "/v2/models/texts/ready")[0] == 200)
+    status, answer = server.call("GET", "/v2/health/ready")
+    assert status == 400
+    assert "broken 1" in answer["error"]
+    assert server.call("POST", "/v2/models/double/infer", {"inputs": [tensor()]})[0] == 200
+    assert server.stop() == 0
+
+
+def test_a_model_keeps_what_it_is_told_to(server):
+    body = {"inputs": [image_input(plain((255, 0, 0)))]}
+    _, headers, answer = server.request("POST", "/v2/models/private/infer", json.dumps(body))
+    assert "quadriga-inference-ids" not in headers
+    assert "parameters" not in json.loads(answer)["outputs"][0]
+    assert server.query({"model": "private"}) == []
+    _, answer = server.call("POST", "/v2/models/imageless/infer", body)
+    inference_id = answer["outputs"][0]["parameters"]["inference_id"]
+    _, record = server.call("GET", f"/api/inferences/{inference_id}")
+    assert record["input"]["hash"].startswith("blake3:")
+    status, answer = server.call("GET", f"/api/inferences/{inference_id}/input")
+    assert status == 404
+    assert "kept" in answer["error"]
+
+
+def test_nothing_to_serve_ends_the_server_with_its_reason(tmp_path):
+    server = ServerProcess(tmp_path / "data", tmp_path)
+    server.start(ready=False)
+    assert server.process.wait(30) == 2
+    server.process.stdout.close()
+    assert "expected models in" in server.log.read_text()
+
+
+def test_a_server_without_store_answers_and_keeps_nothing(models, tmp_path):
+    data = tmp_path / "data"
+    server = ServerProcess(data, models / "double", "--no-store").start()
+    assert server.call("POST", "/v2/models/double/infer", {"inputs": [tensor()]})[0] == 200
+    assert server.call("POST", "/api/inferences/query", {})[0] == 404
+    assert server.stop() == 0
+    assert not data.exists()
+
+
+def test_more_requests_than_may_wait_are_refused_at_once(models, tmp_path):
+    flags = ("--max-queue", "1", "--no-strict-readiness")
+    with ServerProcess(tmp_path / "data", models / "colours", *flags) as server:
+        big = image_input(plain((255, 0, 0)))
+        body = json.dumps({"inputs": [big] * 200})
+
+        def send(_):
+            return server.request("POST", "/v2/models/colours/infer", body)
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(send, range(24)))
+        statuses = {status for status, _, _ in answers}
+        assert statuses == {200, 503}
+        refused = next(answer for answer in answers if answer[0] == 503)
+        assert refused[1]["retry-after"] == "1"
+        assert "at once" in json.loads(refused[2])["error"]
+
+
+def test_several_workers_share_the_port_and_the_store(models, tmp_path):
+    with ServerProcess(tmp_path / "data", models / "double", "--workers", "2") as server:
+        ids = []
+        for number in range(40):
+            _, headers, _ = server.request(
+                "POST",
+                "/v2/models/double/infer",
+                json.dumps({"id": str(number), "inputs": [tensor()]}),
+            )
+            ids.append(headers["quadriga-inference-ids"])
+        assert len(set(ids)) == 40
+        assert {record["id"] for record in server.query({})} == set(ids)
+        assert [record["id"] for record in server.query({}, order="ts")] == sorted(ids, key=int)

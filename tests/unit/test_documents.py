@@ -1,0 +1,58 @@
+"""Documents say what the code does: settings, operators, links."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine import recognition, settings
+from store.query.json_form import MAX_IN
+from store.query.syntax import OPERATORS
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += sorted((ROOT / "sample_models").rglob("*.md"))
+
+
+def shown(value) -> str:
+    if value in ("", None):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def test_every_setting_stands_in_the_table_with_its_default():
+    table = (ROOT / "docs" / "serving.md").read_text().partition("<!-- settings")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", table, re.MULTILINE)
+    defaults = settings.Settings()
+    assert rows == [
+        (name, shown(getattr(defaults, name)), text)
+        for name, text in settings.descriptions().items()
+    ]
+
+
+def test_every_key_of_model_toml_is_described():
+    text = (ROOT / "docs" / "serving.md").read_text()
+    schema = recognition._ModelTable
+    for field in msgspec.structs.fields(schema):
+        inner = field.type if isinstance(field.type, type) else None
+        names = (
+            [field.name]
+            if inner is None or not hasattr(inner, "__struct_fields__")
+            else inner.__struct_fields__
+        )
+        for name in names:
+            assert f"`{name}`" in text, name
+
+
+def test_every_operator_is_described():
+    text = (ROOT / "docs" / "store.md").read_text()
+    for operator in {name for names in OPERATORS.values() for name in names}:
+        assert f"`{operator}`" in text
+    assert f"{MAX_IN:,}" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target

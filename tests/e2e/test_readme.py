@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -18,7 +19,7 @@ def blocks(language: str) -> list[str]:
 def run(command: str, server: ServerProcess) -> str:
     command = command.replace("localhost:8080", server.host)
     command = re.sub(r"(\.venv/bin/quadriga query .*)", rf"\1 --data {server.data}", command)
-    command = command.replace(".venv/bin/quadriga", "python -m engine.cli")
+    command = command.replace(".venv/bin/quadriga", f"{sys.executable} -m engine.cli")
     finished = subprocess.run(
         ["bash", "-ec", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx
 import torch
 from torch import nn
 
@@ -57,6 +58,7 @@ def export_onnx(network: nn.Module, signature: Signature, path: Path) -> float:
         output_names=[names[1]],
         dynamic_axes={name: {0: "batch"} for name in names},
     )
+    _declare_output_shape(path, network(_noise(1, signature.input_wh)).shape)
     session = open_session(path)
     difference = 0.0
     for batch in _CHECKED_BATCHES:
@@ -77,6 +79,16 @@ def write_package(folder: Path, labels: tuple[str, ...], config: str, figures: F
     text = json.dumps(figures, indent=2)
     (folder / "figures.json").write_text(text + "\n")
     print(text)
+
+
+def _declare_output_shape(path: Path, shape: torch.Size) -> None:
+    """State all sizes but the batch: the exporter leaves them open once one axis is dynamic."""
+    model = onnx.load(path)
+    sizes = model.graph.output[0].type.tensor_type.shape.dim
+    for size, value in list(zip(sizes, shape, strict=True))[1:]:
+        size.dim_value = value
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
 
 
 def _noise(batch: int, size_wh: tuple[int, int]) -> torch.Tensor:

@@ -68,6 +68,7 @@ class Detector(nn.Module):
 
     def __init__(self, classes: int, size_px: int) -> None:
         super().__init__()
+        self.classes = classes
         self.fine = nn.Sequential(
             convolve(3, 16, 2), convolve(16, 32, 2), convolve(32, 48, 2), Residual(48)
         )
@@ -96,7 +97,10 @@ class Detector(nn.Module):
         fine = self.fine(images)
         joined = self.join(fine + self.coarse(fine))
         distances = nn.functional.softplus(self.box_head(joined)) * STRIDE_PX
-        return distances.flatten(2), self.class_head(joined).flatten(2)
+        # Sizes as constants: the exported graph then needs no shape arithmetic.
+        cells = self.grid.shape[1]
+        logits = self.class_head(joined).reshape(-1, self.classes, cells)
+        return distances.reshape(-1, 4, cells), logits
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images to (B, 4 + classes, A): cx, cy, w, h in network pixels, then probabilities."""

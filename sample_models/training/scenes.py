@@ -46,8 +46,8 @@ class Recipe:
 
     Attributes:
         shapes: names in `OUTLINES`, drawn with equal chance.
-        count: fewest and most objects of a scene, both inclusive. A crowded scene may end with
-            fewer than drawn, never with fewer than one.
+        count: fewest and most objects of a scene, both inclusive. A crowded scene may get
+            fewer, but at least one unless the count is zero.
         diameter: range of the circumscribed circle's diameter, as a fraction of the short side.
         grain_sigma: range of the standard deviation of the grain, in grey levels.
     """

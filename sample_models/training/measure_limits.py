@@ -1,0 +1,129 @@
+"""Measure both models outside what they were trained on: empty scenes, smaller and larger shapes.
+
+Run from the repository root: `python -m sample_models.training.measure_limits`. Torch is not
+needed.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from sample_models.training.measurement import (
+    SCORE_THRESHOLD,
+    Figures,
+    classify,
+    detect,
+    measure_detector,
+    open_session,
+    scene_boxes,
+)
+from sample_models.training.preprocessing import stretch, to_tensor
+from sample_models.training.scenes import (
+    SEVERAL_SHAPES,
+    SHAPES,
+    SINGLE_SHAPE,
+    Recipe,
+    Scene,
+    Stream,
+    draw_scene,
+    draw_size_wh,
+    scene_rng,
+)
+
+LONG_SIDE_PX = (160, 800)
+SCENES = 200
+EMPTY = replace(SINGLE_SHAPE, count=(0, 0))
+SINGLE_DIAMETERS = ((0.15, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.35), (0.35, 0.85))
+SEVERAL_DIAMETERS = ((0.1, 0.13), (0.13, 0.17), (0.17, 0.2), (0.2, 0.45), (0.45, 0.6))
+CLOSE_UP_DIAMETERS = ((0.45, 0.6), (0.6, 0.9))
+
+
+def main() -> None:
+    """Print the figures of both models as one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=50)
+    parser.add_argument("--models", type=Path, default=Path("sample_models"))
+    options = parser.parse_args()
+    cv2.setNumThreads(1)
+    figures = {
+        "classifier": classifier_limits(
+            options.models / "shapes-classifier" / "model.onnx", options.seed
+        ),
+        "detector": detector_limits(
+            options.models / "shapes-detector" / "model.onnx", options.seed
+        ),
+    }
+    print(json.dumps(figures, indent=2))
+
+
+def classifier_limits(path: Path, seed: int) -> Figures:
+    """Measure accuracy by diameter, and how sure the classifier is where nothing is to be seen."""
+    session = open_session(path)
+    accuracy = {}
+    for diameter in SINGLE_DIAMETERS:
+        scenes = draw_scenes(seed, replace(SINGLE_SHAPE, diameter=diameter))
+        right = [classify(session, one.image) == truth(one) for one in scenes]
+        accuracy[f"{diameter[0]}..{diameter[1]}"] = round(float(np.mean(right)), 4)
+    wanted = session.get_inputs()[0]
+    size_wh = (wanted.shape[3], wanted.shape[2])
+    surest = []
+    for scene in draw_scenes(seed, EMPTY):
+        tensor = to_tensor(stretch(scene.image, size_wh)[None])
+        logits = np.asarray(session.run(None, {wanted.name: tensor})[0], dtype=np.float64)[0]
+        surest.append(1 / np.exp(logits - logits.max()).sum())
+    return {
+        "accuracy_by_diameter": accuracy,
+        "top_probability_on_empty": {
+            "median": round(float(np.median(surest)), 3),
+            "max": round(float(np.max(surest)), 3),
+        },
+    }
+
+
+def detector_limits(path: Path, seed: int) -> Figures:
+    """Measure by diameter, for several shapes and for one, and count boxes in empty scenes."""
+    session = open_session(path)
+    empty = draw_scenes(seed, EMPTY)
+    found = sum(len(detect(session, scene.image, SCORE_THRESHOLD).boxes) for scene in empty)
+    return {
+        "several_shapes_by_diameter": by_diameter(path, seed, SEVERAL_SHAPES, SEVERAL_DIAMETERS),
+        "single_shape_by_diameter": by_diameter(path, seed, SINGLE_SHAPE, CLOSE_UP_DIAMETERS),
+        "boxes_on_empty": found,
+    }
+
+
+def by_diameter(
+    path: Path, seed: int, recipe: Recipe, diameters: tuple[tuple[float, float], ...]
+) -> Figures:
+    """Measure mAP50, precision and recall for each range of diameters."""
+    figures = {}
+    for diameter in diameters:
+        scenes = draw_scenes(seed, replace(recipe, diameter=diameter))
+        samples = ((one.image, scene_boxes(one, SHAPES)) for one in scenes)
+        measured = measure_detector(path, samples, SHAPES)
+        figures[f"{diameter[0]}..{diameter[1]}"] = {
+            "map50": measured["map50"],
+            **measured["at_default_thresholds"],
+        }
+    return figures
+
+
+def draw_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
+    """Draw unseen scenes of varied size."""
+    for index in range(SCENES):
+        rng = scene_rng(seed, Stream.EVALUATION, index)
+        yield draw_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
+
+
+def truth(scene: Scene) -> int:
+    """Give the class index of a scene's one shape."""
+    return SHAPES.index(scene.objects[0].shape)
+
+
+if __name__ == "__main__":
+    main()

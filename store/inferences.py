@@ -16,6 +16,7 @@ from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
 from store.query.json_form import parse
 from store.query.plan import NARROW, Plan, Planner, Window
+from store.query.sql import Sql
 from store.query.syntax import Filter
 from store.records import (
     InputReference,
@@ -220,12 +221,16 @@ class Inferences:
 
 def _rows(connection: sa.Connection, plan: Plan, request: QueryRequest) -> list[Any]:
     direction = "DESC" if request.order == "-ts" else "ASC"
+    text, values = plan.source
+    limit = request.limit + 1  # one more tells whether there is another page
+    if plan.ids is not None and plan.is_narrow:  # cut to the page before the rows are looked up
+        text = f" FROM inference AS i{{model}} WHERE i.seq IN ({plan.ids.text}"
+        text += f" ORDER BY d.seq {direction} LIMIT ?)"
+        values = (*plan.ids.values, limit)
     statement = (
-        f"{_COLUMNS}{plan.source.text.replace('{model}', _MODEL)}"
-        f" ORDER BY {plan.key} {direction} LIMIT ?"
+        f"{_COLUMNS}{text.replace('{model}', _MODEL)} ORDER BY {plan.key} {direction} LIMIT ?"
     )
-    # One more tells whether there is another page.
-    return list(connection.exec_driver_sql(statement, (*plan.source.values, request.limit + 1)))
+    return list(connection.exec_driver_sql(statement, (*values, limit)))
 
 
 def _count(
@@ -234,10 +239,8 @@ def _count(
     if how is None or how == "none":
         return None
     plan = planner.plan(tree)
-    text, values = plan.source.text.replace("{model}", ""), plan.source.values
-    text = "SELECT 1" + text
-    if plan.counter is not None:
-        text, values = plan.counter
+    text, values = plan.ids or Sql("SELECT 1" + plan.source.text, plan.source.values)
+    text = text.replace("{model}", "")
     cap = COUNT_CAP if how == "capped" else -1
     statement = f"SELECT count(*) FROM ({text} LIMIT ?)"
     return int(connection.exec_driver_sql(statement, (*values, cap)).scalar_one())

@@ -107,11 +107,21 @@ class Journal:
 
 def segments(directory: Path) -> list[Path]:
     """Return the segments of a folder, by worker and time."""
+    return [directory / name for name in sorted(sizes(directory))]
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """Return the bytes of each segment by name."""
+    found = {}
     try:
-        found = [path for path in directory.iterdir() if path.suffix == SUFFIX]
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                    with suppress(FileNotFoundError):  # removed since it was listed
+                        found[entry.name] = entry.stat().st_size
     except FileNotFoundError:
-        return []
-    return sorted(path for path in found if not path.name.startswith("."))
+        return {}
+    return found
 
 
 def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
@@ -157,14 +167,3 @@ def latest_seq(directory: Path) -> int:
 def lag_bytes(directory: Path, offsets: Mapping[str, int]) -> int:
     """Return how many bytes wait to be moved, given the offset moved so far by segment name."""
     return sum(max(size - offsets.get(name, 0), 0) for name, size in sizes(directory).items())
-
-
-def sizes(directory: Path) -> dict[str, int]:
-    """Return the bytes of each segment by name."""
-    found = {}
-    for path in segments(directory):
-        try:
-            found[path.name] = path.stat().st_size
-        except FileNotFoundError:  # removed since it was listed
-            continue
-    return found

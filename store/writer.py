@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -22,6 +23,9 @@ from store.rows import Names, Rows
 BATCH_RECORDS = 1000
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
+TIDY_S = 1.0
+"""How often finished segments are looked for while nothing else comes."""
+
 MAX_BACK_OFF_S = 5.0
 
 _SET_OFFSET = (
@@ -70,11 +74,13 @@ class Writer:
 
         A database that does not answer is asked again, ever more slowly; the journal keeps the rest.
         """
-        pause_s, failing = POLL_S, False
+        pause_s, failing, drained_at = POLL_S, False, 0.0
         while True:
             stopping = stop.is_set()
             try:
-                self.drain()
+                if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
+                    self.drain()
+                    drained_at = time.monotonic()
             except (sa.exc.OperationalError, OSError) as error:
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
@@ -86,6 +92,12 @@ class Writer:
             if stopping:
                 return
             stop.wait(pause_s)
+
+    def _has_news(self) -> bool:
+        offsets = self._offsets or {}
+        return any(
+            size > offsets.get(name, 0) for name, size in journal.sizes(self._directory).items()
+        )
 
     def drain(self) -> int:
         """Move everything that is in the journal now and return how many records that was."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.query.syntax import Compare, Filter, Label, leaves
+from store.query.syntax import Compare, Filter, Label, Range, leaves
 from store.schema import KeyType
 
 TASKS = {
@@ -33,7 +33,11 @@ class Catalog:
     def __init__(self, connection: sa.Connection, tree: Filter) -> None:
         found = leaves(tree)
         compares = [leaf for leaf in found if isinstance(leaf, Compare)]
-        paths = {leaf.field[5:] for leaf in compares if leaf.field.startswith("meta.")}
+        paths = {
+            leaf.field[5:]
+            for leaf in found
+            if isinstance(leaf, Compare | Range) and leaf.field.startswith("meta.")
+        }
         names = {name for leaf in found if isinstance(leaf, Label) for name in leaf.names}
         keys = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
         self.keys = {

@@ -21,7 +21,7 @@ from store.query.sql import (
     compile_leaf,
     seq_range,
 )
-from store.query.syntax import And, Compare, Filter, Label, Not
+from store.query.syntax import And, Compare, Filter, Label, Not, Range, merged
 
 NARROW = 10_000
 """Rows up to which an index drives: it gives all of them, before the first is looked at."""
@@ -52,8 +52,10 @@ class Plan(NamedTuple):
     """Joins `inference` as `i`; `{model}` stands where the model is joined, if its columns matter."""
     key: str
     """The column with the id, by which the rows are ordered."""
-    counter: Sql | None
-    """Gives one row for each match, where an index alone can tell."""
+    ids: Sql | None
+    """Gives `d.seq` of each match, where an index alone can tell."""
+    is_narrow: bool
+    """Whether an index drives that gives its ids in no order."""
 
 
 class Planner:
@@ -90,7 +92,8 @@ class Planner:
         chosen = self._choose(parts, window, is_bounded=asked != Window())
         tests = [part.test for part in parts if not (part is chosen and part.exact)]
         key = "d.seq" if chosen is not None and _in_order(chosen) else "i.seq"
-        return Plan(_source(chosen, tests, window), key, _counter(parts, window))
+        ids = _exact_ids(parts, window)
+        return Plan(_source(chosen, tests, window), key, ids, chosen is not None and key == "i.seq")
 
     def _choose(self, parts: list[Leaf], window: Window, *, is_bounded: bool) -> Leaf | None:
         """Return the part that drives, `None` to walk."""
@@ -134,21 +137,22 @@ class Planner:
         return int(counted.scalar_one())
 
     def _compile(self, tree: Filter, catalog: Catalog, window: Window) -> Leaf:
-        if isinstance(tree, Compare | Label):
+        if isinstance(tree, Compare | Range | Label):
             return compile_leaf(tree, catalog)
         if isinstance(tree, Not):
-            inner = self._compile(tree.part, catalog, window).test
-            return Leaf(Sql(f"NOT {inner.text}", inner.values))
-        parts = [self._compile(part, catalog, window) for part in tree.parts]
+            test = self._compile(tree.part, catalog, window).test
+            return Leaf(Sql(f"NOT {test.text}", test.values))
+        inner = _conjuncts(tree) if isinstance(tree, And) else tree.parts
+        parts = [self._compile(part, catalog, window) for part in inner]
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
             best, _ = self._narrowest(parts, window)
             return Leaf(_joined(" AND ", parts), best.scans if best else None)
-        scans = [scan for part in parts for scan in part.scans or ()]
+        scans = tuple(scan for part in parts for scan in part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
             return Leaf(_joined(" OR ", parts))
-        return Leaf(_joined(" OR ", parts), tuple(scans), all(part.exact for part in parts))
+        return Leaf(_joined(" OR ", parts), scans, all(part.exact for part in parts))
 
 
 def _source(driver: Leaf | None, tests: list[Sql], window: Window) -> Sql:
@@ -182,15 +186,20 @@ def _ids(scans: tuple[Scan, ...], window: Window) -> Sql:
     return Sql(" UNION ALL ".join(selects), values)
 
 
-def _counter(parts: list[Leaf], window: Window) -> Sql | None:
+def _exact_ids(parts: list[Leaf], window: Window) -> Sql | None:
     if len(parts) == 1 and parts[0].exact and parts[0].scans and len(parts[0].scans) == 1:
         return _ids(parts[0].scans, window)
     return None
 
 
 def _conjuncts(tree: Filter) -> list[Filter]:
+    """Return what must all hold."""
+    return merged(_flat(tree))
+
+
+def _flat(tree: Filter) -> list[Filter]:
     if isinstance(tree, And):
-        return [leaf for part in tree.parts for leaf in _conjuncts(part)]
+        return [leaf for part in tree.parts for leaf in _flat(part)]
     return [tree]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from store.ids import LARGEST, TIME_SHIFT, milliseconds
 from store.query.catalog import Catalog, marks
-from store.query.syntax import Compare, Label, Scalar
+from store.query.syntax import Compare, Label, Range, Scalar, merged
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 EXACT_INTEGERS = 1 << 53
@@ -58,12 +58,15 @@ class Leaf(NamedTuple):
 TRUE, FALSE = Leaf(Sql("1 = 1")), Leaf(Sql("1 = 0"), (), exact=True)
 
 
-def compile_leaf(leaf: Compare | Label, catalog: Catalog) -> Leaf:
+def compile_leaf(leaf: Compare | Range | Label, catalog: Catalog) -> Leaf:
     """Translate one comparison."""
+    if isinstance(leaf, Range):
+        return _range(leaf, catalog)
     if isinstance(leaf, Label):
         return _label(leaf, catalog)
     if leaf.field.startswith("meta."):
-        return _meta(leaf, catalog)
+        (either,) = merged([leaf])
+        return _range(either, catalog) if isinstance(either, Range) else _meta(leaf, catalog)
     if leaf.field in {"id", "ts"}:
         return _seq(leaf)
     if leaf.field in {"model", "task"}:
@@ -180,24 +183,40 @@ def _meta(leaf: Compare, catalog: Catalog) -> Leaf:
         exact = exact and is_exact
     if not tests:
         return FALSE
+    return Leaf(_on_key(path, tests), tuple(scans), exact)
+
+
+def _range(leaf: Range, catalog: Catalog) -> Leaf:
+    path = leaf.field[5:]
+    values = tuple(value for _, value in leaf.bounds)
+    ((type_, _),) = _by_type(values).items()
+    key = catalog.keys.get((path, type_))
+    if key is None:
+        return FALSE
+    exact, cut = _exact[type_](values)
+    symbols = _SYMBOLS if exact else _RELAXED
+    condition = "".join(f" AND d.val {symbols[operator]} ?" for operator, _ in leaf.bounds)
+    test = "".join(f" AND m.value {_SYMBOLS[operator]} ?" for operator, _ in leaf.bounds)
+    scan = Scan(_table(type_), Sql("d.key = ?" + condition, (key, *cut)), ordered=False)
+    return Leaf(_on_key(path, [Sql(_JSON_TYPES[type_] + test, values)]), (scan,), exact)
+
+
+def _on_key(path: str, tests: list[Sql]) -> Sql:
+    """Return whether one of the tests holds for the value of a metadata key."""
     text = (
         "EXISTS (SELECT 1 FROM json_each(coalesce(i.meta_flat, i.meta)) AS m WHERE m.key = ?"
         f" AND ({' OR '.join(test.text for test in tests)}))"
     )
-    bound = (path, *(value for test in tests for value in test.values))
-    return Leaf(Sql(text, bound), tuple(scans), exact)
+    return Sql(text, (path, *(value for test in tests for value in test.values)))
 
 
 def _json_test(type_: KeyType, operator: str, values: tuple[Scalar, ...]) -> Sql:
     if type_ is KeyType.BOOL:
         words = ", ".join(sorted({"'true'" if value else "'false'" for value in values}))
         return Sql(f"m.type IN ({words})")
-    is_type = _JSON_TYPES[type_]
     if operator == "contains":
-        return Sql(f"{is_type} AND instr(m.value, ?) > 0", values)
-    if operator in {"eq", "in"}:
-        return Sql(f"{is_type} AND m.value IN ({marks(values)})", values)
-    return Sql(f"{is_type} AND m.value {_SYMBOLS[operator]} ?", values)
+        return Sql(f"{_JSON_TYPES[type_]} AND instr(m.value, ?) > 0", values)
+    return Sql(f"{_JSON_TYPES[type_]} AND m.value IN ({marks(values)})", values)
 
 
 def _value_scan(
@@ -207,15 +226,8 @@ def _value_scan(
     if operator == "contains":
         return _key_scan(type_, key), False
     exact, cut = _exact[type_](values)
-    ordered = len(cut) == 1 and operator in {"eq", "in"}
-    if operator in {"eq", "in"}:
-        condition = (
-            f"d.key = ? AND d.val IN ({marks(cut)})" if len(cut) > 1 else "d.key = ? AND d.val = ?"
-        )
-    else:
-        symbols = _SYMBOLS if exact else _RELAXED
-        condition = f"d.key = ? AND d.val {symbols[operator]} ?"
-    return Scan(_table(type_), Sql(condition, (key, *cut)), ordered), exact
+    condition = Sql(f"d.key = ? AND d.val IN ({marks(cut)})", (key, *cut))
+    return Scan(_table(type_), condition, ordered=len(cut) == 1), exact
 
 
 def _exact_numbers(values: tuple[Scalar, ...]) -> tuple[bool, tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 Filters are two-valued: a comparison with an absent key, or across types, is false, so its `Not` is true.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -41,6 +42,13 @@ class Compare(msgspec.Struct, frozen=True):
     """A tuple for `in`, `True` for `exists`; `id` is an integer, `ts` microseconds since the epoch."""
 
 
+class Range(msgspec.Struct, frozen=True):
+    """Bounds of one type on one metadata key, as `merged` makes them: one range of an index."""
+
+    field: str
+    bounds: tuple[tuple[Ordering, Scalar], ...]
+
+
 class Label(msgspec.Struct, frozen=True):
     """Some prediction has one of these labels, and a score within all bounds."""
 
@@ -48,7 +56,7 @@ class Label(msgspec.Struct, frozen=True):
     bounds: tuple[tuple[Literal["eq", "gt", "ge", "lt", "le"], float], ...] = ()
 
 
-Filter = And | Or | Not | Compare | Label
+Filter = And | Or | Not | Compare | Range | Label
 
 Kind = Literal["id", "time", "text", "name", "number", "meta"]
 
@@ -76,7 +84,25 @@ FIELDS: dict[str, Kind] = {
 """Fields beside `label` and `meta.<path>`."""
 
 
-def leaves(tree: Filter) -> list[Compare | Label]:
+def merged(parts: Iterable[Filter]) -> list[Filter]:
+    """Join the bounds that the parts of an AND set on the same metadata key."""
+    result: list[Filter] = []
+    ranges: dict[tuple[str, bool], list[tuple[Ordering, Scalar]]] = {}
+    for part in parts:
+        if (
+            isinstance(part, Compare)
+            and part.field.startswith("meta.")
+            and part.operator in {"gt", "ge", "lt", "le"}
+            and not isinstance(part.value, tuple)
+        ):
+            bounds = ranges.setdefault((part.field, isinstance(part.value, str)), [])
+            bounds.append((part.operator, part.value))
+        else:
+            result.append(part)
+    return result + [Range(field, tuple(bounds)) for (field, _), bounds in ranges.items()]
+
+
+def leaves(tree: Filter) -> list[Compare | Range | Label]:
     """Return all comparisons of a tree."""
     if isinstance(tree, And | Or):
         return [leaf for part in tree.parts for leaf in leaves(part)]

@@ -25,6 +25,6 @@ def make_record(seq: int = 1, **fields: Any) -> InferenceRecord:
     return InferenceRecord(seq=seq, **(values | fields))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def record() -> Record:
     return make_record

@@ -56,7 +56,7 @@ class BareLoop:
             image = decode(self._images[number % len(self._images)])
             tensor, affine = task.preprocess(image)
             outputs = self._model.session.run({spec.input.name: tensor[None]})
-            task.predict([output[0] for output in outputs], affine, options)
+            task.predict({name: output[0] for name, output in outputs.items()}, affine, options)
         return (time.process_time() - begun) / requests * 1000
 
 

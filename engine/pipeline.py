@@ -172,7 +172,7 @@ def _infer_images(
     answered: list[Answered] = []
     size = abs(images.model.batch_size)
     for start in range(0, len(asked), size):
-        answered.extend(_answer_batch(images, asked[start : start + size]))
+        answered.extend(_answer_chunk(images, asked[start : start + size]))
     outputs = []
     position = 0
     for tensor in request.inputs:
@@ -212,40 +212,68 @@ def _metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     return metadata
 
 
-def _answer_batch(images: _ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    """Decode, run as one batch, and read the outputs image by image."""
-    task, spec = images.task, images.spec
-    batch_size = images.model.batch_size
-    received = [_image_bytes(item) for item in asked]
-    sizes: list[tuple[int, int, str]] = []
-    tensors: list[npt.NDArray[Any]] = []
-    affines: list[Affine] = []
-    for item, data in zip(asked, received, strict=True):
-        try:
-            image = decode(data, exif=spec.input.exif, max_pixels=images.max_pixels)
-        except ImageError as error:
-            raise InvalidRequest(f"{item.where}: {error}") from error
-        tensor, affine = task.preprocess(image)
-        sizes.append((image.width, image.height, image.mime))
-        tensors.append(tensor)
-        affines.append(affine)
-    tensors.extend([tensors[0]] * (-batch_size - len(tensors)))  # a fixed batch is filled up
-    outputs = images.model.session.run({spec.input.name: np.stack(tensors)})
+class _Decoded(msgspec.Struct, frozen=True):
+    """One image, ready for the network."""
+
+    asked: _Asked
+    received: bytes
+    width: int
+    height: int
+    mime: str
+    tensor: npt.NDArray[Any]
+    affine: Affine
+
+
+def _answer_chunk(images: _ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
+    """Decode some images, run those of one input size together, and answer them in their order."""
+    decoded = [_decoded(images, item) for item in asked]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, item in enumerate(decoded):
+        groups.setdefault(item.tensor.shape, []).append(number)
+    predictions: dict[int, Any] = {}
+    for numbers in groups.values():
+        outputs = _run(images, [decoded[number] for number in numbers])
+        for row, number in enumerate(numbers):
+            item = decoded[number]
+            mine = outputs
+            if images.spec.output.batch_axis:
+                mine = {name: array[row] for name, array in outputs.items()}
+            predictions[number] = images.task.predict(mine, item.affine, item.asked.options)
     return [
         Answered(
-            input_name=item.input_name,
-            action=item.options.action,
-            predictions=task.predict(
-                [output[row] for output in outputs], affines[row], item.options
-            ),
-            metadata=item.metadata,
-            image=received[row],
-            width=sizes[row][0],
-            height=sizes[row][1],
-            mime=sizes[row][2],
+            input_name=item.asked.input_name,
+            action=item.asked.options.action,
+            predictions=predictions[number],
+            metadata=item.asked.metadata,
+            image=item.received,
+            width=item.width,
+            height=item.height,
+            mime=item.mime,
         )
-        for row, item in enumerate(asked)
+        for number, item in enumerate(decoded)
     ]
+
+
+def _decoded(images: _ImageModel, asked: _Asked) -> _Decoded:
+    received = _image_bytes(asked)
+    try:
+        image = decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
+    except ImageError as error:
+        raise InvalidRequest(f"{asked.where}: {error}") from error
+    tensor, affine = images.task.preprocess(image)
+    return _Decoded(asked, received, image.width, image.height, image.mime, tensor, affine)
+
+
+def _run(images: _ImageModel, items: Sequence[_Decoded]) -> dict[str, npt.NDArray[Any]]:
+    """Run one batch of images of one input size; a batch that the file fixes is filled up."""
+    spec = images.spec.input
+    tensors = [item.tensor for item in items]
+    tensors.extend(tensors[:1] * (-images.model.batch_size - len(tensors)))
+    feeds = {spec.name: np.stack(tensors)}
+    if spec.size_input:
+        sizes = [items[0].affine.network_wh] * len(tensors)
+        feeds[spec.size_input] = np.array(sizes, np.int64)
+    return images.model.session.run(feeds)
 
 
 def _image_bytes(item: _Asked) -> bytes:
@@ -296,9 +324,7 @@ def _infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], l
         results = model.session.run(feeds, names)
     except RunError as error:
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
-    outputs = [
-        _output_tensor(name, array) for name, array in zip(names or known, results, strict=True)
-    ]
+    outputs = [_output_tensor(name, array) for name, array in results.items()]
     kept = [_kept(tensor) for tensor in outputs]
     return outputs, [Answered(request.inputs[0].name, "predict", kept, metadata)]
 

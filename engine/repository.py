@@ -63,7 +63,10 @@ class Model:
     @property
     def batch_size(self) -> int:
         """How many images run together; negative where the file fixes the number."""
-        axis = self.session.inputs[0].shape[0]
+        if self.spec is not None and not self.spec.output.batch_axis:
+            return -1
+        name = self.spec.input.name if self.spec is not None else self.session.inputs[0].name
+        axis = next(tensor.shape[0] for tensor in self.session.inputs if tensor.name == name)
         return self.recognition.runtime.max_batch if axis < 0 else -axis
 
     def info(self, versions: Sequence[str]) -> ModelInfo:
@@ -84,7 +87,8 @@ class Model:
                 tensor, affine = self.task.preprocess(gray)
                 batch = np.stack([tensor] * max(1, -self.batch_size))
                 outputs = self.session.run({self.spec.input.name: batch})
-                self.task.predict([output[0] for output in outputs], affine, self.task.options({}))
+                first = {name: output[0] for name, output in outputs.items()}
+                self.task.predict(first, affine, self.task.options({}))
             else:
                 self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
         except RunError as error:

@@ -90,21 +90,25 @@ class Session:
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = ()
-    ) -> list[npt.NDArray[Any]]:
+    ) -> dict[str, npt.NDArray[Any]]:
         """Run the model once; safe from several threads.
 
         Args:
             feeds: Array by input name.
             outputs: Names of the outputs wanted, in order; empty for all.
 
+        Returns:
+            Array by output name, in the order asked for.
+
         Raises:
             RunError: onnxruntime refused the input or failed.
         """
         try:
-            results = self._session.run(list(outputs) or self._output_names, dict(feeds))
+            names = list(outputs) or self._output_names
+            results = self._session.run(names, dict(feeds))
         except Exception as error:
             raise RunError(_first_line(str(error))) from error
-        return [np.asarray(result) for result in results]
+        return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
 
 
 def _tensor_info(node: Any) -> TensorInfo:

@@ -5,7 +5,7 @@ request asks, `preprocess` turns an image into the input tensor and remembers th
 turns the model's outputs for that image into predictions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -49,12 +49,12 @@ class Task(Protocol):
         ...
 
     def predict(
-        self, outputs: Sequence[npt.NDArray[Any]], affine: Affine, options: Any
+        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: Any
     ) -> list[Prediction]:
         """Read the model's outputs for one image; arrays come without the batch axis.
 
         Args:
-            outputs: The graph's outputs in its order.
+            outputs: The graph's outputs by name, in its order.
             affine: What `preprocess` returned for the image; it carries the image's size.
             options: What `options` returned.
 

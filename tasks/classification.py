@@ -1,6 +1,6 @@
 """Image classification: one score for each label."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ class ImageClassification:
 
     def predict(
         self,
-        outputs: Sequence[npt.NDArray[Any]],
+        outputs: Mapping[str, npt.NDArray[Any]],
         affine: Affine,  # noqa: ARG002 - labels have no place in the image
         options: ClassificationOptions,
     ) -> list[Prediction]:
@@ -62,11 +62,12 @@ class ImageClassification:
             OutputError: The output does not have one finite number for each label.
         """
         labels = self._spec.labels
-        scores = outputs[0].astype(np.float64).squeeze()
+        first = next(iter(outputs.values()))
+        scores = first.astype(np.float64).squeeze()
         if scores.size != len(labels) or scores.ndim > 1:
             raise OutputError(
                 f"expected output 0 to hold {len(labels)} scores, one for each label,"
-                f" got the shape {outputs[0].shape}"
+                f" got the shape {first.shape}"
             )
         if not np.isfinite(scores).all():
             raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")

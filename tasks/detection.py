@@ -1,6 +1,6 @@
 """Object detection: labelled boxes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -61,7 +61,7 @@ class ObjectDetection:
         return preprocess(image, self._spec.input)
 
     def predict(
-        self, outputs: Sequence[npt.NDArray[Any]], affine: Affine, options: DetectionOptions
+        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
         """Decode, suppress overlaps in network pixels, map back, clip to the image.
 
@@ -71,15 +71,9 @@ class ObjectDetection:
         Raises:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
-        found = self._decode(outputs, options.score_threshold, self._spec.input.size_wh)
+        found = self._decode(outputs, options.score_threshold, affine.network_wh)
         self._check_labels(found)
-        kept = nms(
-            found.boxes,
-            found.scores,
-            options.iou_threshold,
-            found.class_ids,
-            options.max_detections,
-        )
+        kept = self._kept(found, options)
         boxes = clip_boxes(affine.to_image(found.boxes[kept]), affine.width, affine.height)
         visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         return [
@@ -91,6 +85,17 @@ class ObjectDetection:
                 strict=True,
             )
         ]
+
+    def _kept(self, found: Candidates, options: DetectionOptions) -> npt.NDArray[np.int64]:
+        if not found.suppress:
+            return np.argsort(-found.scores, kind="stable")[: options.max_detections]
+        return nms(
+            found.boxes,
+            found.scores,
+            options.iou_threshold,
+            found.class_ids,
+            options.max_detections,
+        )
 
     def _check_labels(self, found: Candidates) -> None:
         highest = int(np.max(found.class_ids, initial=-1))

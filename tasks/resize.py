@@ -36,6 +36,7 @@ class Affine(msgspec.Struct, frozen=True):
         py: Where the image's top edge lies.
         width: Width of the image; what maps back is clipped to it.
         height: Height of the image.
+        network_wh: Width and height of the network's input for this image.
     """
 
     sx: float
@@ -44,6 +45,7 @@ class Affine(msgspec.Struct, frozen=True):
     py: float
     width: int
     height: int
+    network_wh: tuple[int, int]
 
     def to_network(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """Map x, y pairs from image pixels to network pixels.
@@ -113,15 +115,23 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
         case "letterbox_topleft":
             gain = min(net_w / width, net_h / height)
             size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
-            return Placement(Affine(gain, gain, 0, 0, width, height), size_wh, 0, 0)
+            return Placement(Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh, 0, 0)
         case "stretch":
             new_w, new_h = net_w, net_h
         case "shortest_crop":
             new_w, new_h = _cover(width, height, spec)
             left, top = -round((new_w - net_w) / 2), -round((new_h - net_h) / 2)
+        case "letterbox_rect":
+            gain = min(net_w / width, net_h / height)
+            new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
+            net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
+            left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
+        case "shortest_longest":
+            new_w, new_h = _within(width, height, *spec.size_wh)
+            net_w, net_h = new_w, new_h
         case "none":
-            new_w, new_h = width, height
-    affine = Affine(new_w / width, new_h / height, left, top, width, height)
+            new_w, new_h = net_w, net_h = width, height
+    affine = Affine(new_w / width, new_h / height, left, top, width, height, (net_w, net_h))
     return Placement(affine, (new_w, new_h), left, top)
 
 
@@ -137,6 +147,22 @@ def _cover(width: int, height: int, spec: InputSpec) -> tuple[int, int]:
     return int(cover_h * width / height), cover_h
 
 
+def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, int]:
+    """Size whose shortest side is `shortest`, or less so that no side passes `longest`.
+
+    Source: transformers 4.57, `image_transforms.get_size_with_aspect_ratio`.
+    """
+    small, large = min(width, height), max(width, height)
+    size, raw = shortest, float(shortest)
+    if large / small * shortest > longest:
+        raw = longest * small / large
+        size = round(raw)
+    if small == size:
+        return width, height
+    other = int(raw * large / small)
+    return (size, other) if width < height else (other, size)
+
+
 def _scale(pixels: Pixels, size_wh: tuple[int, int], spec: InputSpec) -> Pixels:
     if size_wh == (pixels.shape[1], pixels.shape[0]):
         return pixels
@@ -149,12 +175,12 @@ def _scale(pixels: Pixels, size_wh: tuple[int, int], spec: InputSpec) -> Pixels:
 
 def _fit(pixels: Pixels, placement: Placement, spec: InputSpec) -> Pixels:
     """Crop what lies outside the network's input and fill what the image leaves free."""
-    if spec.resize in {"stretch", "none"}:
+    if spec.resize in {"stretch", "shortest_longest", "none"}:
         return pixels
-    net_w, net_h = spec.size_wh
+    net_w, net_h = placement.affine.network_wh
     pixels = pixels[max(-placement.top, 0) :, max(-placement.left, 0) :][:net_h, :net_w]
     height, width = pixels.shape[:2]
-    if (width, height) == spec.size_wh:
+    if (width, height) == (net_w, net_h):
         return pixels
     top, left = max(placement.top, 0), max(placement.left, 0)
     canvas = np.full((net_h, net_w, *pixels.shape[2:]), spec.pad_value, np.uint8)

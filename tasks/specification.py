@@ -7,7 +7,16 @@ from typing import Literal
 
 import msgspec
 
-Resize = Literal["letterbox", "letterbox_topleft", "stretch", "shortest_crop", "none"]
+Resize = Literal[
+    "letterbox",
+    "letterbox_topleft",
+    "letterbox_rect",
+    "stretch",
+    "shortest_crop",
+    "shortest_longest",
+    "none",
+]
+"""How an image is brought to the network's input; see `tasks.resize.place`."""
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +25,15 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Name of the graph input."""
     size_wh: tuple[int, int]
-    """Width and height of the network's input, pixels."""
+    """Width and height of the network's input, pixels; where they vary, what the resize aims at.
+
+    For `shortest_longest` the shortest and the longest side that the resized image may have.
+    """
+    divisor: int = 32
+    """Sides of the input are multiples of it, where they vary (`letterbox_rect`, `shortest_longest`)."""
+    size_input: str = ""
+    """Name of a further graph input, int64 [batch, 2], that takes width and height of the network's
+    input; the boxes then come in its pixels."""
     channels: Literal[1, 3] = 3
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "float16", "uint8"] = "float32"
@@ -43,6 +60,8 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name in `tasks.decoders.DECODERS`, for tasks that have several."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
     """What is still to be applied to a classifier's output."""
+    batch_axis: bool = True
+    """Whether every output has the batch as its first axis; else images run one at a time."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):

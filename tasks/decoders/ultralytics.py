@@ -1,6 +1,6 @@
 """Ultralytics detection heads: YOLOv5u, v8, v9, 11, 12, and v10, 26 exported without end-to-end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tasks.predictions import OutputError
 
 
 def raw_head(
-    outputs: Sequence[npt.NDArray[Any]],
+    outputs: Mapping[str, npt.NDArray[Any]],
     score_threshold: float,
     size_wh: tuple[int, int],  # noqa: ARG001 - this head answers pixels
 ) -> Candidates:
@@ -26,7 +26,7 @@ def raw_head(
 
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `multi_label=False`.
     """
-    head = outputs[0]
+    head = next(iter(outputs.values()))
     if head.ndim != 2 or head.shape[0] < 5:
         raise OutputError(
             f"expected output 0 to have the shape (4 + classes, anchors), got {head.shape}"

@@ -134,4 +134,4 @@ def test_a_sha256_is_the_file_s(root):
     repository.load_all()
     model = repository.get("double")
     assert model.sha256 == hashlib.sha256((root / "double" / "model.onnx").read_bytes()).hexdigest()
-    assert np.allclose(model.session.run({"x": np.ones((1, 3), np.float32)})[0], 2)
+    assert np.allclose(model.session.run({"x": np.ones((1, 3), np.float32)})["y"], 2)

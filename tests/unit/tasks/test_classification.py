@@ -12,7 +12,7 @@ from tasks.predictions import Classification
 from tasks.resize import Affine
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
-_AFFINE = Affine(1, 1, 0, 0, 8, 8)
+_AFFINE = Affine(1, 1, 0, 0, 8, 8, (8, 8))
 
 
 def classifier(activation="none", labels=("cat", "dog", "eel"), **defaults: Any):
@@ -28,7 +28,7 @@ def classifier(activation="none", labels=("cat", "dog", "eel"), **defaults: Any)
 
 
 def answer(task, values, dtype=np.float32, **parameters: Any):
-    found = task.predict([np.array(values, dtype)], _AFFINE, task.options(parameters))
+    found = task.predict({"logits": np.array(values, dtype)}, _AFFINE, task.options(parameters))
     return [(item.label, item.score) for item in found]
 
 
@@ -124,7 +124,7 @@ def test_parameters_out_of_range_are_refused(parameters, name):
 
 def test_answers_are_plain_json():
     [found] = classifier().predict(
-        [np.array([0.25, 0.5, 0.25], np.float32)], _AFFINE, classifier().options({})
+        {"logits": np.array([0.25, 0.5, 0.25], np.float32)}, _AFFINE, classifier().options({})
     )
     assert found == Classification("dog", 0.5)
     assert msgspec.json.encode(found) == b'{"label":"dog","score":0.5}'
@@ -133,4 +133,4 @@ def test_answers_are_plain_json():
 def test_preprocess_makes_the_tensor_of_the_specification():
     tensor, affine = classifier().preprocess(Image(np.zeros((4, 16, 3), np.uint8)))
     assert tensor.shape == (3, 8, 8)
-    assert affine == Affine(0.5, 2, 0, 0, 16, 4)
+    assert affine == Affine(0.5, 2, 0, 0, 16, 4, (8, 8))

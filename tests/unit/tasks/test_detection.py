@@ -31,7 +31,7 @@ def answer(task, *anchors: Any, image_wh=(128, 64), **parameters: Any):
     image = Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8))
     _, affine = task.preprocess(image)
     head = np.array(anchors, np.float32).reshape(-1, 6).T
-    return task.predict([head], affine, task.options(parameters))
+    return task.predict({"output0": head}, affine, task.options(parameters))
 
 
 def test_a_detector_is_a_task():

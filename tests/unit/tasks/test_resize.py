@@ -152,7 +152,7 @@ def test_a_marked_pixel_is_found_where_the_map_says(resize):
 
 
 def test_maps_of_no_points_and_of_single_points():
-    affine = Affine(2, 4, 10, 20, 100, 50)
+    affine = Affine(2, 4, 10, 20, 100, 50, (640, 640))
     assert affine.to_image(np.empty((0, 4), np.float32)).shape == (0, 4)
     np.testing.assert_array_equal(affine.to_network(np.array([3.0, 5.0])), [16, 40])
     np.testing.assert_array_equal(affine.to_image(np.array([[[16.0, 40.0]]])), [[[3, 5]]])
@@ -200,7 +200,7 @@ def test_one_channel_is_the_luma_of_itu_r_601():
 def test_no_resize_keeps_the_size_of_the_image():
     tensor, affine = preprocess(Image(_PHOTO), spec(resize="none"))
     assert tensor.shape == (3, 90, 133)
-    assert affine == Affine(1, 1, 0, 0, 133, 90)
+    assert affine == Affine(1, 1, 0, 0, 133, 90, (133, 90))
 
 
 @pytest.mark.parametrize(

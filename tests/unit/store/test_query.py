@@ -1,5 +1,6 @@
 """What queries find, by a table and against a predicate written without SQL."""
 
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.blobs import BlobStore
@@ -21,7 +22,7 @@ from store.records import InferenceRecord, InputReference, ModelReference, times
 from store.writer import Writer
 
 BASE_MS = 1_770_000_000_000
-PLANS = (0, 3, 10_000)
+PLANS = (0, 12, 10_000)
 """Everything is wide, some is narrow, everything is narrow."""
 
 
@@ -83,7 +84,7 @@ TABLE_RECORDS: list[dict[str, Any]] = [
     {"metadata": {}, "predictions": [{"label": "circle"}], "latency_ms": 0.001},
     {"metadata": {}, "predictions": {"label": "circle", "score": 0.9}, "action": "embed",
      "model": ModelReference("Ships", "2", ""), "task": "ORIENTED_OBJECT_DETECTION"},
-    {"metadata": {}, "predictions": [], "input": InputReference("x"), "request_id": "r",
+    {"metadata": {}, "predictions": [{"label": "neg", "score": -0.5}], "input": InputReference("x"), "request_id": "r",
      "model": ModelReference("Ships", "10", ""), "task": "TENSOR"},
 ]  # fmt: skip
 
@@ -117,6 +118,8 @@ FILTERS: list[tuple[Any, str]] = [
     ({"meta.night": True}, "1"),
     ({"meta.night": {"ne": False}}, "0123456789"),
     ({"meta.night": 1}, "2"),
+    ({"not": {"meta.night": 1}}, "013456789"),
+    ({"meta.night": {"gt": 0}}, "2"),
     ({"meta.night": {"exists": True}}, "12"),
     ({"meta.night": {"exists": False}}, "03456789"),
     ({"meta.location": {"exists": True}}, "0"),
@@ -128,6 +131,8 @@ FILTERS: list[tuple[Any, str]] = [
     ({"label": "circle", "meta.camera": {"exists": False}}, "567"),
     ({"label": {"ne": "circle"}}, "89"),
     ({"label": {"in": ["square", "circle", "none"]}, "meta.camera": {"exists": False}}, "567"),
+    ({"label": {"in": ["square", "circle"]}}, "01234567"),
+    ({"label": {"name": "neg", "score": {"lt": 0}}}, "9"),
     ({"label": {"in": []}}, ""),
     ({"label": "unknown"}, ""),
     ({"label": {"name": "circle", "score": {"ge": 0.9}}}, "012345"),
@@ -215,19 +220,6 @@ NUMBERS = [0, 1, 2, -1, 2.0, 0.1, 1 / 3, 0.30000000000000004, -2.5, 5e-324, 1.79
 STRINGS = ["", "a", "A", "ab", "é", "\uffff", "\U0001f600", "1", "true", "x" * 256, "x" * 257,
            "x" * 256 + "a", "%", "a'b\"\\"]  # fmt: skip
 scalars = st.sampled_from([*NUMBERS, *STRINGS, True, False])
-values = st.one_of(scalars, st.none(), st.just([1]), st.just({}))
-metadata = st.dictionaries(
-    st.sampled_from(["a", "b", "a.b", "n"]),
-    st.one_of(values, st.dictionaries(st.sampled_from(["b", "n", 'q"']), values, max_size=2)),
-    max_size=4,
-)
-predictions = st.lists(
-    st.fixed_dictionaries(
-        {"label": st.sampled_from(["a", "b", "c", 1])},
-        optional={"score": st.sampled_from([0, 0.25, 0.5, 0.75, 1, None, "1"])},
-    ),
-    max_size=3,
-)
 MODELS = [("m1", "1", "OBJECT_DETECTION"), ("m1", "2", "OBJECT_DETECTION"), ("M2", "1", "TENSOR")]
 ACTIONS = ["predict", "embed"]
 HASHES = [None, "blake3:" + "0" * 64]
@@ -242,23 +234,40 @@ def is_allowed(given_metadata: dict[str, Any]) -> bool:
     return True
 
 
-@st.composite
-def record_lists(draw: st.DrawFn) -> list[dict[str, Any]]:
-    offsets = draw(st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=16))
+def random_metadata(pick: random.Random, depth: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in pick.sample(["a", "b", "a.b", "n", 'q"'], pick.randint(0, 4)):
+        if pick.random() < 0.3 and depth < 2:
+            found[key] = random_metadata(pick, depth + 1)
+        else:
+            found[key] = pick.choice([*NUMBERS, *STRINGS, True, False, None, [1]])
+    return found if depth or is_allowed(found) else random_metadata(pick)
+
+
+def random_records(pick: random.Random) -> list[dict[str, Any]]:
     records = []
-    for ms, counter in sorted(offsets):
-        name, version, task = draw(st.sampled_from(MODELS))
+    for ms, counter in sorted({(pick.randint(0, 5), pick.randint(0, 40)) for _ in range(160)}):
+        name, version, task = pick.choice(MODELS)
+        scored = [
+            {"label": pick.choice(["a", "b", "c", 1])}
+            | (
+                {"score": pick.choice([0, 0.25, 0.5, 0.75, 1, None, "1"])}
+                if pick.random() < 0.8
+                else {}
+            )
+            for _ in range(pick.randint(0, 3))
+        ]
         records.append(
             {
                 "seq": BASE_MS + ms << 22 | counter,
                 "request_id": f"r{ms}",
                 "model": ModelReference(name, version, ""),
                 "task": task,
-                "action": draw(st.sampled_from(ACTIONS)),
-                "latency_ms": draw(st.sampled_from(LATENCIES)),
-                "input": InputReference("x", draw(st.sampled_from(HASHES))),
-                "predictions": draw(predictions),
-                "metadata": draw(metadata.filter(is_allowed)),
+                "action": pick.choice(ACTIONS),
+                "latency_ms": pick.choice(LATENCIES),
+                "input": InputReference("x", pick.choice(HASHES)),
+                "predictions": scored,
+                "metadata": random_metadata(pick),
             }
         )
     return records
@@ -426,23 +435,25 @@ def field_holds(key: str, value: Any, record: InferenceRecord) -> bool:
     return all_hold(columns[key], value)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    fields=record_lists(),
-    wheres=st.lists(filters, min_size=1, max_size=6),
-    page=st.tuples(st.sampled_from(["ts", "-ts"]), st.integers(1, 7)),
-)
-def test_every_plan_finds_what_the_predicate_holds_for(
-    template: Path, record, fields: list[dict[str, Any]], wheres: list[Any], page: tuple[str, int]
-) -> None:
-    records = [record(**some) for some in fields]
-    order, limit = page
+@pytest.fixture(scope="module")
+def random_store(
+    template: Path, record
+) -> Iterator[tuple[list[InferenceRecord], list[Inferences]]]:
+    records = [record(**fields) for fields in random_records(random.Random(20))]
     with stored(template, records) as readers:
-        for where in wheres:
-            expected = sorted(
-                (record.seq for record in records if holds(where, record)), reverse=order == "-ts"
-            )
-            for inferences in readers:
-                assert found(inferences, where, order, limit) == expected
-                counted = inferences.query(QueryRequest(where, limit=1, count="exact"))
-                assert counted.count == len(expected)
+        yield records, readers
+
+
+@settings(max_examples=400, deadline=None)
+@given(where=filters, order=st.sampled_from(["ts", "-ts"]), limit=st.integers(10, 60))
+def test_every_plan_finds_what_the_predicate_holds_for(
+    random_store, where: Any, order: str, limit: int
+) -> None:
+    records, readers = random_store
+    expected = sorted(
+        (record.seq for record in records if holds(where, record)), reverse=order == "-ts"
+    )
+    for inferences in readers:
+        assert found(inferences, where, order, limit) == expected
+        counted = inferences.query(QueryRequest(where, limit=1, count="exact"))
+        assert counted.count == len(expected)

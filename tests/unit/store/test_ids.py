@@ -1,0 +1,50 @@
+import threading
+
+import pytest
+
+from store.ids import LARGEST, IdSource, first_at, milliseconds
+from store.records import timestamp_text
+
+
+def test_ids_rise_and_carry_their_worker() -> None:
+    source = IdSource(1023)
+    ids = [source.next() for _ in range(20_000)]  # more than fit the milliseconds they take
+    assert ids == sorted(set(ids))
+    assert {number >> 12 & 1023 for number in ids} == {1023}
+
+
+def test_threads_never_share_an_id() -> None:
+    source = IdSource(0)
+    ids: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: ids.extend([source.next() for _ in range(2000)]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 8000
+
+
+def test_ids_stay_above_the_newest_stored_when_the_clock_stepped_back() -> None:
+    future = first_at(3_000_000_000_000 >> 1) | 5
+    floor = future + (1 << 41)
+    assert IdSource(0, floor).next() > floor
+
+
+@pytest.mark.parametrize("worker", [-1, 1024])
+def test_a_worker_out_of_range_is_refused(worker: int) -> None:
+    with pytest.raises(ValueError, match=f"expected worker to be 0 to 1023, got {worker}"):
+        IdSource(worker)
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [(0, "1970-01-01T00:00:00.000Z"), (1_769_860_800_007, "2026-01-31T12:00:00.007Z")],
+)
+def test_an_id_knows_its_time(moment: int, text: str) -> None:
+    assert milliseconds(first_at(moment) | 4095) == moment
+    assert timestamp_text(moment) == text
+    assert first_at(-1) == 0
+    assert first_at(1 << 60) == LARGEST

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+_PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
+"""Operators that leave the kind of value as it is."""
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -35,6 +38,8 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     producer: str
     metadata: dict[str, str]
     external_data: tuple[ExternalData, ...]
+    producers: dict[str, str] = {}
+    """Operator that gives each graph output, looking through those that only move or cast values."""
 
 
 def read_header(path: Path) -> OnnxHeader:
@@ -86,6 +91,7 @@ def _read(data: memoryview) -> OnnxHeader:
     opsets: dict[str, int] = {}
     metadata: dict[str, str] = {}
     external: list[ExternalData] = []
+    producers: dict[str, str] = {}
     for number, value in _fields(data):
         if number == 1 and isinstance(value, int):
             ir_version = value
@@ -97,6 +103,7 @@ def _read(data: memoryview) -> OnnxHeader:
             version = _text(value)
         elif number == 7:
             external.extend(_external_data(value))
+            producers = _producers(value)
         elif number == 8:
             parts = dict(_fields(value))
             opsets[_text(parts.get(1, b""))] = _int(parts.get(2, 0))
@@ -106,8 +113,31 @@ def _read(data: memoryview) -> OnnxHeader:
     if not ir_version or not opsets:
         raise OnnxFileError("a file without IR version and operator set")
     return OnnxHeader(
-        ir_version, opsets, f"{producer} {version}".strip(), metadata, tuple(external)
+        ir_version, opsets, f"{producer} {version}".strip(), metadata, tuple(external), producers
     )
+
+
+def _producers(graph: memoryview) -> dict[str, str]:
+    """Find the operator behind each graph output."""
+    made_by: dict[str, tuple[str, str]] = {}
+    outputs: list[str] = []
+    for number, value in _fields(graph):
+        if isinstance(value, int):
+            continue
+        if number == 1:
+            parts = [(tag, part) for tag, part in _fields(value) if tag in (1, 2, 4)]
+            operator = next((_text(part) for tag, part in parts if tag == 4), "")
+            source = next((_text(part) for tag, part in parts if tag == 1), "")
+            made_by.update({_text(part): (operator, source) for tag, part in parts if tag == 2})
+        elif number == 12:
+            outputs.append(next((_text(part) for tag, part in _fields(value) if tag == 1), ""))
+    producers = {}
+    for name in outputs:
+        operator, source = made_by.get(name, ("", ""))
+        while operator in _PASSING and source in made_by:
+            operator, source = made_by[source]
+        producers[name] = operator
+    return producers
 
 
 def _external_data(graph: memoryview) -> Iterator[ExternalData]:

@@ -1,26 +1,37 @@
 """What is this model, and why: from files to a `ModelSpec`, each field with its reason.
 
-Each field is decided by the first of: model.toml, sidecar files (`labels.txt`, `classes.txt`), ONNX
-metadata (Ultralytics), shapes. A model that says nothing of its task is served as `TENSOR`.
+A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, what is
+known of the family, shapes, default. The family is found by `engine.rules`. Where two readings are
+possible nothing is guessed: the error names them and the line to write.
 """
 
-import ast
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from engine import rules
+from engine.evidence import (
+    Evidence,
+    channels_axis,
+    gather,
+    labels_from,
+    literal,
+    read_labels,
+)
+from engine.families import FAMILIES, Family
+from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, read_model_toml
 from engine.session import LoadError, Session
-from engine.validation import explain
+from engine.sidecars import input_from_preprocessor, input_from_timm
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 TENSOR = "TENSOR"
-LABEL_FILES = ("labels.txt", "classes.txt", "class_names.txt")
+
+Layer = tuple[str, Mapping[str, Any]]
+"""Reason, and the fields that it gives."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -31,89 +42,17 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
-class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table `[runtime]` of model.toml: how the model is run."""
-
-    max_batch: Annotated[int, Meta(ge=1)] = 8
-    """Images of one request that run together, where the model's batch axis is variable."""
-    intra_op_threads: Annotated[int, Meta(ge=0)] = 1
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    warmup: bool = True
-
-
-class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table `[store]` of model.toml: what is kept."""
-
-    enabled: bool = True
-    inputs: Literal["all", "none"] = "all"
-    """Whether input images are kept as blobs."""
-
-
 class Recognition(msgspec.Struct, frozen=True):
     """Everything decided about one model."""
 
     task: str
+    family: str
+    """Empty where model.toml describes the model itself, and for `TENSOR`."""
     spec: ModelSpec | None
     """None for `TENSOR`."""
     runtime: RuntimeOptions
     store: StoreOptions
     decisions: tuple[Decision, ...]
-
-
-class _InputTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str | None = None
-    size: tuple[int, int] | None = None
-    color: Literal["rgb", "bgr"] | None = None
-    layout: Literal["nchw", "nhwc"] | None = None
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    resize: Literal["letterbox", "letterbox_topleft", "stretch", "shortest_crop", "none"] | None = (
-        None
-    )
-    pad_value: Annotated[int, Meta(ge=0, le=255)] | None = None
-    crop_fraction: Annotated[float, Meta(gt=0, le=1)] | None = None
-    interpolation: Literal["nearest", "linear", "cubic", "area"] | None = None
-    antialias: bool | None = None
-    exif: Literal["apply", "ignore"] | None = None
-
-
-class _OutputTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    decoder: str | None = None
-    activation: Literal["none", "softmax", "sigmoid"] | None = None
-
-
-class _DefaultsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
-    iou_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
-    max_detections: Annotated[int, Meta(ge=1)] | None = None
-    top_k: Annotated[int, Meta(ge=1)] | None = None
-
-
-class _ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    task: str | None = None
-    labels: list[str] | str | None = None
-    input: _InputTable = _InputTable()
-    output: _OutputTable = _OutputTable()
-    defaults: _DefaultsTable = _DefaultsTable()
-    runtime: RuntimeOptions = RuntimeOptions()
-    store: StoreOptions = StoreOptions()
-
-
-class _Deciding:
-    """Collects decisions; the first source that has a value gives it."""
-
-    def __init__(self) -> None:
-        self.decisions: list[Decision] = []
-
-    def first(self, field: str, *candidates: tuple[Any, str]) -> Any:
-        for value, reason in candidates:
-            if value is not None:
-                self.decisions.append(Decision(field, value, reason))
-                return value
-        raise LoadError(
-            f"expected {field} to be given by model.toml, a file beside it or the ONNX metadata, got none"
-        )
 
 
 def recognise(folder: Path, session: Session, score_threshold: float | None = None) -> Recognition:
@@ -125,226 +64,295 @@ def recognise(folder: Path, session: Session, score_threshold: float | None = No
         score_threshold: The server's default, where the model says nothing.
 
     Raises:
-        LoadError: model.toml is wrong, or a field is given nowhere.
+        LoadError: model.toml is wrong, a field is given nowhere, or two readings are possible.
     """
-    table = _read_toml(folder / "model.toml")
-    metadata = session.header.metadata
-    deciding = _Deciding()
-    task = _task(deciding, table, metadata)
+    written = read_model_toml(folder)
+    evidence = gather(folder, session)
+    task = _written_task(written)
+    name, reason = ("", "") if task == TENSOR else _family(written, evidence, task, folder)
+    if task is None:
+        task = FAMILIES[name].task if name else TENSOR
+    decisions = [Decision("task", task, _task_reason(written, name))]
     if task == TENSOR:
-        return Recognition(task, None, table.runtime, table.store, tuple(deciding.decisions))
-    if len(session.inputs) != 1 and table.input.name is None:
-        names = ", ".join(tensor.name for tensor in session.inputs)
-        raise LoadError(
-            f"expected one input for {task}, got {names}: name the image's in model.toml, [input] name"
-        )
-    tensor = _image_input(session, table.input.name)
+        return Recognition(task, "", None, written.runtime, written.store, tuple(decisions))
+    if name:
+        decisions.append(Decision("family", name, reason))
+    family = FAMILIES.get(name, Family(task, ""))
+    image = _image_tensor(evidence, written, task)
     spec = ModelSpec(
         task=task,
-        input=_input(deciding, table.input, tensor, metadata),
-        output=_output(deciding, table.output, task, metadata),
-        labels=_labels(deciding, table, folder, metadata, _class_count(task, session.outputs)),
-        defaults=_defaults(deciding, table.defaults, score_threshold),
+        input=_input(decisions, written, evidence, family, image),
+        output=_output(decisions, written, evidence, family),
+        labels=_labels(decisions, written, evidence, family, folder),
+        defaults=_defaults(decisions, written, family, score_threshold),
     )
-    return Recognition(task, spec, table.runtime, table.store, tuple(deciding.decisions))
+    return Recognition(task, name, spec, written.runtime, written.store, tuple(decisions))
 
 
-def _read_toml(path: Path) -> _ModelTable:
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _ModelTable)
-    except FileNotFoundError:
-        return _ModelTable()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
-    except msgspec.ValidationError as error:
-        raise LoadError(f"model.toml: {explain(error, _ModelTable)}") from error
+def _task_reason(written: ModelToml, family: str) -> str:
+    if written.task is not None:
+        return "model.toml"
+    return f"family {family}" if family else "nothing says what the model is for"
 
 
-def _task(deciding: _Deciding, table: _ModelTable, metadata: Mapping[str, str]) -> str:
-    declared = None
-    if table.task is not None:
-        declared = SHORT_NAMES.get(table.task.lower(), table.task.upper())
-        if declared not in (*TASKS, TENSOR):
-            known = ", ".join(SHORT_NAMES)
-            raise LoadError(f"expected task in model.toml to be one of {known}, got {table.task!r}")
-    exported = {"detect": "OBJECT_DETECTION", "classify": "IMAGE_CLASSIFICATION"}
-    task: str = deciding.first(
-        "task",
-        (declared, "model.toml"),
-        (exported.get(metadata.get("task", "")), "ONNX metadata of Ultralytics, task"),
-        (TENSOR, "nothing says what the model is for; tensors in, tensors out"),
-    )
+def _written_task(written: ModelToml) -> str | None:
+    if written.task is None:
+        return None
+    task = SHORT_NAMES.get(written.task.lower(), written.task.upper())
+    if task not in (*TASKS, TENSOR):
+        known = ", ".join(SHORT_NAMES)
+        raise LoadError(f"expected task in model.toml to be one of {known}, got {written.task!r}")
     return task
 
 
-def _image_input(session: Session, name: str | None) -> TensorInfo:
-    for tensor in session.inputs:
-        if name in (None, tensor.name):
-            if len(tensor.shape) != 4:
+def _family(
+    written: ModelToml, evidence: Evidence, task: str | None, folder: Path
+) -> tuple[str, str]:
+    """Find the family and the reason; empty where model.toml says enough, or nothing says any."""
+    if written.family is not None:
+        if written.family not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise LoadError(
+                f"expected family in model.toml to be one of {known}, got {written.family!r}"
+            )
+        return written.family, "model.toml"
+    described = task is not None and written.output.keys() & {"decoder", "activation"}
+    reading = rules.readings(evidence)
+    if reading is None or described:
+        return "", ""
+    possible = [name for name in reading.families if task in (None, FAMILIES[name].task)]
+    fitting = [name for name in possible if _fits_labels(name, written, evidence, folder)]
+    if len(fitting) == 1 and (len(possible) == 1 or len(reading.families) == 1):
+        return fitting[0], reading.reason
+    if len(fitting) == 1:
+        return fitting[0], f"{reading.reason}, and the number of labels"
+    if not possible:
+        return "", ""
+    raise LoadError(_question(possible, reading, evidence))
+
+
+def _fits_labels(name: str, written: ModelToml, evidence: Evidence, folder: Path) -> bool:
+    """Tell whether the number of labels, where there are any, is the one that the family shows."""
+    labels = _given_labels(written, evidence, folder)
+    count = _class_count(FAMILIES[name], evidence)
+    return labels is None or count is None or len(labels[0]) == count
+
+
+def _question(possible: Sequence[str], reading: rules.Reading, evidence: Evidence) -> str:
+    """Say what the model may be, and the lines of which a person must write one."""
+    lines = []
+    for name in possible:
+        count = _class_count(FAMILIES[name], evidence)
+        classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
+        lines.append(f'  family = "{name}"  # {FAMILIES[name].about}{classes}')
+    lines.append('  task = "tensor"  # tensors in and out, as they are')
+    return (
+        f"the files do not tell what this model is ({reading.reason}). "
+        "Write one of these lines in model.toml:\n" + "\n".join(lines)
+    )
+
+
+def _image_tensor(evidence: Evidence, written: ModelToml, task: str) -> TensorInfo:
+    wanted = written.input.get("name")
+    names = ", ".join(tensor.name for tensor in evidence.inputs)
+    if wanted is None:
+        found = evidence.image_input()
+        if found is None:
+            raise LoadError(
+                f"expected one input with 4 dimensions and 1, 3 or 4 channels for {task}, got {names}: "
+                "name the image's in model.toml, [input] name"
+            )
+        return found
+    for tensor in evidence.inputs:
+        if tensor.name == wanted:
+            if channels_axis(tensor) is None:
                 raise LoadError(
-                    f"expected input {tensor.name!r} to have 4 dimensions, got {list(tensor.shape)}"
-                )
-            if tensor.datatype not in ("FP32", "FP16", "UINT8"):
-                raise LoadError(
-                    f"expected input {tensor.name!r} to be FP32, FP16 or UINT8, got {tensor.datatype}"
+                    f"expected input {wanted!r} to be FP32, FP16 or UINT8 with 1, 3 or 4 channels, "
+                    f"got {tensor.datatype} {list(tensor.shape)}"
                 )
             return tensor
-    names = ", ".join(tensor.name for tensor in session.inputs)
-    raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {name!r}")
+    raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
+
+
+def _layered(
+    decisions: list[Decision], table: str, struct: type[msgspec.Struct], layers: Sequence[Layer]
+) -> dict[str, Any]:
+    """Take each field of a struct from the first layer that has it."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        for reason, layer in layers:
+            if field.name in layer or field.encode_name in layer:
+                values[field.name] = layer.get(field.name, layer.get(field.encode_name))
+                decisions.append(
+                    Decision(f"{table}.{field.encode_name}", values[field.name], reason)
+                )
+                break
+    return values
 
 
 def _input(
-    deciding: _Deciding, table: _InputTable, tensor: TensorInfo, metadata: Mapping[str, str]
+    decisions: list[Decision],
+    written: ModelToml,
+    evidence: Evidence,
+    family: Family,
+    image: TensorInfo,
 ) -> InputSpec:
-    ultralytics = "ONNX metadata of Ultralytics"
-    exported = metadata.get("task")
-    _, *sizes = tensor.shape
-    by_shape = "nhwc" if sizes[2] in (1, 3) and sizes[0] not in (1, 3) else "nchw"
-    layout = deciding.first("input.layout", (table.layout, "model.toml"), (by_shape, "input shape"))
-    channels, height, width = sizes if layout == "nchw" else (sizes[2], sizes[0], sizes[1])
-    if channels not in (1, 3):
-        raise LoadError(f"expected input {tensor.name!r} to have 1 or 3 channels, got {channels}")
-    size_wh = deciding.first(
-        "input.size",
-        ((width, height) if width > 0 and height > 0 else None, "input shape"),
-        (table.size, "model.toml"),
-        (_exported_size(metadata), f"{ultralytics}, imgsz"),
-    )
-    if table.size is not None and tuple(table.size) != tuple(size_wh):
+    graph, fixed = _graph_input(image, written)
+    if "size" in written.input and fixed and tuple(written.input["size"]) != fixed["size_wh"]:
         raise LoadError(
-            f"expected [input] size in model.toml to be {list(size_wh)} (width, height) as in the file, "
-            f"got {list(table.size)}"
+            f"expected [input] size in model.toml to be {list(fixed['size_wh'])} (width, height) as in "
+            f"the file, got {list(written.input['size'])}"
         )
-    resize = {"detect": "letterbox", "classify": "shortest_crop"}.get(exported or "")
-    dtype = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}[tensor.datatype]
-    fallback = InputSpec(name=tensor.name, size_wh=(1, 1))
-    fields: dict[str, Any] = {
-        "resize": deciding.first(
-            "input.resize", (table.resize, "model.toml"), (resize, f"{ultralytics}, task")
-        ),
-        "dtype": deciding.first("input.dtype", (dtype, "input type")),
-    }
-    exported_values: dict[str, Any] = {}
-    if exported == "classify":
-        exported_values = {"crop_fraction": 1.0, "antialias": True}
-    for name in (
-        "color",
-        "scale",
-        "mean",
-        "std",
-        "pad_value",
-        "crop_fraction",
-        "interpolation",
-        "antialias",
-        "exif",
-    ):
-        fields[name] = deciding.first(
-            f"input.{name}",
-            (getattr(table, name), "model.toml"),
-            (exported_values.get(name), f"{ultralytics}, task"),
-            (getattr(fallback, name), "default"),
-        )
-    for name in ("mean", "std"):
-        if len(fields[name]) < channels:
-            raise LoadError(f"expected {channels} values in input.{name}, got {len(fields[name])}")
-    return InputSpec(
-        name=tensor.name,
-        size_wh=tuple(size_wh),
-        channels=3 if channels == 3 else 1,
-        layout=layout,
-        **fields,
+    values = _layered(
+        decisions,
+        "input",
+        InputSpec,
+        [
+            ("shape of the input", fixed),
+            ("model.toml", written.input),
+            ("preprocessor_config.json", input_from_preprocessor(evidence.preprocessor)),
+            ("config.json of timm", input_from_timm(evidence.config)),
+            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, fixed)),
+            (f"family: {family.about}", family.input),
+            ("input of the graph", graph),
+        ],
     )
+    for name in ("resize", "size_wh"):
+        if name not in values:
+            shown = name.removesuffix("_wh")
+            raise LoadError(f"expected [input] {shown} in model.toml, as nothing else gives it")
+    values["size_wh"] = tuple(values["size_wh"])
+    for name in ("mean", "std"):
+        if name in values:
+            values[name] = tuple(values[name])
+            if len(values[name]) < graph["channels"]:
+                raise LoadError(
+                    f"expected {graph['channels']} values in input.{name}, got {len(values[name])}"
+                )
+    return InputSpec(**values)
 
 
-def _exported_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    size = _literal(metadata.get("imgsz", ""))
-    if isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size):
-        return size[1], size[0]
-    return None
+def _graph_input(
+    image: TensorInfo, written: ModelToml
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
+    """Read the fields that the graph's input shows, and its size where it is fixed."""
+    axis = -3 if written.input.get("layout") == "nchw" else channels_axis(image)
+    axis = -1 if written.input.get("layout") == "nhwc" else axis
+    height, width = image.shape[-2:] if axis == -3 else image.shape[-3:-1]
+    channels = image.shape[axis or -3]
+    fields = {
+        "name": image.name,
+        "layout": "nchw" if axis == -3 else "nhwc",
+        "dtype": {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}[image.datatype],
+        "channels": channels if channels in (1, 3, 4) else 3,
+    }
+    fixed = {"size_wh": (width, height)} if width > 0 and height > 0 else {}
+    return fields, fixed
+
+
+def _ultralytics_input(evidence: Evidence, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the input that Ultralytics' metadata gives for an export of open size.
+
+    Its own program then pads to the smallest rectangle, and aims at 640 whatever the export says.
+    """
+    if fixed or "task" not in evidence.metadata or "stride" not in evidence.metadata:
+        return {}
+    if evidence.metadata["task"] == "classify":
+        size = literal(evidence.metadata.get("imgsz", ""))
+        return {"size_wh": (size[1], size[0])} if isinstance(size, list) and len(size) == 2 else {}
+    stride = int(evidence.metadata["stride"]) if evidence.metadata["stride"].isdecimal() else 32
+    return {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
 
 
 def _output(
-    deciding: _Deciding, table: _OutputTable, task: str, metadata: Mapping[str, str]
+    decisions: list[Decision], written: ModelToml, evidence: Evidence, family: Family
 ) -> OutputSpec:
-    ultralytics = "ONNX metadata of Ultralytics, task"
-    if task == "OBJECT_DETECTION":
-        exported = "ultralytics" if metadata.get("task") == "detect" else None
-        decoder = deciding.first(
-            "output.decoder", (table.decoder, "model.toml"), (exported, ultralytics)
-        )
-        return OutputSpec(decoder=decoder)
-    already = "none" if metadata.get("task") == "classify" else None
-    activation = deciding.first(
-        "output.activation",
-        (table.activation, "model.toml"),
-        (already, f"{ultralytics}: softmax is in the graph"),
+    activation: dict[str, Any] = {}
+    reason = "graph"
+    if family.task == "IMAGE_CLASSIFICATION" or written.task is not None:
+        first = evidence.outputs[0].name
+        producer = evidence.producers.get(first, "")
+        if producer in ("Softmax", "Sigmoid"):
+            activation, reason = {"activation": "none"}, f"operator behind {first!r}: {producer}"
+        elif evidence.config.get("problem_type") == "multi_label_classification":
+            activation, reason = {"activation": "sigmoid"}, "config.json, problem_type"
+        elif family.about:
+            activation, reason = {"activation": "softmax"}, f"no softmax in the graph ({producer})"
+    values = _layered(
+        decisions,
+        "output",
+        OutputSpec,
+        [
+            ("model.toml", written.output),
+            (f"family: {family.about}", family.output),
+            (reason, activation if family.task == "IMAGE_CLASSIFICATION" else {}),
+        ],
     )
-    return OutputSpec(activation=activation)
+    needed = "activation" if family.task == "IMAGE_CLASSIFICATION" else "decoder"
+    if needed not in values:
+        raise LoadError(f"expected [output] {needed} in model.toml, as nothing else gives it")
+    return msgspec.convert(values, OutputSpec)
 
 
-def _class_count(task: str, outputs: Sequence[TensorInfo]) -> int | None:
-    """Read the number of classes off the output's shape, where it shows."""
-    shape = outputs[0].shape
-    if task == "IMAGE_CLASSIFICATION":
-        return shape[1] if len(shape) >= 2 and shape[1] > 0 else None
-    return shape[1] - 4 if len(shape) == 3 and shape[1] > 4 else None
+def _class_count(family: Family, evidence: Evidence) -> int | None:
+    """Read the number of classes off an output's shape, where the family shows it."""
+    if family.classes is None:
+        return None
+    output, axis, others = family.classes
+    if output >= len(evidence.outputs) or axis >= len(evidence.outputs[output].shape):
+        return None
+    size = evidence.outputs[output].shape[axis]
+    return size - others if size > others else None
+
+
+def _given_labels(
+    written: ModelToml, evidence: Evidence, folder: Path
+) -> tuple[tuple[str, ...], str] | None:
+    """Find the class labels and where they stand."""
+    if isinstance(written.labels, str):
+        return read_labels(folder / written.labels), f"model.toml, file {written.labels}"
+    sources: list[tuple[Any, str]] = [
+        (labels_from(written.labels), "model.toml"),
+        (evidence.labels, f"file {evidence.labels_file}"),
+        (labels_from(evidence.config.get("id2label")), "config.json, id2label"),
+        (labels_from(evidence.config.get("label_names")), "config.json, label_names"),
+        (labels_from(evidence.config.get("class_labels")), "config.json, class_labels"),
+        (labels_from(evidence.metadata.get("names", "")), "ONNX metadata, names"),
+    ]
+    return next(((labels, reason) for labels, reason in sources if labels), None)
 
 
 def _labels(
-    deciding: _Deciding,
-    table: _ModelTable,
+    decisions: list[Decision],
+    written: ModelToml,
+    evidence: Evidence,
+    family: Family,
     folder: Path,
-    metadata: Mapping[str, str],
-    count: int | None,
 ) -> tuple[str, ...]:
-    written = table.labels
-    reason = "model.toml"
-    if isinstance(written, str):
-        written, reason = _lines(folder / written), f"model.toml, {written}"
-    sidecar = next((name for name in LABEL_FILES if (folder / name).is_file()), None)
-    names = _literal(metadata.get("names", ""))
-    if isinstance(names, dict):
-        names = [str(names[index]) for index in sorted(names)]
-    labels = deciding.first(
-        "labels",
-        (written, reason),
-        (_lines(folder / sidecar) if sidecar else None, f"file {sidecar}"),
-        (names, "ONNX metadata of Ultralytics, names"),
-        ([f"class_{index}" for index in range(count)] if count else None, "no names given"),
-    )
+    count = _class_count(family, evidence)
+    if family.task == "IMAGE_CLASSIFICATION" and count is None:
+        count = evidence.outputs[0].shape[-1] if evidence.outputs[0].shape[-1] > 0 else None
+    given = _given_labels(written, evidence, folder)
+    if given is None:
+        if count is None:
+            raise LoadError("expected labels in model.toml or a file labels.txt, got none")
+        given = tuple(f"class_{index}" for index in range(count)), "no names given"
+    labels, reason = given
     if count is not None and len(labels) != count:
-        source = deciding.decisions[-1].reason
         raise LoadError(
-            f"expected {count} labels, as the model has classes, got {len(labels)} ({source})"
+            f"expected {count} labels, as the model has classes, got {len(labels)} ({reason})"
         )
-    return tuple(labels)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoadError(f"expected labels in {path.name}, got: {error}") from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    decisions.append(Decision("labels", f"{len(labels)}", reason))
+    return labels
 
 
 def _defaults(
-    deciding: _Deciding, table: _DefaultsTable, score_threshold: float | None
+    decisions: list[Decision], written: ModelToml, family: Family, score_threshold: float | None
 ) -> Defaults:
-    values: dict[str, Any] = {}
-    for name in Defaults.__struct_fields__:
-        values[name] = deciding.first(
-            f"defaults.{name}",
-            (getattr(table, name), "model.toml"),
-            (score_threshold if name == "score_threshold" else None, "setting of the server"),
-            (getattr(Defaults(), name), "default"),
-        )
-    return Defaults(**values)
-
-
-def _literal(text: str) -> Any:
-    """Read a Python literal, as Ultralytics writes its metadata; None where it is none."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    server = {} if score_threshold is None else {"score_threshold": score_threshold}
+    layers: list[Layer] = [
+        ("model.toml", written.defaults),
+        ("setting of the server", server),
+        (f"family: {family.about}", family.defaults),
+    ]
+    return Defaults(**_layered(decisions, "defaults", Defaults, layers))

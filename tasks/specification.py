@@ -24,7 +24,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Name of the graph input."""
-    size_wh: tuple[int, int]
+    size_wh: tuple[int, int] = msgspec.field(name="size")
     """Width and height of the network's input, pixels; where they vary, what the resize aims at.
 
     For `shortest_longest` the shortest and the longest side that the resized image may have.
@@ -34,7 +34,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     size_input: str = ""
     """Name of a further graph input, int64 [batch, 2], that takes width and height of the network's
     input; the boxes then come in its pixels."""
-    channels: Literal[1, 3] = 3
+    channels: Literal[1, 3, 4] = 3
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "float16", "uint8"] = "float32"
     color: Literal["rgb", "bgr"] = "rgb"

@@ -1,0 +1,162 @@
+"""Families of models: what every export of a family has in common, as layers of a specification.
+
+One row a family. `engine.recognition` finds the row by what the files say, or by `family` in model.toml.
+Facts on each: the library that exports it, as its own inference code does it.
+"""
+
+from typing import Any
+
+import msgspec
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+_LETTERBOX = {"resize": "letterbox", "pad_value": 114}
+_STRETCH = {"resize": "stretch"}
+_PILLOW_STRETCH = {"resize": "stretch", "antialias": True}
+_AS_IT_IS = {"resize": "none"}
+_RAW = {"scale": 1.0}
+
+
+class Family(msgspec.Struct, frozen=True):
+    """What is known of a model once its family is."""
+
+    task: str
+    about: str
+    """What a person calls it."""
+    input: dict[str, Any] = {}
+    """Fields of `InputSpec`."""
+    output: dict[str, Any] = {}
+    """Fields of `OutputSpec`."""
+    defaults: dict[str, Any] = {}
+    """Fields of `Defaults`."""
+    classes: tuple[int, int, int] | None = None
+    """Where the number of classes shows: output, axis, and how many of that axis are no classes."""
+
+
+def _detector(
+    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
+) -> Family:
+    return Family("OBJECT_DETECTION", about, image, {"decoder": decoder}, {}, classes)
+
+
+def _oriented(
+    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
+) -> Family:
+    return Family("ORIENTED_OBJECT_DETECTION", about, image, {"decoder": decoder}, {}, classes)
+
+
+def _segmenter(
+    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
+) -> Family:
+    return Family("IMAGE_SEGMENTATION", about, image, {"decoder": decoder}, {}, classes)
+
+
+def _classifier(about: str, image: dict[str, Any], activation: str | None = None) -> Family:
+    output = {} if activation is None else {"activation": activation}
+    return Family("IMAGE_CLASSIFICATION", about, image, output, {}, (0, 1, 0))
+
+
+def _one_at_a_time(family: Family) -> Family:
+    """Mark a family whose outputs have no batch axis."""
+    return msgspec.structs.replace(family, output={**family.output, "batch_axis": False})
+
+
+def _one_based(family: Family) -> Family:
+    """Mark a family whose class 0 is the background."""
+    return msgspec.structs.replace(family, output={**family.output, "label_offset": -1})
+
+
+FAMILIES: dict[str, Family] = {
+    # Ultralytics and other YOLOs
+    "ultralytics": _detector("Ultralytics detector", "ultralytics", _LETTERBOX, (0, 1, 4)),
+    "ultralytics-end2end": _detector(
+        "Ultralytics detector with NMS in the graph", "ultralytics-end2end", _LETTERBOX
+    ),
+    "ultralytics-rtdetr": _detector("Ultralytics RT-DETR", "ultralytics-rtdetr", _STRETCH),
+    "ultralytics-obb": _oriented("Ultralytics OBB", "ultralytics-obb", _LETTERBOX, (0, 1, 5)),
+    "ultralytics-obb-end2end": _oriented(
+        "Ultralytics OBB with NMS in the graph", "ultralytics-obb-end2end", _LETTERBOX
+    ),
+    "ultralytics-seg": _segmenter(
+        "Ultralytics instance segmentation", "ultralytics-seg", _LETTERBOX, (0, 1, 36)
+    ),
+    "ultralytics-seg-end2end": _segmenter(
+        "Ultralytics instance segmentation, end to end", "ultralytics-seg-end2end", _LETTERBOX
+    ),
+    "ultralytics-semantic": _segmenter("Ultralytics semantic map", "class-map", _LETTERBOX),
+    "ultralytics-cls": _classifier(
+        "Ultralytics classifier",
+        {"resize": "shortest_crop", "crop_fraction": 1.0, "antialias": True},
+        "none",
+    ),
+    "yolov5": _detector("YOLOv5, YOLOv7 with objectness", "objectness", _LETTERBOX, (0, 2, 5)),
+    "yolov7-end2end": _one_at_a_time(
+        _detector("YOLOv7 with NMS in the graph", "yolov7-end2end", _LETTERBOX)
+    ),
+    "yolox": _detector(
+        "YOLOX as exported by default",
+        "yolox",
+        {"resize": "letterbox_topleft", "color": "bgr", **_RAW},
+        (0, 2, 5),
+    ),
+    "yolox-decoded": _detector(
+        "YOLOX exported with --decode_in_inference",
+        "yolox-decoded",
+        {"resize": "letterbox_topleft", "color": "bgr", **_RAW},
+        (0, 2, 5),
+    ),
+    "efficient-nms": _detector("EfficientNMS outputs (TensorRT)", "efficient-nms", _LETTERBOX),
+    "damo-yolo": _detector("DAMO-YOLO", "damo-yolo", {**_STRETCH, **_RAW}, (0, 2, 0)),
+    # transformers that answer each object once
+    "rtdetr": _detector("RT-DETR, D-FINE, DEIM", "rtdetr", _PILLOW_STRETCH),
+    "rf-detr": _detector("RF-DETR", "rf-detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
+    "detr": _detector(
+        "DETR, YOLOS or Table-Transformer of Hugging Face", "detr", {"antialias": True}, (0, 2, 1)
+    ),
+    "detr-sigmoid": _detector(
+        "RT-DETR, D-FINE, Deformable or Conditional DETR of Hugging Face",
+        "detr-sigmoid",
+        {"antialias": True},
+        (0, 2, 0),
+    ),
+    # detectors that resize in their graph
+    "torchvision": _one_at_a_time(
+        _one_based(_detector("torchvision detector", "torchvision", _AS_IT_IS))
+    ),
+    "tf-od": _one_based(
+        _detector("TensorFlow Object Detection API", "tf-od", {**_AS_IT_IS, **_RAW})
+    ),
+    "ssd": _one_at_a_time(_detector("SSD [1, 1, N, 7]", "ssd", _STRETCH)),
+    "mmdeploy": _detector("mmdeploy detector", "mmdeploy", {}),
+    "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy-rotated", {}),
+    # segmentation
+    "segformer": _segmenter(
+        "semantic segmentation of Hugging Face", "semantic", {"antialias": True}, (0, 1, 0)
+    ),
+    "torchvision-semantic": _segmenter(
+        "DeepLab, FCN and the like with ImageNet's mean and std",
+        "semantic",
+        {**_STRETCH, **IMAGENET},
+        (0, 1, 0),
+    ),
+    "unet": _segmenter("U-Net and the like on values from 0 to 1", "semantic", _STRETCH, (0, 1, 0)),
+    "class-map": _segmenter("map of class indices", "class-map", {**_STRETCH, **IMAGENET}),
+    "birefnet": _segmenter("BiRefNet", "binary", {**_STRETCH, **IMAGENET}),
+    "u2net": _segmenter("U²-Net, IS-Net", "binary-first", {**_STRETCH, **IMAGENET}),
+    "mask-rcnn": _one_at_a_time(
+        _one_based(_segmenter("torchvision Mask R-CNN", "mask-rcnn", _AS_IT_IS))
+    ),
+    "rf-detr-seg": _segmenter("RF-DETR segmentation", "rf-detr-seg", {**_STRETCH, **IMAGENET}),
+    "maskformer": _segmenter(
+        "MaskFormer, Mask2Former or OneFormer", "maskformer", {"antialias": True}, (0, 2, 1)
+    ),
+    # classification
+    "hf-classifier": _classifier("image classifier of Hugging Face", {"antialias": True}),
+    "timm": _classifier("timm classifier", {"antialias": True}),
+    "torchvision-classifier": _classifier(
+        "torchvision classifier",
+        {"resize": "shortest_crop", "crop_fraction": 0.875, "antialias": True, **IMAGENET},
+    ),
+    "plain-classifier": _classifier(
+        "classifier on values from 0 to 1, image stretched", _PILLOW_STRETCH
+    ),
+}

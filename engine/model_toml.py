@@ -1,0 +1,89 @@
+"""model.toml: what a user writes beside a model, checked key by key.
+
+`[input]`, `[output]` and `[defaults]` take the fields of the specification's structs; what is written
+stays a plain mapping, a layer above what the files say.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.session import LoadError
+from engine.validation import explain
+from tasks.specification import Defaults, InputSpec, OutputSpec
+
+
+class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The table `[runtime]`: how the model is run."""
+
+    max_batch: Annotated[int, Meta(ge=1)] = 8
+    """Images of one request that run together, where the model's batch axis is variable."""
+    intra_op_threads: Annotated[int, Meta(ge=0)] = 1
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    warmup: bool = True
+
+
+class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The table `[store]`: what is kept."""
+
+    enabled: bool = True
+    inputs: Literal["all", "none"] = "all"
+    """Whether input images are kept as blobs."""
+
+
+class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole model.toml; an absent file is an empty one."""
+
+    task: str | None = None
+    family: str | None = None
+    """A name in `engine.families.FAMILIES`."""
+    labels: list[str] | dict[str, Any] | str | None = None
+    """Names by index, `{name = index}`, `{index = name}`, or the name of a file."""
+    input: dict[str, Any] = {}
+    output: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    text: dict[str, Any] = {}
+    runtime: RuntimeOptions = RuntimeOptions()
+    store: StoreOptions = StoreOptions()
+
+
+SPECIFIED = {"input": InputSpec, "output": OutputSpec, "defaults": Defaults}
+"""Tables whose keys are the fields of a struct of the specification."""
+
+
+def read_model_toml(folder: Path) -> ModelToml:
+    """Read the model.toml of a model's folder.
+
+    Raises:
+        LoadError: It is no TOML, or a key or value is not one of the schema's.
+    """
+    path = folder / "model.toml"
+    try:
+        written = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ModelToml)
+    except FileNotFoundError:
+        return ModelToml()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
+    except msgspec.ValidationError as error:
+        raise LoadError(f"model.toml: {explain(error, ModelToml)}") from error
+    for name, struct in SPECIFIED.items():
+        table = getattr(written, name)
+        for key, value in table.items():
+            _check(name, struct, key, value)
+    return written
+
+
+def _check(table: str, struct: type[msgspec.Struct], key: str, value: Any) -> None:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    if key not in fields:
+        raise LoadError(
+            f"model.toml: expected a key of [{table}] among {', '.join(fields)}, got {key!r}"
+        )
+    single = msgspec.defstruct(table, [(fields[key].name, fields[key].type)])
+    try:
+        msgspec.convert({fields[key].name: value}, single)
+    except msgspec.ValidationError as error:
+        raise LoadError(f"model.toml: [{table}] {explain(error, single)}") from error

@@ -1,0 +1,188 @@
+"""Which family a model is of: one rule a kind of evidence, the surest first.
+
+A rule gives every family that fits what it sees, with its reason; the first rule that sees anything
+decides. More than one family means that the files do not tell, and a person must.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from engine.evidence import Evidence, literal
+from proto.messages import TensorInfo
+
+FLOATS = ("FP32", "FP16", "FP64")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a rule says."""
+
+    families: tuple[str, ...]
+    reason: str
+
+
+def readings(evidence: Evidence) -> Reading | None:
+    """Give the families of the first rule that sees anything."""
+    for rule in RULES:
+        reading = rule(evidence)
+        if reading is not None:
+            return reading
+    return None
+
+
+def _by_ultralytics(evidence: Evidence) -> Reading | None:
+    """Metadata of Ultralytics: the task, and the shape for what is in the graph."""
+    metadata, first = evidence.metadata, evidence.outputs[0]
+    if "names" in metadata and "stride" in metadata and "task" not in metadata:
+        return Reading(("yolov5",), "ONNX metadata of YOLOv5: stride and names")
+    task = metadata.get("task")
+    if task is None or "names" not in metadata:
+        return None
+    width = first.shape[-1] if len(first.shape) == 3 else -1
+    family = {
+        "detect": "ultralytics-end2end" if width == 6 else "ultralytics",
+        "segment": "ultralytics-seg-end2end" if width == 38 else "ultralytics-seg",
+        "obb": "ultralytics-obb-end2end" if width == 7 else "ultralytics-obb",
+        "classify": "ultralytics-cls",
+        "semantic": "ultralytics-semantic",
+    }.get(task)
+    if metadata.get("head") == "RTDETRDecoder":
+        family = "ultralytics-rtdetr"
+    if family is None:
+        return None
+    names = literal(metadata["names"])
+    classes = len(names) if isinstance(names, dict | list) else -1
+    if family == "ultralytics-end2end" and first.shape[1] == 4 + classes and first.shape[1] > 300:
+        family = "ultralytics"
+    return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
+
+
+_ARCHITECTURES = {
+    "ForImageClassification": "hf-classifier",
+    "ForSemanticSegmentation": "segformer",
+    "ForInstanceSegmentation": "maskformer",
+    "ForUniversalSegmentation": "maskformer",
+}
+_SOFTMAX_DETECTORS = {"detr", "yolos", "table-transformer"}
+_SIGMOID_DETECTORS = {
+    "conditional_detr",
+    "deformable_detr",
+    "deta",
+    "rt_detr",
+    "rt_detr_v2",
+    "d_fine",
+}
+
+
+def _by_config(evidence: Evidence) -> Reading | None:
+    """config.json of Hugging Face or timm."""
+    config = evidence.config
+    if "pretrained_cfg" in config:
+        return Reading(("timm",), "config.json of timm")
+    kind = str(config.get("model_type", ""))
+    if kind in _SOFTMAX_DETECTORS | _SIGMOID_DETECTORS:
+        family = "detr" if kind in _SOFTMAX_DETECTORS else "detr-sigmoid"
+        return Reading((family,), f"config.json, model_type {kind}")
+    for architecture in config.get("architectures") or ():
+        for ending, family in _ARCHITECTURES.items():
+            if str(architecture).endswith(ending):
+                return Reading((family,), f"config.json, architecture {architecture}")
+    return None
+
+
+def _by_names(evidence: Evidence) -> Reading | None:
+    """Names of inputs and outputs that one family alone gives."""
+    names = evidence.output_names
+    found: tuple[str, ...] = ()
+    if {"pred_boxes", "logits"} <= names:
+        found = ("detr", "detr-sigmoid")
+    elif {"class_queries_logits", "masks_queries_logits"} <= names:
+        found = ("maskformer",)
+    elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
+        found = ("tf-od",)
+    elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:
+        found = ("efficient-nms",)
+    elif {"labels", "boxes", "scores"} <= names:
+        if any(tensor.name == "orig_target_sizes" for tensor in evidence.inputs):
+            found = ("rtdetr",)
+        else:
+            found = ("mask-rcnn",) if "masks" in names else ("torchvision",)
+    elif {"dets", "labels"} <= names:
+        found = _dets_and_labels(evidence)
+    if not found:
+        return None
+    return Reading(found, f"names of the outputs: {', '.join(sorted(names))}")
+
+
+def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
+    dets, labels = evidence.output("dets"), evidence.output("labels")
+    if labels.datatype in FLOATS and len(labels.shape) == 3:
+        return ("rf-detr-seg",) if "masks" in evidence.output_names else ("rf-detr",)
+    return ("mmdeploy-rotated",) if dets.shape[-1] == 6 else ("mmdeploy",)
+
+
+def _by_shapes(evidence: Evidence) -> Reading | None:
+    """Shapes of an image model's outputs: all families that could have them."""
+    image = evidence.image_input()
+    if image is None:
+        return None
+    first = evidence.outputs[0]
+    shape, rank = first.shape, len(first.shape)
+    found: tuple[str, ...] = ()
+    if rank == 2 and first.datatype in FLOATS and len(evidence.outputs) == 1:
+        found = ("yolov7-end2end",) if shape[1] == 7 and shape[0] == -1 else ()
+        found += ("torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls")
+    elif rank == 3 and first.datatype not in FLOATS:
+        found = ("class-map", "ultralytics-semantic")
+    elif rank == 3 and first.datatype in FLOATS:
+        found = _candidates_of_rank_3(evidence, image, first)
+    elif rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
+        found = ("ssd",)
+    elif rank == 4 and shape[1] == 1:
+        found = ("birefnet", "u2net")
+    elif rank == 4 and first.datatype in FLOATS:
+        found = ("torchvision-semantic", "unet", "segformer")
+    if not found:
+        return None
+    return Reading(found, f"shape of output {first.name!r}: {list(shape)}")
+
+
+def _candidates_of_rank_3(
+    evidence: Evidence, image: TensorInfo, first: TensorInfo
+) -> tuple[str, ...]:
+    _, rows, columns = first.shape
+    anchors = _anchors(image)
+    has_masks = len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4
+    found: tuple[str, ...] = ()
+    if 0 < rows <= 1000 and columns in (6, 7, 38):
+        found = {
+            6: ("ultralytics-end2end", "ultralytics-rtdetr"),
+            7: ("ultralytics-obb-end2end",),
+            38: ("ultralytics-seg-end2end",) if has_masks else (),
+        }[columns]
+    elif columns == anchors and 4 < rows < columns:
+        if has_masks:
+            found = ("ultralytics-seg",) if rows > 36 else ()
+        else:
+            found = ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
+    elif rows == anchors and 5 < columns < rows:
+        found = ("yolox", "yolox-decoded", "yolov5")
+    elif anchors and rows == 3 * anchors and 5 < columns < rows:
+        found = ("yolov5",)
+    return found
+
+
+def _anchors(image: TensorInfo) -> int:
+    """Count the cells of strides 8, 16 and 32; 0 where the size is open."""
+    sides = image.shape[-2:] if image.shape[-3] in (1, 3, 4) else image.shape[-3:-1]
+    if min(sides) <= 0:
+        return 0
+    return sum((sides[0] // stride) * (sides[1] // stride) for stride in (8, 16, 32))
+
+
+RULES: tuple[Callable[[Evidence], Reading | None], ...] = (
+    _by_ultralytics,
+    _by_config,
+    _by_names,
+    _by_shapes,
+)

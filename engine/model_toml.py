@@ -50,7 +50,11 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: StoreOptions = StoreOptions()
 
 
-SPECIFIED = {"input": InputSpec, "output": OutputSpec, "defaults": Defaults}
+SPECIFIED: dict[str, type[msgspec.Struct]] = {
+    "input": InputSpec,
+    "output": OutputSpec,
+    "defaults": Defaults,
+}
 """Tables whose keys are the fields of a struct of the specification."""
 
 

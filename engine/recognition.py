@@ -116,17 +116,17 @@ def _family(
                 f"expected family in model.toml to be one of {known}, got {written.family!r}"
             )
         return written.family, "model.toml"
-    described = task is not None and written.output.keys() & {"decoder", "activation"}
     reading = rules.readings(evidence)
-    if reading is None or described:
+    if reading is None:
         return "", ""
     possible = [name for name in reading.families if task in (None, FAMILIES[name].task)]
     fitting = [name for name in possible if _fits_labels(name, written, evidence, folder)]
-    if len(fitting) == 1 and (len(possible) == 1 or len(reading.families) == 1):
-        return fitting[0], reading.reason
+    if len(possible) == 1:
+        return possible[0], reading.reason
     if len(fitting) == 1:
         return fitting[0], f"{reading.reason}, and the number of labels"
-    if not possible:
+    described = task is not None and ("resize" in written.input or "decoder" in written.output)
+    if described or not possible:
         return "", ""
     raise LoadError(_question(possible, reading, evidence))
 
@@ -267,31 +267,27 @@ def _ultralytics_input(evidence: Evidence, fixed: Mapping[str, Any]) -> dict[str
 def _output(
     decisions: list[Decision], written: ModelToml, evidence: Evidence, family: Family
 ) -> OutputSpec:
-    activation: dict[str, Any] = {}
-    reason = "graph"
-    if family.task == "IMAGE_CLASSIFICATION" or written.task is not None:
-        first = evidence.outputs[0].name
-        producer = evidence.producers.get(first, "")
-        if producer in ("Softmax", "Sigmoid"):
-            activation, reason = {"activation": "none"}, f"operator behind {first!r}: {producer}"
-        elif evidence.config.get("problem_type") == "multi_label_classification":
-            activation, reason = {"activation": "sigmoid"}, "config.json, problem_type"
-        elif family.about:
-            activation, reason = {"activation": "softmax"}, f"no softmax in the graph ({producer})"
-    values = _layered(
-        decisions,
-        "output",
-        OutputSpec,
-        [
-            ("model.toml", written.output),
-            (f"family: {family.about}", family.output),
-            (reason, activation if family.task == "IMAGE_CLASSIFICATION" else {}),
-        ],
-    )
-    needed = "activation" if family.task == "IMAGE_CLASSIFICATION" else "decoder"
-    if needed not in values:
-        raise LoadError(f"expected [output] {needed} in model.toml, as nothing else gives it")
+    layers: list[Layer] = [
+        ("model.toml", written.output),
+        (f"family: {family.about}", family.output),
+    ]
+    if family.task == "IMAGE_CLASSIFICATION":
+        layers.append(_activation(evidence))
+    values = _layered(decisions, "output", OutputSpec, layers)
+    if family.task != "IMAGE_CLASSIFICATION" and "decoder" not in values:
+        raise LoadError("expected [output] decoder in model.toml, as nothing else gives it")
     return msgspec.convert(values, OutputSpec)
+
+
+def _activation(evidence: Evidence) -> Layer:
+    """Decide what is still to be applied to a classifier's output; never twice what the graph did."""
+    first = evidence.outputs[0].name
+    producer = evidence.producers.get(first, "")
+    if producer in ("Softmax", "Sigmoid"):
+        return f"operator behind {first!r} is {producer}", {"activation": "none"}
+    if evidence.config.get("problem_type") == "multi_label_classification":
+        return "config.json, problem_type", {"activation": "sigmoid"}
+    return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
 
 
 def _class_count(family: Family, evidence: Evidence) -> int | None:
@@ -342,7 +338,7 @@ def _labels(
         raise LoadError(
             f"expected {count} labels, as the model has classes, got {len(labels)} ({reason})"
         )
-    decisions.append(Decision("labels", f"{len(labels)}", reason))
+    decisions.append(Decision("labels", len(labels), reason))
     return labels
 
 

@@ -39,7 +39,8 @@ def test_ultralytics_metadata_suffices(tmp_path):
         "letterbox",
         "ultralytics",
     )
-    assert "Ultralytics" in reasons(recognition)["labels"]
+    assert reasons(recognition)["labels"] == "ONNX metadata, names"
+    assert "Ultralytics" in reasons(recognition)["family"]
 
 
 def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
@@ -83,10 +84,15 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ("task = ", "TOML"),
         ('task = "pose"', "one of classification, detection, tensor, got 'pose'"),
         ('tasks = "detection"', "unknown field"),
-        ('task = "classification"', "input.resize"),
+        ('task = "classification"', 'family = "torchvision-classifier"'),
+        ('family = "yolo"', "ultralytics-obb"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
-        ('task = "classification"\n[input]\nresize = "stretch"', "output.activation"),
-        ('task = "classification"\n[input]\nname = "x"', "one of image, got 'x'"),
+        (
+            'task = "classification"\n[input]\nresize = "stretch"\nname = "x"',
+            "one of image, got 'x'",
+        ),
+        ('task = "detection"\n[input]\nresize = "stretch"', "[output] decoder"),
+        ('task = "detection"\n[output]\ndecoder = "ultralytics"', "[input] resize"),
         ('task = "classification"\n[input]\nresize = "stretch"\nsize = [9, 9]', "[8, 8]"),
         (
             'labels = ["a"]\ntask = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "none"',

@@ -1,0 +1,168 @@
+"""Evidence to family: what the files of each exporter say, and what they leave open."""
+
+import pytest
+
+from engine.evidence import Evidence, labels_from
+from engine.families import FAMILIES
+from engine.rules import readings
+from proto.messages import TensorInfo
+from tasks import TASKS
+
+IMAGES = TensorInfo("images", "FP32", (1, 3, 640, 640))
+SMALL = TensorInfo("images", "FP32", (1, 3, 320, 320))
+
+
+def evidence(outputs, inputs=(IMAGES,), metadata=None, config=None, producers=None):
+    return Evidence(
+        metadata=metadata or {},
+        producers=producers or {},
+        inputs=tuple(inputs),
+        outputs=tuple(
+            TensorInfo(name, datatype, shape) for name, (datatype, shape) in outputs.items()
+        ),
+        config=config or {},
+        preprocessor={},
+        labels=None,
+        labels_file="",
+    )
+
+
+def floats(*shape):
+    return ("FP32", shape)
+
+
+def ultralytics(task, **more):
+    names = "{0: 'a', 1: 'b'}"
+    return {"task": task, "names": names, "stride": "32", "imgsz": "[640, 640]", **more}
+
+
+BY_METADATA = [
+    ("detect", {"output0": floats(1, 6, 8400)}, {}, "ultralytics"),
+    ("detect", {"output0": floats(1, 300, 6)}, {}, "ultralytics-end2end"),
+    ("detect", {"output0": floats(-1, -1, -1)}, {}, "ultralytics"),
+    ("detect", {"output0": floats(1, 300, 6)}, {"head": "RTDETRDecoder"}, "ultralytics-rtdetr"),
+    ("segment", {"output0": floats(1, 38, 8400), "output1": floats(1, 32, 160, 160)}, {}, "ultralytics-seg"),
+    ("segment", {"output0": floats(1, 300, 38), "output1": floats(1, 32, 160, 160)}, {}, "ultralytics-seg-end2end"),
+    ("obb", {"output0": floats(1, 7, 8400)}, {}, "ultralytics-obb"),
+    ("obb", {"output0": floats(1, 300, 7)}, {}, "ultralytics-obb-end2end"),
+    ("classify", {"output0": floats(1, 2)}, {}, "ultralytics-cls"),
+    ("semantic", {"output0": ("UINT8", (1, 640, 640))}, {}, "ultralytics-semantic"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "outputs", "more", "family"), BY_METADATA)
+def test_ultralytics_metadata(task, outputs, more, family):
+    reading = readings(evidence(outputs, metadata=ultralytics(task, **more)))
+    assert reading.families == (family,)
+    assert "Ultralytics" in reading.reason
+
+
+def test_yolov5_metadata():
+    found = readings(
+        evidence({"output0": floats(1, 25200, 7)}, metadata={"stride": "32", "names": "['a','b']"})
+    )
+    assert found.families == ("yolov5",)
+
+
+BY_CONFIG = [
+    ({"model_type": "detr"}, {"logits": floats(1, 100, 92), "pred_boxes": floats(1, 100, 4)}, "detr"),
+    ({"model_type": "yolos"}, {"logits": floats(1, 100, 92), "pred_boxes": floats(1, 100, 4)}, "detr"),
+    ({"model_type": "rt_detr"}, {"logits": floats(1, 300, 80), "pred_boxes": floats(1, 300, 4)}, "detr-sigmoid"),
+    ({"model_type": "deformable_detr"}, {"logits": floats(1, 300, 91), "pred_boxes": floats(1, 300, 4)}, "detr-sigmoid"),
+    ({"architectures": ["ViTForImageClassification"]}, {"logits": floats(1, 10)}, "hf-classifier"),
+    ({"architectures": ["SegformerForSemanticSegmentation"]}, {"logits": floats(1, 19, 128, 128)}, "segformer"),
+    ({"architectures": ["Mask2FormerForUniversalSegmentation"]}, {"x": floats(1, 100, 20), "y": floats(1, 100, 96, 96)}, "maskformer"),
+    ({"architecture": "resnet18", "pretrained_cfg": {}}, {"output": floats(1, 10)}, "timm"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "outputs", "family"), BY_CONFIG)
+def test_config_json(config, outputs, family):
+    assert readings(evidence(outputs, config=config)).families == (family,)
+
+
+ORIG_SIZE = TensorInfo("orig_target_sizes", "INT64", (-1, 2))
+BY_NAMES = [
+    ({"labels": ("INT64", (1, 300)), "boxes": floats(1, 300, 4), "scores": floats(1, 300)}, (IMAGES, ORIG_SIZE), "rtdetr"),
+    ({"boxes": floats(-1, 4), "labels": ("INT64", (-1,)), "scores": floats(-1)}, (IMAGES,), "torchvision"),
+    ({"boxes": floats(-1, 4), "labels": ("INT64", (-1,)), "scores": floats(-1), "masks": floats(-1, 1, 640, 640)}, (IMAGES,), "mask-rcnn"),
+    ({"dets": floats(1, 300, 4), "labels": floats(1, 300, 91)}, (IMAGES,), "rf-detr"),
+    ({"dets": floats(1, 300, 4), "labels": floats(1, 300, 91), "masks": floats(1, 300, 108, 108)}, (IMAGES,), "rf-detr-seg"),
+    ({"dets": floats(1, 100, 5), "labels": ("INT64", (1, 100))}, (IMAGES,), "mmdeploy"),
+    ({"dets": floats(1, 100, 6), "labels": ("INT64", (1, 100))}, (IMAGES,), "mmdeploy-rotated"),
+    ({"detection_boxes": floats(1, 100, 4), "detection_scores": floats(1, 100), "detection_classes": floats(1, 100), "num_detections": floats(1)}, (IMAGES,), "tf-od"),
+    ({"num_dets": ("INT32", (1, 1)), "det_boxes": floats(1, 100, 4), "det_scores": floats(1, 100), "det_classes": ("INT32", (1, 100))}, (IMAGES,), "efficient-nms"),
+    ({"class_queries_logits": floats(1, 100, 20), "masks_queries_logits": floats(1, 100, 96, 96)}, (IMAGES,), "maskformer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "inputs", "family"), BY_NAMES)
+def test_names_of_inputs_and_outputs(outputs, inputs, family):
+    assert readings(evidence(outputs, inputs)).families == (family,)
+
+
+BY_SHAPE = [
+    (floats(1, 84, 8400), IMAGES, {"ultralytics", "ultralytics-obb"}),
+    (floats(1, 9, 2100), SMALL, {"ultralytics", "ultralytics-obb"}),
+    (floats(1, 5, 8400), IMAGES, {"ultralytics"}),
+    (floats(1, 300, 6), IMAGES, {"ultralytics-end2end", "ultralytics-rtdetr"}),
+    (floats(1, 300, 7), IMAGES, {"ultralytics-obb-end2end"}),
+    (floats(1, 8400, 85), IMAGES, {"yolox", "yolox-decoded", "yolov5"}),
+    (floats(1, 25200, 85), IMAGES, {"yolov5"}),
+    (floats(1, 1, 200, 7), IMAGES, {"ssd"}),
+    (floats(1, 1, 320, 320), IMAGES, {"birefnet", "u2net"}),
+    (floats(1, 21, 640, 640), IMAGES, {"torchvision-semantic", "unet", "segformer"}),
+    (("INT64", (1, 640, 640)), IMAGES, {"class-map", "ultralytics-semantic"}),
+    (floats(1, 1000), IMAGES, {"torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("output", "image", "families"), BY_SHAPE)
+def test_shapes_alone_name_every_family_that_has_them(output, image, families):
+    assert set(readings(evidence({"out": output}, (image,))).families) == families
+
+
+@pytest.mark.parametrize(
+    ("output", "inputs"),
+    [
+        (floats(1, 10), (TensorInfo("x", "FP32", (1, 20)),)),
+        (floats(1, 10, 10), (TensorInfo("ids", "INT64", (1, 20)),)),
+        (floats(1, 77, 77), (IMAGES,)),
+        (floats(1, 10), (IMAGES, SMALL)),
+    ],
+)
+def test_what_no_rule_sees_is_tensors(output, inputs):
+    assert readings(evidence({"out": output}, inputs)) is None
+
+
+def test_every_family_of_a_rule_is_in_the_table():
+    named = {family for _, _, _, family in BY_METADATA}
+    named |= {family for _, _, family in (*BY_CONFIG, *BY_NAMES)}
+    for _, _, families in BY_SHAPE:
+        named |= families
+    assert named == set(FAMILIES) - {"damo-yolo", "yolov7-end2end"}
+    assert {family.task for family in FAMILIES.values()} <= set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (["a", "b"], ("a", "b")),
+        ({"a": 0, "b": 1}, ("a", "b")),
+        ({"0": "a", "1": "b"}, ("a", "b")),
+        ({"1": "a", "3": "b"}, ("class_0", "a", "class_2", "b")),
+        ({"b": 1, "a": 0}, ("a", "b")),
+        ("{0: 'a', 1: 'b'}", ("a", "b")),
+        ("['a', 'b']", ("a", "b")),
+        ("", None),
+        ([], None),
+        ({}, None),
+        (None, None),
+        ("import os", None),
+        ({"a": "b"}, None),
+        ({"a": -1}, None),
+        ({"a": 10**9}, None),
+    ],
+)
+def test_labels_in_every_form(names, labels):
+    assert labels_from(names) == labels

@@ -23,7 +23,8 @@ from engine.evidence import (
 from engine.families import FAMILIES, Family
 from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, read_model_toml
 from engine.session import LoadError, Session
-from engine.sidecars import input_from_preprocessor, input_from_timm
+from engine.sidecars import input_from_preprocessor
+from engine.timm_config import input_from_timm
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
@@ -210,7 +211,7 @@ def _input(
         [
             ("shape of the input", fixed),
             ("model.toml", written.input),
-            ("preprocessor_config.json", input_from_preprocessor(evidence.preprocessor)),
+            ("preprocessor_config.json", _preprocessed(evidence)),
             ("config.json of timm", input_from_timm(evidence.config)),
             ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, fixed)),
             (f"family: {family.about}", family.input),
@@ -230,6 +231,10 @@ def _input(
                     f"expected {graph['channels']} values in input.{name}, got {len(values[name])}"
                 )
     return InputSpec(**values)
+
+
+def _preprocessed(evidence: Evidence) -> dict[str, Any]:
+    return input_from_preprocessor(evidence.preprocessor) if evidence.preprocessor else {}
 
 
 def _graph_input(

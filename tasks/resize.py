@@ -126,6 +126,9 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
             new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
             net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
+        case "stretch_crop":
+            new_w, new_h = _uncropped(spec)
+            left, top = -round((new_w - net_w) / 2), -round((new_h - net_h) / 2)
         case "shortest_longest":
             new_w, new_h = _within(width, height, *spec.size_wh)
             net_w, net_h = new_w, new_h
@@ -137,14 +140,20 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
 
 def _cover(width: int, height: int, spec: InputSpec) -> tuple[int, int]:
     """Size whose shortest side is the crop's over `crop_fraction`."""
-    # a fraction such as 224 / 232 does not divide exactly
-    cover_w, cover_h = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
+    cover_w, cover_h = _uncropped(spec)
     if cover_w != cover_h:
         gain = max(cover_w / width, cover_h / height)
         return round(width * gain), round(height * gain)
     if width <= height:
         return cover_w, int(cover_w * height / width)
     return int(cover_h * width / height), cover_h
+
+
+def _uncropped(spec: InputSpec) -> tuple[int, int]:
+    """Size of which `size_wh` is the crop."""
+    # a fraction such as 224 / 232 does not divide exactly
+    width, height = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
+    return width, height
 
 
 def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, int]:

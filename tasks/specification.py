@@ -12,6 +12,7 @@ Resize = Literal[
     "letterbox_topleft",
     "letterbox_rect",
     "stretch",
+    "stretch_crop",
     "shortest_crop",
     "shortest_longest",
     "none",
@@ -46,7 +47,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     pad_value: int = 114
     """Grey level of the letterbox border, 0 to 255, before `scale`."""
     crop_fraction: float = 0.875
-    """For `shortest_crop`: the crop's side over the resized shortest side."""
+    """For `shortest_crop` and `stretch_crop`: the crop's side over the resized image's."""
     interpolation: Literal["nearest", "linear", "cubic", "area"] = "linear"
     antialias: bool = False
     """Filter while shrinking as Pillow does; networks of torchvision, timm and Hugging Face expect it."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.schema import explain
 from engine.session import LoadError
-from engine.validation import explain
 from tasks.specification import Defaults, InputSpec, OutputSpec
 
 

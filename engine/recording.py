@@ -1,14 +1,18 @@
 """From an answered request to its records: ids, images kept, one append to the journal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from engine.repository import Model
+from proto import chariot
+from proto.errors import InvalidRequest
 from store.blobs import BlobStore
+from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
+from store.metadata import check
 from store.records import InferenceRecord, InputReference, ModelReference
 
 
@@ -24,6 +28,20 @@ class Answered(msgspec.Struct, frozen=True):
     width: int | None = None
     height: int | None = None
     mime: str | None = None
+
+
+def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read and check the metadata of one input, in any of the forms that Chariot gives it.
+
+    Raises:
+        InvalidRequest: It does not parse, or breaks a rule of the store.
+    """
+    metadata = chariot.metadata_of(parameters, where)
+    try:
+        check(metadata)
+    except MetadataError as error:
+        raise InvalidRequest(f"{where}: {error}") from error
+    return metadata
 
 
 class Recorder:

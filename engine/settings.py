@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from engine.validation import explain
+from engine.schema import explain
 
 PREFIX = "QUADRIGA_"
 

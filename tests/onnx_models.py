@@ -62,24 +62,62 @@ def classifier(path: Path, classes: int = 3, batch: int | str = "batch", size: i
     )
 
 
+def answering(
+    path: Path,
+    outputs: dict[str, np.ndarray],
+    *,
+    image: tuple[str, list[int | str]] = ("images", ["batch", 3, 32, 32]),
+    kind: int = TensorProto.FLOAT,
+    further: dict[str, tuple[int, list[int | str]]] | None = None,
+    metadata: dict[str, str] | None = None,
+    batched: bool = True,
+) -> Path:
+    """A model that answers the same arrays for every image, one copy an image.
+
+    Args:
+        path: Where to write it.
+        outputs: Arrays by output name, without the batch axis.
+        image: Name and shape of the input that takes the image.
+        kind: Its element type.
+        further: Element type and shape of further inputs, which are not looked at.
+        metadata: Of the file.
+        batched: Whether outputs have the batch as their first axis.
+    """
+    name, shape = image
+    nodes = [
+        helper.make_node("Cast", [name], ["float"], to=TensorProto.FLOAT),
+        helper.make_node(
+            "ReduceMean", ["float"], ["mean"], axes=[*range(1, len(shape))], keepdims=0
+        )
+        if batched
+        else helper.make_node("ReduceMean", ["float"], ["mean"], keepdims=0),
+        helper.make_node("Mul", ["mean", "zero"], ["nothing"]),
+    ]
+    weights: dict[str, np.ndarray] = {"zero": np.zeros((), np.float32)}
+    infos = []
+    for output, array in outputs.items():
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        weights[f"{output}_value"] = array[None] if batched else array
+        nodes.append(helper.make_node("Cast", ["nothing"], [f"{output}_zero"], to=element))
+        zero = f"{output}_zero"
+        if batched:
+            weights[f"{output}_shape"] = np.array([-1, *[1] * array.ndim], np.int64)
+            zero = f"{output}_zeros"
+            nodes.append(helper.make_node("Reshape", [f"{output}_zero", f"{output}_shape"], [zero]))
+        nodes.append(helper.make_node("Add", [zero, f"{output}_value"], [output]))
+        full = [shape[0], *array.shape] if batched else [f"n_{output}", *array.shape[1:]]
+        infos.append(value(output, full, element))
+    inputs = [value(name, shape, kind)]
+    inputs += [
+        value(other, other_shape, other_kind)
+        for other, (other_kind, other_shape) in (further or {}).items()
+    ]
+    return save(path, nodes, inputs, infos, weights, metadata=metadata)
+
+
 def detector(
     path: Path, rows: np.ndarray, size: int = 32, metadata: dict[str, str] | None = None
 ) -> Path:
     """A detector that answers the same raw head, float32 [4 + classes, anchors], for every image."""
-    return save(
-        path,
-        [
-            helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
-            helper.make_node("Squeeze", ["mean", "last"], ["flat"]),
-            helper.make_node("Mul", ["flat", "zero"], ["nothing"]),
-            helper.make_node("Add", ["nothing", "head"], ["output0"]),
-        ],
-        [value("images", ["batch", 3, size, size])],
-        [value("output0", ["batch", *rows.shape])],
-        {
-            "last": np.array([3], np.int64),
-            "zero": np.zeros((1, 1, 1), np.float32),
-            "head": rows[None].astype(np.float32),
-        },
-        metadata=metadata,
-    )
+    image: tuple[str, list[int | str]] = ("images", ["batch", 3, size, size])
+    return answering(path, {"output0": rows.astype(np.float32)}, image=image, metadata=metadata)

@@ -1,0 +1,86 @@
+"""Requests to models without a task: tensors in, tensors out, by the names of the graph."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.recording import Answered, request_metadata
+from engine.repository import Model
+from engine.session import RunError
+from proto.datatypes import DATATYPES
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, Tensor, TensorInfo
+
+MAX_STORED_ELEMENTS = 4096
+"""Of an output tensor that is kept with its values; of larger ones only name, type and shape are."""
+
+
+def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
+    """Answer any other model: tensors in, tensors out, by the names of the graph."""
+    given: dict[str, Tensor] = {}
+    for number, tensor in enumerate(request.inputs):
+        if tensor.name in given:
+            raise InvalidRequest(
+                f"inputs[{number}]: expected each input once, got {tensor.name!r} twice"
+            )
+        given[tensor.name] = tensor
+    expected = {info.name: info for info in model.session.inputs}
+    if given.keys() != expected.keys():
+        raise InvalidRequest(
+            f"expected the inputs {', '.join(expected)}, got {', '.join(map(repr, given))}"
+        )
+    feeds = {name: _feed(given[name], info) for name, info in expected.items()}
+    parameters = {
+        **request.parameters,
+        **{k: v for t in request.inputs for k, v in t.parameters.items()},
+    }
+    metadata = request_metadata(parameters, "inputs[0]")
+    names = list(request.requested_outputs)
+    known = [info.name for info in model.session.outputs]
+    if not set(names) <= set(known):
+        raise InvalidRequest(f"expected outputs among {', '.join(known)}, got {', '.join(names)}")
+    try:
+        results = model.session.run(feeds, names)
+    except RunError as error:
+        raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
+    outputs = [_output_tensor(name, array) for name, array in results.items()]
+    kept = [_kept(tensor) for tensor in outputs]
+    return outputs, [Answered(request.inputs[0].name, "predict", kept, metadata)]
+
+
+def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
+    """Check one input tensor against the graph and make it what onnxruntime takes."""
+    where = f"input {tensor.name!r}"
+    if tensor.datatype != info.datatype:
+        raise InvalidRequest(f"{where}: expected datatype {info.datatype}, got {tensor.datatype}")
+    shape = tensor.shape
+    if len(shape) == 1 and len(info.shape) == 2 and info.shape[1] in (1, -1):
+        shape = (*shape, 1)  # [N] stands for [N, 1]
+    fits = len(shape) == len(info.shape) and all(
+        wanted in (-1, size) for size, wanted in zip(shape, info.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidRequest(
+            f"{where}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
+        )
+    if isinstance(tensor.data, list):
+        texts = [e.decode("utf-8") if isinstance(e, bytes) else e for e in tensor.data]
+        return np.array(texts, dtype=object).reshape(shape)
+    return tensor.data.reshape(shape)
+
+
+def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
+    if array.dtype == object:
+        return Tensor(name, "BYTES", array.shape, [str(element) for element in array.ravel()])
+    return Tensor(name, DATATYPES[array.dtype], array.shape, array)
+
+
+def _kept(tensor: Tensor) -> dict[str, Any]:
+    """Give what is stored of an output tensor."""
+    kept = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+    if isinstance(tensor.data, list):
+        return {**kept, "data": tensor.data[:MAX_STORED_ELEMENTS]}
+    if tensor.data.size <= MAX_STORED_ELEMENTS:
+        return {**kept, "data": tensor.data.ravel().tolist()}
+    return kept

@@ -1,10 +1,10 @@
-"""The command `quadriga`: serve, inspect, query."""
+"""The command `quadriga`: serve, inspect, validate, query."""
 
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import rich_click as click
@@ -86,6 +86,42 @@ def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
 
 
 @main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--image", required=True, type=click.Path(path_type=Path), help="Image file.")
+@click.option(
+    "--output",
+    default="annotated.png",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Where the picture with the predictions goes.",
+)
+@click.option("--parameters", default="{}", help="Parameters of the request, in JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
+    from engine.session import LoadError  # noqa: PLC0415 - loads onnxruntime
+    from engine.validation import validate as run  # noqa: PLC0415 - as above
+    from proto.errors import ProtocolError  # noqa: PLC0415 - as above
+
+    try:
+        found = run(model, image, output, json.loads(parameters))
+    except (LoadError, ProtocolError, OSError, json.JSONDecodeError) as error:
+        _fail(error)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        table = Table(f"{image.name}, {found.width} x {found.height}", "", "found")
+        for check in found.checks:
+            table.add_row(check.name, "yes" if check.holds else "[red]NO", check.found)
+        console = Console()
+        for prediction in found.predictions[:20]:
+            console.print(msgspec.json.encode(prediction).decode(), soft_wrap=True)
+        console.print(table)
+        console.print(f"Picture: {found.picture}", soft_wrap=True)
+    sys.exit(0 if all(check.holds for check in found.checks) else 1)
+
+
+@main.command()
 @click.argument("where", metavar="FILTER", default="{}")
 @click.option("--data", default=None, help="Data folder of the server. [default: data]")
 @click.option("--database", default=None, help="SQLAlchemy URL of the store.")
@@ -141,7 +177,7 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     console.print(f"{len(page.inferences)} of {page.count} shown")
 
 
-def _fail(error: Exception) -> None:
+def _fail(error: Exception) -> NoReturn:
     click.echo(f"quadriga: {error}", err=True)
     sys.exit(2)
 

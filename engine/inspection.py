@@ -31,8 +31,8 @@ class Inspection(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
 
 
-def inspect_model(path: Path) -> Inspection:
-    """Load a model as the server would, and describe it.
+def open_model(path: Path) -> Model:
+    """Load one model as the server would, from its folder or file.
 
     Raises:
         LoadError: It cannot be loaded; the text says why.
@@ -40,12 +40,21 @@ def inspect_model(path: Path) -> Inspection:
     file = path if path.is_file() else find_model_file(path) if path.is_dir() else None
     if file is None:
         raise LoadError(f"expected an ONNX file, or a folder with one, at {path}, got none")
-    model = Model(path.resolve().name, "1", file)
+    return Model(path.resolve().name, "1", file)
+
+
+def inspect_model(path: Path) -> Inspection:
+    """Load a model as the server would, and describe it.
+
+    Raises:
+        LoadError: It cannot be loaded; the text says why.
+    """
+    model = open_model(path)
     header, recognition = model.session.header, model.recognition
     size = model.batch_size
     return Inspection(
-        file=str(file),
-        size_bytes=file.stat().st_size,
+        file=str(model.session.path),
+        size_bytes=model.session.path.stat().st_size,
         sha256=model.sha256,
         ir_version=header.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in header.opsets.items()},

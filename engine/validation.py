@@ -1,0 +1,86 @@
+"""What `quadriga validate` does: runs a model once on an image, checks the answer, draws it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+
+from engine.image_inference import ImageModel, infer_images
+from engine.inspection import open_model
+from engine.session import LoadError
+from proto.messages import InferRequest, Tensor
+from tasks.drawing import draw
+from tasks.image import MAX_PIXELS, decode
+from tasks.predictions import Classification, Detection, Prediction
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One property that an answer must have."""
+
+    name: str
+    holds: bool
+    found: str
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """What came out of one image."""
+
+    width: int
+    height: int
+    predictions: Sequence[Any]
+    checks: Sequence[Check]
+    picture: str
+
+
+def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) -> Validation:
+    """Run a model on an image as the server would, check the answer, and write it as a picture.
+
+    Raises:
+        LoadError: The model cannot be loaded, or takes no images.
+        proto.errors.InvalidRequest: The image or a parameter is not as it must be.
+        OSError: A file cannot be read or written.
+    """
+    model = open_model(path)
+    if model.task is None or model.spec is None:
+        raise LoadError(
+            f"expected a model that takes images, got {model.name}: tensors in, tensors out"
+        )
+    data = image.read_bytes()
+    images = ImageModel(model, model.task, model.spec, MAX_PIXELS)
+    tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
+    _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+    decoded = decode(data, exif=model.spec.input.exif)
+    picture = draw(decoded, answered.predictions, model.spec.labels)
+    if not cv2.imwrite(str(output), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
+        raise OSError(f"expected to write {output}, got a refusal: is it .png or .jpg?")
+    width, height = decoded.width, decoded.height
+    checks = list(_checks(answered.predictions, width, height))
+    return Validation(width, height, answered.predictions, checks, str(output))
+
+
+def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Iterator[Check]:
+    scores = [prediction.score for prediction in predictions if hasattr(prediction, "score")]
+    span = f"{min(scores):.3f} to {max(scores):.3f}" if scores else "none"
+    yield Check("scores from 0 to 1", all(0 <= score <= 1 for score in scores), span)
+    yield Check("something found", bool(predictions), f"{len(predictions)} predictions")
+    labels = [p for p in predictions if isinstance(p, Classification)]
+    if len(labels) > 1:
+        total = sum(prediction.score for prediction in labels)
+        yield Check("best label first", scores == sorted(scores, reverse=True), f"sum {total:.3f}")
+    boxes = [p for p in predictions if isinstance(p, Detection)]
+    if boxes:
+        inside = all(
+            0 <= box.xmin < box.xmax <= width and 0 <= box.ymin < box.ymax <= height
+            for box in boxes
+        )
+        whole = [box for box in boxes if _covers(box, width, height) > 0.95]
+        yield Check("boxes inside the image", inside, f"image of {width} x {height}")
+        yield Check(
+            "boxes of objects, not of the image", len(whole) < 2, f"{len(whole)} cover it whole"
+        )
+
+
+def _covers(box: Detection, width: int, height: int) -> float:
+    return (box.xmax - box.xmin) * (box.ymax - box.ymin) / (width * height)

@@ -26,6 +26,9 @@ from proto.messages import InferRequest, InferResponse, ModelInfo, Serving, Tens
 INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 """Where inference is asked for; the groups are the path's parameters."""
 
+MAX_IDS_HEADER_BYTES = 3072
+"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
+
 
 class _InputTensor(msgspec.Struct):
     name: str
@@ -133,9 +136,8 @@ def infer(
 ) -> tuple[bytes, Headers]:
     """Answer one inference request, from bytes to bytes; runs in a thread."""
     response = serving.infer(parse_infer(body, model, version, request_id))
-    headers = []
-    if response.inference_ids:
-        headers.append((b"quadriga-inference-ids", ",".join(response.inference_ids).encode()))
+    ids = ",".join(response.inference_ids).encode()
+    headers = [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
     return render_infer(response), headers
 
 

@@ -46,7 +46,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Folder of journal, database and images; removing it resets everything."),
     ] = "data"
     database: Annotated[
-        str, Meta(description="SQLAlchemy URL of the store; default: store.db in the data folder.")
+        str,
+        Meta(
+            pattern=r"^(sqlite(\+pysqlite)?:///.+)?$",
+            description="SQLAlchemy URL of the store; default: store.db in the data folder.",
+        ),
     ] = ""
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")

@@ -80,7 +80,10 @@ def _when_told(stop: Callable[[], object]) -> None:
     """Call `stop` once standard input ends."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(
+            0, 1024
+        ):  # unbuffered: a lock on sys.stdin would abort the exit of the process
+            pass
         stop()
 
     threading.Thread(target=wait, name="supervisor", daemon=True).start()

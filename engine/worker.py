@@ -110,6 +110,8 @@ async def _serve(task: ChildTask) -> None:
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
+        # a client that never sends the rest of its body ends before the supervisor kills us all
+        timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),
         backlog=BACKLOG,
     )
     server = _Server(config)

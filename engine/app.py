@@ -137,10 +137,10 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
             request, NotFound(f"expected a path of this server, got {path!r:.200}")
         )
     if error.status_code == MethodNotAllowed.status:
-        allowed = (error.headers or {}).get("allow", "another verb")
+        allowed = (error.headers or {}).get("allow", "")
         method = request.scope["method"]
         text = f"expected {allowed} for {path!r:.200}, got {method}"
-        return _answer_error(request, MethodNotAllowed(text))
+        return _answer_error(request, MethodNotAllowed(text, allowed))
     if error.status_code >= 500:
         return _answer_error(
             request,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.errors import InvalidRequest, TooLarge
+from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge
 
 _log = logging.getLogger("quadriga.http")
 
@@ -78,6 +78,8 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
     if retry_after_s is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry_after_s = 1
     headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers
 
 

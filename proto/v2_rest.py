@@ -222,7 +222,7 @@ def infer_app(serving: Serving, max_body_bytes: int) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope.get("method") != "POST":
-                raise MethodNotAllowed(f"expected POST, got {scope.get('method')}")
+                raise MethodNotAllowed(f"expected POST, got {scope.get('method')}", "POST")
             body = await read_body(scope, receive, max_body_bytes)
             path = scope["path_params"]
             request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1") or None

@@ -55,6 +55,7 @@ class Application:
             threads=settings.thread_count,
             max_queue=settings.max_queue,
             max_pixels=settings.max_pixels,
+            max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
@@ -101,11 +102,11 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
         inner: Any = {**scope, "path": path, "raw_path": path.encode()}
-        if inner.get("method") == "HEAD":  # the server drops the body itself
-            inner["method"] = "GET"
         match = v2_rest.INFER_PATH.fullmatch(path)
         if match is not None:
             inner["path_params"] = match.groupdict()
+        elif inner.get("method") == "HEAD":  # the server drops the body itself
+            inner["method"] = "GET"
         app = self._routes if match is None else self._infer
         await app(inner, receive, _closing(send) if self.closing else send)
 

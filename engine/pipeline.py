@@ -36,6 +36,9 @@ from tasks.specification import ModelSpec
 
 Result = TypeVar("Result")
 
+ECHOED = ("action", "metadata")
+"""Parameters that an output has from its input, or from the request, as they were sent."""
+
 MAX_STORED_ELEMENTS = 4096
 """Of an output tensor that is kept with its values; of larger ones only name, type and shape are."""
 
@@ -57,6 +60,7 @@ class _ImageModel(msgspec.Struct, frozen=True):
     task: Task
     spec: ModelSpec
     max_pixels: int
+    max_images: int
 
 
 class Pipeline:
@@ -68,6 +72,7 @@ class Pipeline:
         threads: Requests that run at once.
         max_queue: Requests that may run or wait; more are refused.
         max_pixels: Larger images are refused.
+        max_images: Requests with more images are refused.
         strict_readiness: Whether a failed model keeps the server from being ready.
     """
 
@@ -79,6 +84,7 @@ class Pipeline:
         threads: int,
         max_queue: int,
         max_pixels: int,
+        max_images: int,
         strict_readiness: bool,
     ) -> None:
         self._repository = repository
@@ -87,6 +93,7 @@ class Pipeline:
         self._max_queue = max_queue
         self._queued = 0
         self._max_pixels = max_pixels
+        self._max_images = max_images
         self._strict_readiness = strict_readiness
         self.draining = False
 
@@ -120,7 +127,8 @@ class Pipeline:
             if model.task is None or model.spec is None:
                 outputs, answered = _infer_tensors(model, request)
             else:
-                images = _ImageModel(model, model.task, model.spec, self._max_pixels)
+                limits = (self._max_pixels, self._max_images)
+                images = _ImageModel(model, model.task, model.spec, *limits)
                 outputs, answered = _infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
@@ -164,6 +172,11 @@ def _infer_images(
     images: _ImageModel, request: InferRequest
 ) -> tuple[list[Tensor], list[Answered]]:
     """Answer an image model: every parameter checked first, one output per input."""
+    count = sum(len(tensor.data) for tensor in request.inputs)
+    if count > images.max_images:
+        raise InvalidRequest(
+            f"expected at most {images.max_images} images in a request, got {count}"
+        )
     asked = [
         item
         for number, tensor in enumerate(request.inputs)
@@ -178,7 +191,8 @@ def _infer_images(
     for tensor in request.inputs:
         count = len(tensor.data)
         predictions = [item.predictions for item in answered[position : position + count]]
-        echoed = {k: v for k, v in tensor.parameters.items() if k in ("action", "metadata")}
+        given = {**request.parameters, **tensor.parameters}
+        echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
         outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
         position += count
     return outputs, answered

@@ -251,7 +251,11 @@ def _versions_in(folder: Path) -> dict[str, Path]:
     path = find_model_file(folder)
     if path is not None:
         return {"1": path}
-    numbered = [sub for sub in folder.iterdir() if sub.is_dir() and sub.name.isdecimal()]
+    numbered = [
+        sub
+        for sub in folder.iterdir()
+        if sub.is_dir() and sub.name.isascii() and sub.name.isdecimal()
+    ]
     found = {}
     for sub in sorted(numbered, key=lambda sub: int(sub.name), reverse=True):
         path = find_model_file(sub)

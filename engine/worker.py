@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 import uvloop
 
+from engine.http_protocol import limited_to
 from engine.listener import BACKLOG, turn_away, waiting
 from engine.settings import Settings
 
@@ -80,9 +81,7 @@ def _when_told(stop: Callable[[], object]) -> None:
     """Call `stop` once standard input ends."""
 
     def wait() -> None:
-        while os.read(
-            0, 1024
-        ):  # unbuffered: a lock on sys.stdin would abort the exit of the process
+        while os.read(0, 1024):  # a lock on sys.stdin would abort the exit of the process
             pass
         stop()
 
@@ -103,7 +102,7 @@ async def _serve(task: ChildTask) -> None:
     application = Application(task.settings, task.number)
     config = uvicorn.Config(
         application.asgi,
-        http="httptools",
+        http=limited_to(task.settings.header_timeout_s),
         lifespan="off",
         ws="none",
         log_config=None,

@@ -23,6 +23,8 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         InvalidRequest: The client went away before its end.
     """
     for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise InvalidRequest(f"expected a body without Content-Encoding, got {value!r:.40}")
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
             raise TooLarge(f"expected a body of at most {limit_bytes} bytes, got {int(value)}")
     chunks: list[bytes] = []

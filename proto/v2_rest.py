@@ -26,6 +26,9 @@ from proto.messages import InferRequest, InferResponse, ModelInfo, Serving, Tens
 INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 """Where inference is asked for; the groups are the path's parameters."""
 
+MAX_NAME_CHARACTERS = 1024
+"""Of a request's id and an input's name, which are stored with each inference."""
+
 MAX_IDS_HEADER_BYTES = 3072
 """A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
@@ -75,6 +78,11 @@ def parse_infer(
         raise InvalidRequest(f"expected a body in JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
+    for what, text in (("id", decoded.id), *(("name", tensor.name) for tensor in decoded.inputs)):
+        if text is not None and len(text) > MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(text)}"
+            )
     if not decoded.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     return InferRequest(

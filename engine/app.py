@@ -55,6 +55,7 @@ class Application:
             threads=settings.thread_count,
             max_queue=settings.max_queue,
             max_pixels=settings.max_pixels,
+            max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
@@ -101,11 +102,11 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
         inner: Any = {**scope, "path": path, "raw_path": path.encode()}
-        if inner.get("method") == "HEAD":  # the server drops the body itself
-            inner["method"] = "GET"
         match = v2_rest.INFER_PATH.fullmatch(path)
         if match is not None:
             inner["path_params"] = match.groupdict()
+        elif inner.get("method") == "HEAD":  # the server drops the body itself
+            inner["method"] = "GET"
         app = self._routes if match is None else self._infer
         await app(inner, receive, _closing(send) if self.closing else send)
 
@@ -137,10 +138,10 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
             request, NotFound(f"expected a path of this server, got {path!r:.200}")
         )
     if error.status_code == MethodNotAllowed.status:
-        allowed = (error.headers or {}).get("allow", "another verb")
+        allowed = (error.headers or {}).get("allow", "")
         method = request.scope["method"]
         text = f"expected {allowed} for {path!r:.200}, got {method}"
-        return _answer_error(request, MethodNotAllowed(text))
+        return _answer_error(request, MethodNotAllowed(text, allowed))
     if error.status_code >= 500:
         return _answer_error(
             request,

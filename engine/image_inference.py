@@ -18,6 +18,9 @@ from tasks.parameters import ParameterError
 from tasks.resize import Affine
 from tasks.specification import ModelSpec
 
+ECHOED = ("action", "metadata")
+"""Parameters that an output has from its input, or from the request, as they were sent."""
+
 
 class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images."""
@@ -26,6 +29,7 @@ class ImageModel(msgspec.Struct, frozen=True):
     task: Task
     spec: ModelSpec
     max_pixels: int
+    max_images: int = 1
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -40,6 +44,11 @@ class _Asked(msgspec.Struct, frozen=True):
 
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
     """Answer an image model: every parameter checked first, one output per input."""
+    count = sum(len(tensor.data) for tensor in request.inputs)
+    if count > images.max_images:
+        raise InvalidRequest(
+            f"expected at most {images.max_images} images in a request, got {count}"
+        )
     asked = [
         item
         for number, tensor in enumerate(request.inputs)
@@ -54,7 +63,8 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     for tensor in request.inputs:
         count = len(tensor.data)
         predictions = [item.predictions for item in answered[position : position + count]]
-        echoed = {k: v for k, v in tensor.parameters.items() if k in ("action", "metadata")}
+        given = {**request.parameters, **tensor.parameters}
+        echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
         outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
         position += count
     return outputs, answered

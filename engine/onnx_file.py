@@ -13,6 +13,7 @@ import msgspec
 
 _PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
 """Operators that leave the kind of value as it is."""
+_LFS = b"version https://git-lfs"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -56,6 +57,10 @@ def read_header(path: Path) -> OnnxHeader:
             f"expected an ONNX file at {path.name}, got: {error.strerror}"
         ) from error
     except (ValueError, IndexError) as error:
+        if path.read_bytes()[: len(_LFS)] == _LFS:
+            raise OnnxFileError(
+                f"expected {path.name} to be an ONNX model, got a pointer of Git LFS: run `git lfs pull`"
+            ) from error
         raise OnnxFileError(f"expected {path.name} to be an ONNX model, got: {error}") from error
 
 

@@ -37,6 +37,7 @@ class Pipeline:
         threads: Requests that run at once.
         max_queue: Requests that may run or wait; more are refused.
         max_pixels: Larger images are refused.
+        max_images: Requests with more images are refused.
         strict_readiness: Whether a failed model keeps the server from being ready.
     """
 
@@ -48,6 +49,7 @@ class Pipeline:
         threads: int,
         max_queue: int,
         max_pixels: int,
+        max_images: int,
         strict_readiness: bool,
     ) -> None:
         self._repository = repository
@@ -56,6 +58,7 @@ class Pipeline:
         self._max_queue = max_queue
         self._queued = 0
         self._max_pixels = max_pixels
+        self._max_images = max_images
         self._strict_readiness = strict_readiness
         self.draining = False
 
@@ -89,7 +92,8 @@ class Pipeline:
             if model.task is None or model.spec is None:
                 outputs, answered = infer_tensors(model, request)
             else:
-                images = ImageModel(model, model.task, model.spec, self._max_pixels)
+                limits = (self._max_pixels, self._max_images)
+                images = ImageModel(model, model.task, model.spec, *limits)
                 outputs, answered = infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error

@@ -221,12 +221,18 @@ def _scan(root: Path) -> list[_Entry]:
     if not root.is_dir():
         raise LoadError(f"expected a folder of models at {root}, got no such folder")
     root = root.resolve()
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
     alone = _versions_in(root)
-    if alone:
+    stray = (root / "model.onnx") not in alone.values() and any(
+        not folder.name.isdecimal() and _versions_in(folder) for folder in folders
+    )
+    if alone and not stray:  # one file beside model folders does not hide them
         return [_Entry(root.name, version, path) for version, path in alone.items()]
     entries: list[_Entry] = []
-    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+    for folder in folders:
         found = _versions_in(folder)
+        if not found and any(folder.glob("*.onnx")):
+            _log.error("%r is passed over: expected model.onnx or one ONNX file", folder.name)
         if found and not NAME.fullmatch(folder.name):
             _log.error("%r is passed over: expected a name of %s", folder.name, NAME.pattern)
             continue
@@ -245,7 +251,11 @@ def _versions_in(folder: Path) -> dict[str, Path]:
     path = find_model_file(folder)
     if path is not None:
         return {"1": path}
-    numbered = [sub for sub in folder.iterdir() if sub.is_dir() and sub.name.isdecimal()]
+    numbered = [
+        sub
+        for sub in folder.iterdir()
+        if sub.is_dir() and sub.name.isascii() and sub.name.isdecimal()
+    ]
     found = {}
     for sub in sorted(numbered, key=lambda sub: int(sub.name), reverse=True):
         path = find_model_file(sub)

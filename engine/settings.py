@@ -46,7 +46,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Folder of journal, database and images; removing it resets everything."),
     ] = "data"
     database: Annotated[
-        str, Meta(description="SQLAlchemy URL of the store; default: store.db in the data folder.")
+        str,
+        Meta(
+            pattern=r"^(sqlite(\+pysqlite)?:///.+)?$",
+            description="SQLAlchemy URL of the store; default: store.db in the data folder.",
+        ),
     ] = ""
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
@@ -74,6 +78,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, description="Requests that may wait or run at once; more are refused with 503."),
     ] = 256
+    max_images: Annotated[int, Meta(ge=1, description="Images that one request may hold.")] = 1000
+    header_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),
+    ] = 15.0
     strict_readiness: Annotated[
         bool,
         Meta(description="Not ready while a model has failed to load, not only while one loads."),

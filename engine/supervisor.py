@@ -146,9 +146,9 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
 
 def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> bool:
     """End the workers, then the writers; tells whether all ended by themselves."""
-    until = time.monotonic() + timeout_s
     clean = True
     for group in (workers, writers):
+        until = time.monotonic() + timeout_s  # a slow worker does not take the writer's time
         for child in group:
             child.tell_to_stop()
         for child in group:

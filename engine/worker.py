@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 import uvloop
 
+from engine.http_protocol import limited_to
 from engine.listener import BACKLOG, turn_away, waiting
 from engine.settings import Settings
 
@@ -80,7 +81,8 @@ def _when_told(stop: Callable[[], object]) -> None:
     """Call `stop` once standard input ends."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1024):  # a lock on sys.stdin would abort the exit of the process
+            pass
         stop()
 
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
@@ -100,13 +102,15 @@ async def _serve(task: ChildTask) -> None:
     application = Application(task.settings, task.number)
     config = uvicorn.Config(
         application.asgi,
-        http="httptools",
+        http=limited_to(task.settings.header_timeout_s),
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
+        # a client that never sends the rest of its body ends before the supervisor kills us all
+        timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),
         backlog=BACKLOG,
     )
     server = _Server(config)

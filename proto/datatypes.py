@@ -101,6 +101,11 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
         )
     try:
         found = np.asarray(data if isinstance(data, list) else [data])
+        if datatype == "UINT64" and found.dtype.kind == "f":
+            # numpy takes integers on both sides of 2**63 for floats
+            given = np.asarray(data, dtype=object)
+            if all(type(value) is int and value >= 0 for value in given.flat):
+                found = given.astype(dtype)
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"{where}: expected data to be flat or regularly nested: {error}"

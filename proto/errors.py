@@ -43,6 +43,11 @@ class MethodNotAllowed(ProtocolError):
     status = 405
     grpc_code = "UNIMPLEMENTED"
 
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+        """The verbs that it does answer, for the header of that name."""
+
 
 class TooLarge(ProtocolError):
     """The body is larger than the server accepts."""

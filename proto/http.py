@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.errors import InvalidRequest, TooLarge
+from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge
 
 _log = logging.getLogger("quadriga.http")
 
@@ -23,6 +23,8 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         InvalidRequest: The client went away before its end.
     """
     for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise InvalidRequest(f"expected a body without Content-Encoding, got {value!r:.40}")
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
             raise TooLarge(f"expected a body of at most {limit_bytes} bytes, got {int(value)}")
     chunks: list[bytes] = []
@@ -78,6 +80,8 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
     if retry_after_s is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
         retry_after_s = 1
     headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers
 
 

@@ -26,6 +26,12 @@ from proto.messages import InferRequest, InferResponse, ModelInfo, Serving, Tens
 INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 """Where inference is asked for; the groups are the path's parameters."""
 
+MAX_NAME_CHARACTERS = 1024
+"""Of a request's id and an input's name, which are stored with each inference."""
+
+MAX_IDS_HEADER_BYTES = 3072
+"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
+
 
 class _InputTensor(msgspec.Struct):
     name: str
@@ -72,6 +78,11 @@ def parse_infer(
         raise InvalidRequest(f"expected a body in JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
+    for what, text in (("id", decoded.id), *(("name", tensor.name) for tensor in decoded.inputs)):
+        if text is not None and len(text) > MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(text)}"
+            )
     if not decoded.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     return InferRequest(
@@ -133,9 +144,8 @@ def infer(
 ) -> tuple[bytes, Headers]:
     """Answer one inference request, from bytes to bytes; runs in a thread."""
     response = serving.infer(parse_infer(body, model, version, request_id))
-    headers = []
-    if response.inference_ids:
-        headers.append((b"quadriga-inference-ids", ",".join(response.inference_ids).encode()))
+    ids = ",".join(response.inference_ids).encode()
+    headers = [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
     return render_infer(response), headers
 
 
@@ -220,7 +230,7 @@ def infer_app(serving: Serving, max_body_bytes: int) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope.get("method") != "POST":
-                raise MethodNotAllowed(f"expected POST, got {scope.get('method')}")
+                raise MethodNotAllowed(f"expected POST, got {scope.get('method')}", "POST")
             body = await read_body(scope, receive, max_body_bytes)
             path = scope["path_params"]
             request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1") or None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from store.errors import StoreError
+from store.errors import JournalError, StoreError
 
 _KEY = re.compile(r"blake3:([0-9a-f]{64})", re.ASCII)
 
@@ -28,11 +28,24 @@ class BlobStore:
         return f"blake3:{blake3(data).hexdigest()}"
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes and return their key; bytes already kept cost a hash and a stat."""
+        """Keep the bytes and return their key; bytes already kept cost a hash and a stat.
+
+        Raises:
+            JournalError: They could not be written, as on a full disk.
+        """
         key = self.key(data)
         path = self._path(key)
-        if path.exists():
-            return key
+        try:
+            if not path.exists():
+                self._write(path, data)
+        except OSError as error:
+            raise JournalError(
+                f"expected to keep {len(data)} bytes, got: {error.strerror}"
+            ) from error
+        return key
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:
@@ -42,7 +55,6 @@ class BlobStore:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        return key
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes of a key, `None` where there are none.

@@ -115,7 +115,9 @@ class Readers:
             raise QueryTimeoutError(
                 f"expected a free connection within {self._timeout_s:g} s, got none"
             ) from error
-        except sa.exc.OperationalError as error:
+        except sa.exc.DatabaseError as error:
+            if not is_away(error):
+                raise
             raise _translated(error, self._timeout_s) from error
 
     def close(self) -> None:
@@ -130,7 +132,15 @@ class Readers:
         self._current = True
 
 
-def _translated(error: sa.exc.OperationalError, timeout_s: float) -> StoreError:
+def is_away(error: Exception) -> bool:
+    """Tell whether the database itself fails, and not what it was given.
+
+    A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
+    """
+    return isinstance(error, sa.exc.OperationalError) or type(error) is sa.exc.DatabaseError
+
+
+def _translated(error: sa.exc.DatabaseError, timeout_s: float) -> StoreError:
     text = str(error.orig)
     if text == "interrupted":
         return QueryTimeoutError(

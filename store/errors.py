@@ -6,7 +6,7 @@ StoreError            500  our own fault, or the machine's
 ├── NotFoundError     404  no such inference, or its input was not kept
 ├── NotReadyError     503  no database yet, or the writer is behind
 ├── QueryTimeoutError 503  a query that took longer than it may
-└── JournalError      503  a record that could not be journaled, as on a full disk
+└── JournalError      503  a record or an image that could not be kept, as on a full disk
 """
 
 
@@ -47,6 +47,6 @@ class QueryTimeoutError(StoreError):
 
 
 class JournalError(StoreError):
-    """The record could not be journaled, so the inference may not be acknowledged."""
+    """The record or its image could not be kept, so the inference may not be acknowledged."""
 
     status = 503

@@ -78,6 +78,8 @@ class Journal:
     def _segment(self, size: int) -> int:
         if self._descriptor is not None and self._size and self._size + size > self._segment_bytes:
             self._release()
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
+            self._release()  # somebody removed it: what is appended to it would be lost
         if self._descriptor is None:
             name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
             hidden = self._directory / f".{name}"

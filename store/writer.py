@@ -81,7 +81,9 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
-            except (sa.exc.OperationalError, OSError) as error:
+            except (sa.exc.DatabaseError, OSError) as error:
+                if isinstance(error, sa.exc.DatabaseError) and not database.is_away(error):
+                    raise
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
                 failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
@@ -114,7 +116,7 @@ class Writer:
                     self._remove(closed, self._offsets)
                     return moved
                 moved += self._commit(batch, self._offsets)
-        except (sa.exc.OperationalError, OSError):
+        except (sa.exc.DatabaseError, OSError):
             self._offsets = self._names = None
             self._engine.dispose()
             raise
@@ -156,9 +158,11 @@ class Writer:
         moved = len(batch)
         try:
             self._insert(batch, ends)
-        except (sa.exc.OperationalError, OSError):
+        except OSError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a record does, it may not stop the others
+        except Exception as error:  # whatever a record does, it may not stop the others
+            if database.is_away(error):
+                raise
             self._names = None
             if len(batch) > 1:
                 return sum(self._commit([frame], offsets) for frame in batch)

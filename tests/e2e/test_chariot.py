@@ -11,6 +11,8 @@ from tests.server_process import ServerProcess, image_input
 DETECTOR = "/v2/models/m-shapes-detector/infer/"
 CLASSIFIER = "/v2/models/m-shapes-classifier/infer/"
 
+GIF_OF_ONE_PIXEL = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==")
+
 EXTENDED = json.dumps(
     {
         "standard_metadata": {},
@@ -312,3 +314,16 @@ def test_a_data_url_is_an_image_too(server: ServerProcess, photo):
 def test_base64_in_lines_is_read(server: ServerProcess, photo):
     lines = base64.encodebytes(photo).decode()
     assert server.call("POST", DETECTOR, {"inputs": [image_input(lines)]})[0] == 200
+
+
+@pytest.mark.parametrize(("count", "in_header"), [(1, True), (150, True), (500, False)])
+def test_ids_of_many_images_never_grow_the_headers_beyond_what_clients_take(
+    server: ServerProcess, count, in_header
+):
+    image = base64.b64encode(GIF_OF_ONE_PIXEL).decode()
+    tensor = {**image_input(image), "shape": [count], "data": [image] * count}
+    status, headers, answer = server.request("POST", CLASSIFIER, json.dumps({"inputs": [tensor]}))
+    assert status == 200
+    ids = json.loads(answer)["outputs"][0]["parameters"]["inference_id"]
+    assert len(ids.split(",")) == count
+    assert headers.get("quadriga-inference-ids") == (ids if in_header else None)

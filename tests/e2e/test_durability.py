@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from http.client import HTTPConnection, HTTPException
@@ -144,6 +145,16 @@ def test_the_server_is_not_ready_while_it_drains(data, shape):
     assert "shutting down" in answer["error"]
     assert server.call("POST", PATH, {"inputs": [image_input(shape[0])]})[0] == 200
     assert server.stop() == 0
+
+
+def test_a_client_that_never_sends_its_body_does_not_spoil_the_end(data):
+    server = ServerProcess(data, SAMPLE_MODELS, "--exit-timeout-s", "3").start()
+    host, port = server.host.split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode())
+        time.sleep(0.2)
+        assert server.stop() == 0
+    assert "is killed" not in server.log.read_text()
 
 
 def test_two_servers_on_one_data_folder_are_refused(data):

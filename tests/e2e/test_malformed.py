@@ -279,6 +279,7 @@ def refused(status: int, headers: dict[str, str], body: bytes) -> str:
     """Check the form that every error has, and give its text."""
     assert 400 <= status < 500, (status, body[:300])
     assert status != 422
+    assert (status == 405) == bool(headers.get("allow"))
     assert headers["content-type"] == "application/json"
     answer = json.loads(body)
     assert list(answer) == ["error"]

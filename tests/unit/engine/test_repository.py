@@ -95,6 +95,18 @@ def test_one_folder_or_one_file_is_a_repository_too(root):
         assert repository.get(name).name == name
 
 
+def test_a_stray_file_beside_model_folders_hides_none(root):
+    doubling(root / "stray.onnx")
+    assert {status.name for status in ModelRepository(root).statuses()} >= {"double", "versions"}
+
+
+def test_a_folder_with_several_files_says_why_it_is_passed_over(root, caplog):
+    doubling(root / "several" / "a.onnx")
+    doubling(root / "several" / "b.onnx")
+    assert "several" not in {status.name for status in ModelRepository(root).statuses()}
+    assert "'several' is passed over: expected model.onnx" in caplog.text
+
+
 @pytest.mark.parametrize("path", ["none", "training"])
 def test_nothing_to_serve_is_an_error(root, path):
     with pytest.raises(LoadError, match="expected"):

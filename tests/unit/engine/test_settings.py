@@ -62,6 +62,8 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {"QUADRIGA_PROT": "1"}, "", "QUADRIGA_PROT"),
         ({}, {}, "prot = 1", "quadriga.toml"),
         ({"port": "http"}, {}, "", "--port"),
+        ({"database": "postgresql://host/name"}, {}, "", "--database"),
+        ({"database": "sqlite://"}, {}, "", "--database"),
         ({}, {"QUADRIGA_PORT": "70000"}, "", "QUADRIGA_PORT"),
         ({}, {"WEB_CONCURRENCY": "0"}, "", "WEB_CONCURRENCY"),
         ({}, {"CHARIOT_INFERENCE_PROTOCOL": "other"}, "", "chariot-v2-kserve"),

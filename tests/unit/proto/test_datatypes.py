@@ -96,3 +96,11 @@ def test_an_unknown_dimension_must_come_out_whole():
     for shape, elements in (([2, -1], 5), ([0, -1], 0), ([-1, -1], 4)):
         with pytest.raises(InvalidRequest):
             checked_shape(shape, elements, "x", variable=True)
+
+
+def test_integers_on_both_sides_of_2_to_the_63_stay_exact():
+    values = [2**64 - 1, 2**63, 1, 0]
+    assert array_from_json(values, "UINT64", [4], "x").tolist() == values
+    for wrong in ([2**63, -1], [2**63, 1.5], [2**64, 1]):
+        with pytest.raises(InvalidRequest):
+            array_from_json(wrong, "UINT64", [2], "x")

@@ -146,3 +146,11 @@ def test_more_readers_than_connections_wait_only_so_long(url: str) -> None:
     with readers.snapshot(), too_long, readers.snapshot():
         pass
     readers.close()
+
+
+def test_readers_of_a_damaged_database_say_so(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"no database" * 1000)
+    readers = Readers(f"sqlite:///{tmp_path}/store.db")
+    with pytest.raises(NotReadyError, match="not a database"), readers.snapshot():
+        pass
+    readers.close()

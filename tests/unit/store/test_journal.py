@@ -156,3 +156,12 @@ def test_a_journal_that_lost_its_folder_says_so(directory: Path, record) -> None
     with pytest.raises(JournalError, match="No such file") as caught:
         journal.append([record(1)])
     assert caught.value.status == 503
+
+
+def test_a_segment_that_was_removed_takes_nothing_more(directory: Path, record) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1)])
+    segments(directory)[0].unlink()
+    journal.append([record(2)])
+    journal.close()
+    assert [seq for path in segments(directory) for seq, _, _ in frames(path)] == [2]

@@ -226,6 +226,27 @@ def test_a_locked_database_loses_nothing(place: Place, record, caplog) -> None:
     assert place.seqs() == [1, 2, 3]
 
 
+def test_a_damaged_database_buries_nothing_and_is_waited_for(place: Place, record, caplog) -> None:
+    (place.root / "store.db").write_bytes(b"no database" * 1000)
+    place.journal.append([record(1), record(2)])
+    writer, stop = Writer(place.directory, place.url), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,))
+    thread.start()
+    try:
+        until = time.monotonic() + 10
+        while "not a database" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        (place.root / "store.db").unlink()
+    finally:
+        stop.set()
+        thread.join()
+        writer.close()
+    place.drain()
+    assert place.seqs() == [1, 2]
+    assert not (place.root / "dead.jsonl").exists()
+
+
 def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, record) -> None:
     writer, stop = Writer(place.directory, place.url), threading.Event()
     thread = threading.Thread(target=writer.run, args=(stop,))

@@ -1,0 +1,93 @@
+"""uvicorn's HTTP protocol, with what it leaves open closed.
+
+Errors of the parser are answered in JSON like every other; an offer to speak HTTP/2 (`Upgrade: h2c`, which
+Java's client and `curl --http2` send with each request) is passed over instead of swallowing the body;
+headers have a size and a time within which they must be whole.
+"""
+
+import asyncio
+import re
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from proto.http import error_body
+
+MAX_HEADER_BYTES = 64 * 1024
+
+_OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+_HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection; `header_timeout_s` is set by `limited_to`."""
+
+    header_timeout_s: ClassVar[float] = 15.0
+    _deadline: asyncio.TimerHandle | None = None
+    _header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Begin to wait for the first header."""
+        super().connection_made(transport)
+        self._expect_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes from the client."""
+        if not self._in_request():
+            self._expect_header()
+            self._header_bytes += len(data)
+            head, separator, rest = data.partition(b"\r\n\r\n")
+            if not separator and self._header_bytes > MAX_HEADER_BYTES:
+                self._refuse(
+                    b"431 Request Header Fields Too Large",
+                    f"expected headers of at most {MAX_HEADER_BYTES} bytes",
+                )
+                return
+            if b"h2c" in head:
+                data = _OFFER_OF_HTTP_2.sub(b"", head) + separator + rest
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Begin the request."""
+        self._forget_deadline()
+        self._header_bytes = 0
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, and close."""
+        self._refuse(b"400 Bad Request", f"expected an HTTP/1.1 request: {msg}")
+
+    def _in_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
+
+    def _refuse(self, status: bytes, text: str) -> None:
+        self._forget_deadline()
+        body = error_body(text)
+        self.transport.write(_HEAD % (status, len(body)) + body)
+        self.transport.close()
+
+    def _expect_header(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_timeout_s, self._late)
+
+    def _late(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            text = f"expected whole headers within {self.header_timeout_s:g} s"
+            self._refuse(b"408 Request Timeout", text)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def limited_to(header_timeout_s: float) -> type[HttpProtocol]:
+    """Give the protocol with a time limit for headers."""
+    attributes: dict[str, Any] = {"header_timeout_s": header_timeout_s}
+    return type("HttpProtocol", (HttpProtocol,), attributes)

@@ -1,0 +1,103 @@
+"""HTTP as clients really speak it, beside the routes."""
+
+import json
+import socket
+import time
+
+import pytest
+
+from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+
+PATH = "/v2/models/shapes-detector/infer"
+
+
+def speak(server: ServerProcess, raw: bytes) -> bytes:
+    """Send bytes and read until the server closes or answers whole."""
+    host, port = server.host.split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(raw)
+        while chunk := connection.recv(65536):
+            received += chunk
+            head, separator, body = received.partition(b"\r\n\r\n")
+            length = [
+                line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+            ]
+            if separator and length and len(body) >= int(length[0].split(b":")[1]):
+                break
+    return received
+
+
+def test_an_offer_of_http_2_is_passed_over(server: ServerProcess, photo):
+    body = json.dumps({"inputs": [image_input(photo)]}).encode()
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+        f"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    assert speak(server, head.encode() + body).startswith(b"HTTP/1.1 200")
+
+
+def test_expect_continue_and_chunks(server: ServerProcess, photo):
+    body = json.dumps({"inputs": [image_input(photo)]}).encode()
+    chunks = b"".join(
+        b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:10], body[10:5000], body[5000:])
+    )
+    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    assert speak(server, head.encode() + chunks + b"0\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"GARBAGE\r\n\r\n", b"BREW /pot HTTP/1.1\r\n\r\n", b"\x16\x03\x01"]
+)
+def test_what_is_no_http_gets_json(server: ServerProcess, raw):
+    received = speak(server, raw + b"\r\n\r\n")
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert b"application/json" in head
+    assert "expected" in json.loads(body)["error"]
+
+
+def test_headers_have_a_size(server: ServerProcess):
+    received = speak(server, b"GET /ready HTTP/1.1\r\nX: " + b"a" * 100_000)
+    assert received.startswith(b"HTTP/1.1 431")
+
+
+def test_headers_have_a_time(tmp_path):
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, "--header-timeout-s", "1") as server:
+        begun = time.monotonic()
+        assert speak(server, b"GET /ready HTTP/1.1\r\nX: ").startswith(b"HTTP/1.1 408")
+        assert time.monotonic() - begun < 5
+        assert speak(server, b"").startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+def test_a_content_encoding_is_refused_by_name(server: ServerProcess, photo, encoding):
+    body = json.dumps({"inputs": [image_input(photo)]})
+    status, _, answer = server.request("POST", PATH, body, {"Content-Encoding": encoding})
+    assert status == 400
+    assert encoding in json.loads(answer)["error"]
+
+
+def test_names_and_numbers_of_images_are_bounded(server: ServerProcess, photo):
+    for body in (
+        {"id": "x" * 2000, "inputs": [image_input(photo)]},
+        {"inputs": [image_input(photo, "x" * 2000)]},
+        {"inputs": [image_input("")] * 1001},
+    ):
+        status, answer = server.call("POST", PATH, body)
+        assert status == 400
+        assert "at most" in answer["error"]
+
+
+def test_parameters_of_the_request_hold_for_inputs_and_are_echoed(server: ServerProcess, photo):
+    body = {
+        "parameters": {"action": "detect", "score_threshold": 1.0, "metadata": {"camera": 1}},
+        "inputs": [image_input(photo), image_input(photo, score_threshold=0.1, action="predict")],
+    }
+    status, answer = server.call("POST", PATH, body)
+    assert status == 200
+    first, second = answer["outputs"]
+    assert (first["data"], first["parameters"]["action"]) == ([[]], "detect")
+    assert second["parameters"]["action"] == "predict"
+    assert second["data"] != [[]]
+    assert first["parameters"]["metadata"] == {"camera": 1}

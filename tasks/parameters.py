@@ -18,11 +18,34 @@ def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
     Raises:
         ParameterError: It names another action, or is no text.
     """
-    value = parameters.get("action")
+    return choice(parameters, "action", allowed, allowed[0])
+
+
+def choice(parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str) -> str:
+    """Read a word, one of `allowed`.
+
+    Raises:
+        ParameterError: It is another word, or no text.
+    """
+    value = parameters.get(name)
     if value is None:
-        return allowed[0]
+        return default
     if not isinstance(value, str) or value not in allowed:
-        raise _error("action", f"one of {', '.join(allowed)}", value)
+        raise _error(name, f"one of {', '.join(allowed)}", value)
+    return value
+
+
+def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Read `true` or `false`.
+
+    Raises:
+        ParameterError: It is neither.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _error(name, "true or false", value)
     return value
 
 

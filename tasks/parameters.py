@@ -18,18 +18,20 @@ def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
     Raises:
         ParameterError: It names another action, or is no text.
     """
-    return choice(parameters, "action", allowed, allowed[0])
+    return choice(parameters, "action", allowed)
 
 
-def choice(parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str) -> str:
-    """Read a word, one of `allowed`.
+def choice(
+    parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
+) -> str:
+    """Read a word, one of `allowed`; where absent the default, or else the first of them.
 
     Raises:
         ParameterError: It is another word, or no text.
     """
     value = parameters.get(name)
     if value is None:
-        return default
+        return allowed[0] if default is None else default
     if not isinstance(value, str) or value not in allowed:
         raise _error(name, f"one of {', '.join(allowed)}", value)
     return value

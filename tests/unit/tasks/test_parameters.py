@@ -75,6 +75,7 @@ def test_a_long_value_is_shortened_in_the_message():
 )
 def test_choice_is_one_of_the_words(parameters, expected):
     assert choice(parameters, "a", ("oc", "raw"), "raw") == expected
+    assert choice({}, "a", ("oc", "raw")) == "oc"
 
 
 @pytest.mark.parametrize("value", ["", "OC", 1, ["oc"]])

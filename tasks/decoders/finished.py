@@ -3,7 +3,14 @@
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import Outputs, finished, first, fractions_to_pixels, named
+from tasks.decoders.reading import (
+    Outputs,
+    finished,
+    first,
+    fractions_to_pixels,
+    named,
+    of_first_image,
+)
 from tasks.predictions import OutputError
 
 
@@ -91,13 +98,13 @@ def ssd(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> C
     """Read the first output, float (1, 1, detections, 7): image, class, score, box as fractions.
 
     The box is left, top, right, bottom. A negative image ends the list. The output has no batch axis;
-    images run one at a time.
+    see `yolo.yolov7_end_to_end`.
 
     Source: OpenVINO operation set, DetectionOutput-8.
     """
     rows = first(outputs, 1, 1, "detections", 7)[0, 0]
     ends = np.flatnonzero(rows[:, 0] < 0)
-    rows = rows[: ends[0]] if len(ends) else rows
+    rows = of_first_image(rows[: ends[0]] if len(ends) else rows)
     boxes = fractions_to_pixels(rows[:, 3:], size_wh)
     return finished(boxes, rows[:, 2], rows[:, 1], score_threshold)
 

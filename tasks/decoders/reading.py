@@ -64,6 +64,16 @@ def above(scores: Floats, score_threshold: float) -> npt.NDArray[np.int64]:
     return np.flatnonzero(~(scores <= score_threshold))
 
 
+def of_first_image(rows: Floats) -> Floats:
+    """Keep the rows of image 0: `rows` is float32 (N, ...), whose first column numbers images.
+
+    Raises:
+        OutputError: A number of an image is not finite.
+    """
+    check_finite(rows[:, 0])
+    return np.asarray(rows[rows[:, 0] == 0])
+
+
 def check_finite(*arrays: npt.NDArray[np.floating]) -> None:
     """Refuse numbers that would become boxes or scores and are none.
 

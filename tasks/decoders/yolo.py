@@ -3,7 +3,7 @@
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import Outputs, above, check_finite, finished, first
+from tasks.decoders.reading import Outputs, above, check_finite, finished, first, of_first_image
 from tasks.geometry import Floats, xywh_to_xyxy
 from tasks.predictions import OutputError
 
@@ -81,11 +81,12 @@ def yolov7_end_to_end(
 ) -> Candidates:
     """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
 
-    The output has no batch axis; images run one at a time, so that the first column is 0.
+    The output has no batch axis: images run one at a time, and a batch of fixed size is filled up with
+    copies, whose rows are passed over.
 
     Source: YOLOv7, `models/experimental.py` ONNX_ORT.
     """
-    rows = first(outputs, "detections", 7)
+    rows = of_first_image(first(outputs, "detections", 7))
     return finished(rows[:, 1:5], rows[:, 6], rows[:, 5], score_threshold)
 
 

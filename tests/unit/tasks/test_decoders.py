@@ -456,3 +456,16 @@ def test_large_logits_do_not_overflow():
 
 def test_rows_of_zeros_that_fill_up_are_no_boxes():
     assert len(decoded("ultralytics_end2end", {"a": np.zeros((300, 6), np.float32)}, 0).boxes) == 0
+
+
+@pytest.mark.parametrize("name", ["yolov7_end2end", "ssd"])
+def test_rows_of_the_copies_that_fill_up_a_batch_are_passed_over(name):
+    [(key, array)] = made(name).items()
+    copies = array.copy()
+    copies[..., 0] += copies[..., 0] >= 0
+    axis = array.ndim - 2
+    before = copies[..., :-50, :] if name == "ssd" else copies  # its last quarter ends the list
+    both = {key: np.concatenate([array[..., :100, :], before], axis=axis)}
+    alone, found = (decoded(name, each, 0.3) for each in ({key: array[..., :100, :]}, both))
+    assert len(alone.boxes) > 50
+    np.testing.assert_array_equal(found.boxes, alone.boxes)

@@ -180,8 +180,9 @@ def fast_nms(rows, scores, threshold):
 
 def greedy_nms(rows, scores, threshold):
     kept: list[int] = []
+    overlap = polygon_iou_matrix(rows, rows)
     for index in sorted(range(len(rows)), key=lambda index: -scores[index]):
-        if all(iou(rows[index], rows[other]) <= threshold for other in kept):
+        if all(overlap[index, other] <= threshold for other in kept):
             kept.append(index)
     return kept
 

@@ -19,12 +19,14 @@ __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
     "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
+    "ORIENTED_OBJECT_DETECTION": "tasks.oriented:OrientedObjectDetection",
 }
 """Task type to `module:class`; the class takes a `ModelSpec`. Read it with `tasks.references.resolve`."""
 
 SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
     "detection": "OBJECT_DETECTION",
+    "oriented": "ORIENTED_OBJECT_DETECTION",
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks import parameters as read
+from tasks.activations import sigmoid, softmax
 from tasks.image import Image
 from tasks.predictions import Classification, OutputError, Prediction
 from tasks.resize import Affine, preprocess
@@ -71,17 +72,14 @@ class ImageClassification:
             )
         if not np.isfinite(scores).all():
             raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")
-        scores = _activate(scores.reshape(-1), self._spec.output.activation)
-        best = np.argsort(-scores, kind="stable")[: options.top_k]
-        return [Classification(labels[index], float(scores[index])) for index in best]
+        activated = _activate(scores.reshape(-1), self._spec.output.activation)
+        best = np.argsort(-activated, kind="stable")[: options.top_k]
+        return [Classification(labels[index], float(activated[index])) for index in best]
 
 
-def _activate(scores: npt.NDArray[np.float64], activation: str) -> npt.NDArray[np.float64]:
+def _activate(scores: npt.NDArray[np.float64], activation: str) -> npt.NDArray[np.floating]:
     if activation == "softmax":
-        powers = np.exp(scores - scores.max())
-        return np.asarray(powers / powers.sum())
+        return softmax(scores)
     if activation == "sigmoid":
-        # of -|x|, so that no power overflows
-        small = np.exp(-np.abs(scores))
-        return np.asarray(np.where(scores >= 0, 1, small) / (1 + small))
+        return sigmoid(scores)
     return scores

@@ -1,6 +1,6 @@
 """Object detection: labelled boxes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks import parameters as read
-from tasks.decoders import DECODERS, Candidates, Decoder
+from tasks.decoders import DECODERS, Candidates, Decoder, take
 from tasks.geometry import clip_boxes, nms
 from tasks.image import Image
-from tasks.predictions import Detection, OutputError, Prediction
+from tasks.labels import labelled
+from tasks.predictions import Detection, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
-from tasks.specification import ModelSpec
+from tasks.specification import Defaults, ModelSpec
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -29,6 +30,24 @@ class DetectionOptions(msgspec.Struct, frozen=True):
     """Most boxes to answer; the best are kept."""
 
 
+def read_options(
+    parameters: Mapping[str, Any], actions: Sequence[str], defaults: Defaults
+) -> DetectionOptions:
+    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`.
+
+    Raises:
+        tasks.parameters.ParameterError: One of them is not allowed.
+    """
+    return DetectionOptions(
+        action=read.action(parameters, actions),
+        score_threshold=read.unit_interval(parameters, "score_threshold", defaults.score_threshold),
+        iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
+        max_detections=read.whole_number(
+            parameters, "max_detections", 1, 10_000, defaults.max_detections
+        ),
+    )
+
+
 class ObjectDetection:
     """Answers boxes by descending score; `predict` and `detect` are two names for the same."""
 
@@ -39,22 +58,12 @@ class ObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
-        """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`.
+        """Read what a request asks; see `read_options`.
 
         Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
+            tasks.parameters.ParameterError: A parameter is not allowed.
         """
-        defaults = self._spec.defaults
-        return DetectionOptions(
-            action=read.action(parameters, self.actions),
-            score_threshold=read.unit_interval(
-                parameters, "score_threshold", defaults.score_threshold
-            ),
-            iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
-            max_detections=read.whole_number(
-                parameters, "max_detections", 1, 10_000, defaults.max_detections
-            ),
-        )
+        return read_options(parameters, self.actions, self._spec.defaults)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
         """Make the input tensor of one image, without the batch axis, and the map to undo it."""
@@ -63,44 +72,50 @@ class ObjectDetection:
     def predict(
         self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
-        """Decode, suppress overlaps in network pixels, map back, clip to the image.
-
-        Suppression comes first because the families' own programs do it there. A box that lies
-        wholly outside of the image is dropped, so fewer than `max_detections` may remain.
+        """Answer the boxes of one image.
 
         Raises:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
-        found = self._decode(outputs, options.score_threshold, affine.network_wh)
-        self._check_labels(found)
-        kept = self._kept(found, options)
-        boxes = clip_boxes(affine.to_image(found.boxes[kept]), affine.width, affine.height)
+        found = self.find(outputs, affine, options)
+        return self.answer(found, affine.width, affine.height)
+
+    def find(
+        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
+    ) -> Candidates:
+        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
+
+        Suppression comes first because the families' own programs do it there.
+
+        Returns:
+            At most `max_detections`, by descending score, in pixels of the image, not clipped to it; its
+            classes are places in the list of labels.
+        """
+        decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
+        found = labelled(decoded, self._spec)
+        if found.suppress:
+            kept = nms(
+                found.boxes,
+                found.scores,
+                options.iou_threshold,
+                found.class_ids,
+                options.max_detections,
+            )
+        else:
+            kept = np.argsort(-found.scores, kind="stable")[: options.max_detections]
+        found = take(found, kept)
+        return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
+
+    def answer(self, found: Candidates, width: int, height: int) -> list[Prediction]:
+        """Clip the boxes to the image and name them; what lies wholly outside of it is dropped."""
+        boxes = clip_boxes(found.boxes, width, height)
         visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         return [
             Detection(self._spec.labels[class_id], score, *box)
             for class_id, score, box in zip(
-                found.class_ids[kept][visible].tolist(),
-                found.scores[kept][visible].tolist(),
+                found.class_ids[visible].tolist(),
+                found.scores[visible].tolist(),
                 boxes[visible].tolist(),
                 strict=True,
             )
         ]
-
-    def _kept(self, found: Candidates, options: DetectionOptions) -> npt.NDArray[np.int64]:
-        if not found.suppress:
-            return np.argsort(-found.scores, kind="stable")[: options.max_detections]
-        return nms(
-            found.boxes,
-            found.scores,
-            options.iou_threshold,
-            found.class_ids,
-            options.max_detections,
-        )
-
-    def _check_labels(self, found: Candidates) -> None:
-        highest = int(np.max(found.class_ids, initial=-1))
-        if highest >= len(self._spec.labels):
-            raise OutputError(
-                f"expected a label for each class, got class {highest}"
-                f" and {len(self._spec.labels)} labels"
-            )

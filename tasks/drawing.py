@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import cv2
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tasks.image import Image, Pixels
-from tasks.predictions import Classification, Detection, Prediction
+from tasks.predictions import Classification, Detection, OrientedDetection, Prediction
+from tasks.rotated import xywhr_to_corners
 
 _MIN_WIDTH_PX = 320
 _MAX_ENLARGED_HEIGHT_PX = 2000
@@ -25,6 +27,8 @@ _WEIGHT = 500
 Color = tuple[int, int, int]
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, whole pixels of the canvas, all included."""
+Corners = npt.NDArray[np.float64]
+"""float64 (4, 2), x and y, pixels of the canvas."""
 
 
 class _Pen(msgspec.Struct, frozen=True, eq=False):
@@ -62,6 +66,13 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
             if inset <= 0 or (low[0] < high[0] and low[1] < high[1]):
                 cv2.rectangle(self.canvas, low, high, (0, 0, 0) if rim else color)
 
+    def outline(self, corners: Corners, color: Color) -> None:
+        """Draw the edge of a polygon, with a dark rim, and a dot where its first side starts."""
+        points = [np.round(np.clip(corners, -1e6, 1e6)).astype(np.int32)]
+        cv2.polylines(self.canvas, points, True, (0, 0, 0), self.line_px + 2, cv2.LINE_AA)
+        cv2.polylines(self.canvas, points, True, color, self.line_px, cv2.LINE_AA)
+        cv2.circle(self.canvas, points[0][0].tolist(), self.line_px * 2, color, cv2.FILLED)
+
     def shorten(self, text: str, width_px: float) -> str:
         """Cut the middle out of a text that is too wide; its end may be a score."""
         text = " ".join(text.split())
@@ -86,7 +97,7 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     """Draw predictions on a copy of their image.
 
     Images narrower than 320 px are enlarged first. Boxes carry their label and score, the best drawn
-    last; classifications stand in a strip below the image, at most ten.
+    last, rotated ones with a dot at the corner where their width starts; classifications stand in a strip below the image, at most ten.
 
     Args:
         image: Not changed.
@@ -101,10 +112,10 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     canvas = image.pixels.copy()
     if scale > 1:
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
-    detections = [item for item in predictions if isinstance(item, Detection)]
+    detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
     pen = _pen(canvas, labels)
-    _draw_detections(pen, detections, scale)
+    _draw_detections(pen, detections, image, scale)
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
     return canvas
@@ -135,27 +146,43 @@ def _ink_on(color: Color) -> Color:
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else (255, 255, 255)
 
 
-def _draw_detections(pen: _Pen, detections: Sequence[Detection], scale: float) -> None:
-    canvas = pen.canvas
-    for item in reversed(detections):
-        pen.frame(_outline(item, scale, canvas), pen.color(item.label))
+def _draw_detections(
+    pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
+) -> None:
+    shapes = [_corners(item, image) * scale for item in detections]
+    frames = [_frame(corners, pen.canvas) for corners in shapes]
+    for item, corners, frame in reversed(list(zip(detections, shapes, frames, strict=True))):
+        if isinstance(item, OrientedDetection):
+            pen.outline(corners, pen.color(item.label))
+        else:
+            pen.frame(frame, pen.color(item.label))
     taken: list[Box] = []
-    for item in detections:
-        text = pen.shorten(f"{item.label} {item.score:.2f}", canvas.shape[1] - pen.font_px)
-        tag = _place_tag(pen, pen.width_of(text), _outline(item, scale, canvas), taken)
+    for item, frame in zip(detections, frames, strict=True):
+        text = pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
+        tag = _place_tag(pen, pen.width_of(text), frame, taken)
         taken.append(tag)
         color = pen.color(item.label)
         pen.fill(tag, color)
         pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
 
 
-def _outline(item: Detection, scale: float, canvas: Pixels) -> Box:
-    """Corners of a detection on the canvas, never inside out."""
-    height, width = canvas.shape[:2]
-    left = round(min(max(item.xmin * scale, 0), width - 1))
-    top = round(min(max(item.ymin * scale, 0), height - 1))
-    right, bottom = round(item.xmax * scale) - 1, round(item.ymax * scale) - 1
-    return left, top, max(left, min(right, width - 1)), max(top, min(bottom, height - 1))
+def _corners(item: Detection | OrientedDetection, image: Image) -> Corners:
+    """Corners of a box in pixels of the image."""
+    if isinstance(item, OrientedDetection):
+        fractions = np.array([[item.cx, item.cy, item.w, item.h, item.r]])
+        sides = image.width, image.height
+        corners: Corners = xywhr_to_corners(fractions * (*sides, *sides, 1))[0]
+        return corners
+    low, high = (item.xmin, item.ymin), (item.xmax, item.ymax)
+    return np.array([low, (high[0], low[1]), high, (low[0], high[1])])
+
+
+def _frame(corners: Corners, canvas: Pixels) -> Box:
+    """Upright frame of a box on the canvas, never inside out."""
+    edge = np.array([canvas.shape[1] - 1, canvas.shape[0] - 1])
+    left, top = (int(v) for v in np.round(np.clip(corners.min(axis=0), 0, edge)))
+    right, bottom = (int(v) for v in np.round(corners.max(axis=0)) - 1)
+    return left, top, max(left, min(right, int(edge[0]))), max(top, min(bottom, int(edge[1])))
 
 
 def _place_tag(pen: _Pen, text_px: int, box: Box, taken: Sequence[Box]) -> Box:

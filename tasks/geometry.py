@@ -1,12 +1,16 @@
 """Boxes as plain arrays: conversions, clipping, overlap and non-maximum suppression.
 
 Boxes are xyxy unless a name says otherwise: left, top, right, bottom, continuous coordinates, y down.
+They are float32 as networks answer them, or float64; results are of the same type.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.int64]
 
 _BLOCK = 128
@@ -17,10 +21,10 @@ def xywh_to_xyxy(boxes: Floats) -> Floats:
     """Turn centre and size into corners.
 
     Args:
-        boxes: float32 (N, 4), centre x, centre y, width, height.
+        boxes: float (N, 4), centre x, centre y, width, height.
 
     Returns:
-        float32 (N, 4), xyxy, same unit.
+        float (N, 4), xyxy, same unit.
     """
     centre, half = boxes[:, :2], boxes[:, 2:] / 2
     return np.concatenate([centre - half, centre + half], axis=1)
@@ -30,18 +34,16 @@ def xyxy_to_xywh(boxes: Floats) -> Floats:
     """Turn corners into centre and size.
 
     Args:
-        boxes: float32 (N, 4), xyxy.
+        boxes: float (N, 4), xyxy.
 
     Returns:
-        float32 (N, 4), centre x, centre y, width, height, same unit.
+        float (N, 4), centre x, centre y, width, height, same unit.
     """
     low, high = boxes[:, :2], boxes[:, 2:]
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
 
-def clip_boxes(
-    boxes: npt.NDArray[np.floating], width: float, height: float
-) -> npt.NDArray[np.floating]:
+def clip_boxes(boxes: Floats, width: float, height: float) -> Floats:
     """Cut boxes at the edges of an image; a box outside becomes empty.
 
     Args:
@@ -60,22 +62,44 @@ def iou_matrix(boxes: Floats, others: Floats) -> Floats:
     """Overlap of each box with each other: intersection over union.
 
     Args:
-        boxes: float32 (N, 4), xyxy.
-        others: float32 (M, 4), xyxy.
+        boxes: float (N, 4), xyxy.
+        others: float (M, 4), xyxy.
 
     Returns:
-        float32 (N, M), 0 to 1; 0 where both boxes are empty.
+        float (N, M), 0 to 1; 0 where both boxes are empty.
     """
+    overlap = _intersections(boxes, others)
+    return ratio(overlap, _areas(boxes)[:, None] + _areas(others) - overlap)
+
+
+def ios_matrix(boxes: Floats, others: Floats) -> Floats:
+    """Overlap of each box with each other: intersection over the smaller of the two; as `iou_matrix`."""
+    smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
+    return ratio(_intersections(boxes, others), smaller)
+
+
+def _intersections(boxes: Floats, others: Floats) -> Floats:
     x1, y1, x2, y2 = (boxes[:, None, i] for i in range(4))
     u1, v1, u2, v2 = (others[None, :, i] for i in range(4))
     overlap: Floats = np.maximum(np.minimum(x2, u2) - np.maximum(x1, u1), 0)
     overlap *= np.maximum(np.minimum(y2, v2) - np.maximum(y1, v1), 0)
-    union = np.maximum(x2 - x1, 0) * np.maximum(y2 - y1, 0)
-    union = union + np.maximum(u2 - u1, 0) * np.maximum(v2 - v1, 0)
-    union -= overlap
-    iou = np.zeros_like(overlap)
-    np.divide(overlap, union, out=iou, where=union > 0)
-    return iou
+    return overlap
+
+
+def _areas(boxes: Floats) -> Floats:
+    sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+    return np.asarray(sides[:, 0] * sides[:, 1])
+
+
+def ratio(parts: npt.NDArray[Any], wholes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Divide, element by element; 0 where there is no whole."""
+    shares = np.zeros_like(parts)
+    np.divide(parts, wholes, out=shares, where=wholes > 0)
+    return shares
+
+
+Overlapping = Callable[[Integers, Integers], npt.NDArray[np.bool_]]
+"""Which box of the first indices overlaps which of the second too much: bool (first, second)."""
 
 
 def nms(
@@ -89,11 +113,10 @@ def nms(
 
     By descending score, a box falls if it overlaps a kept one of its class by more than the threshold;
     an overlap of exactly the threshold stays. Equal scores are taken in the order of their index.
-    Works block by block: overlaps as matrices, the greedy part on Python integers used as bit sets.
 
     Args:
-        boxes: float32 (N, 4), xyxy.
-        scores: float32 (N,).
+        boxes: float (N, 4), xyxy.
+        scores: float (N,).
         iou_threshold: 0 to 1.
         class_ids: int64 (N,); without them all boxes are of one class.
         limit: Most boxes to keep; without it all.
@@ -104,6 +127,23 @@ def nms(
     Source: torchvision `ops.nms` and `ops.batched_nms`; there, classes are kept apart by moving boxes,
     which rounds coordinates, here by comparing the classes.
     """
+
+    def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
+        over = iou_matrix(boxes[rows], boxes[columns]) > iou_threshold
+        if class_ids is not None:
+            over &= class_ids[rows][:, None] == class_ids[columns][None, :]
+        return over
+
+    return suppress_greedily(scores, overlapping, limit)
+
+
+def suppress_greedily(
+    scores: Floats, overlapping: Overlapping, limit: int | None = None
+) -> Integers:
+    """Keep by descending score what overlaps nothing kept; as `nms`, for any overlap.
+
+    Works block by block: overlaps as matrices, the greedy part on Python integers used as bit sets.
+    """
     order = np.argsort(-scores, kind="stable")
     limit = len(order) if limit is None else limit
     kept = np.empty(0, np.int64)
@@ -112,25 +152,32 @@ def nms(
             break
         block = order[start : start + _BLOCK]
         if len(kept):
-            fallen = _overlapping(boxes, class_ids, block, kept, iou_threshold).any(axis=1)
-            block = block[~fallen]
-        within = _overlapping(boxes, class_ids, block, block, iou_threshold)
-        kept = np.concatenate([kept, block[_survivors(within)]])
+            block = block[~overlapping(block, kept).any(axis=1)]
+        kept = np.concatenate([kept, block[_survivors(overlapping(block, block))]])
     return kept[:limit]
 
 
-def _overlapping(
-    boxes: Floats,
-    class_ids: Integers | None,
-    rows: Integers,
-    columns: Integers,
-    iou_threshold: float,
-) -> npt.NDArray[np.bool_]:
-    """Which of `rows` overlaps which of `columns` too much: bool (rows, columns)."""
-    over = iou_matrix(boxes[rows], boxes[columns]) > iou_threshold
-    if class_ids is not None:
-        over &= class_ids[rows][:, None] == class_ids[columns][None, :]
-    return over
+def suppress_at_once(
+    scores: Floats, overlapping: Overlapping, limit: int | None = None
+) -> Integers:
+    """Keep by descending score what overlaps nothing better, be that kept or not; as `nms`.
+
+    A box in the middle of a row falls, and still takes the next with it: fewer boxes than greedily.
+
+    Source: Bolya et al., "YOLACT: Real-time Instance Segmentation", section 5, Fast NMS.
+    """
+    order = np.argsort(-scores, kind="stable")
+    limit = len(order) if limit is None else limit
+    kept = np.empty(0, np.int64)
+    for start in range(0, len(order), _BLOCK):
+        if len(kept) >= limit:
+            break
+        block = order[start : start + _BLOCK]
+        fallen = np.triu(overlapping(block, block), 1).any(axis=0)
+        if start:
+            fallen |= overlapping(block, order[:start]).any(axis=1)
+        kept = np.concatenate([kept, block[~fallen]])
+    return kept[:limit]
 
 
 def _survivors(over: npt.NDArray[np.bool_]) -> list[int]:

@@ -18,11 +18,36 @@ def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
     Raises:
         ParameterError: It names another action, or is no text.
     """
-    value = parameters.get("action")
+    return choice(parameters, "action", allowed)
+
+
+def choice(
+    parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
+) -> str:
+    """Read a word, one of `allowed`; where absent the default, or else the first of them.
+
+    Raises:
+        ParameterError: It is another word, or no text.
+    """
+    value = parameters.get(name)
     if value is None:
-        return allowed[0]
+        return allowed[0] if default is None else default
     if not isinstance(value, str) or value not in allowed:
-        raise _error("action", f"one of {', '.join(allowed)}", value)
+        raise _error(name, f"one of {', '.join(allowed)}", value)
+    return value
+
+
+def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Read `true` or `false`.
+
+    Raises:
+        ParameterError: It is neither.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _error(name, "true or false", value)
     return value
 
 

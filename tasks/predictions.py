@@ -31,4 +31,23 @@ class Detection(msgspec.Struct, frozen=True):
     ymax: float
 
 
-Prediction = Classification | Detection
+class OrientedDetection(msgspec.Struct, frozen=True):
+    """A rotated box as fractions of the image, rotated in pixels.
+
+    Multiply `cx` and `w` by the image's width, `cy` and `h` by its height, and then rotate by `r`: the other
+    order gives another box wherever the image is not square.
+    """
+
+    label: str
+    score: float
+    cx: float
+    cy: float
+    w: float
+    h: float
+    r: float
+    """Radians, clockwise on the screen."""
+    corners: list[list[float]] | msgspec.UnsetType = msgspec.UNSET
+    """Four pairs of x and y, pixels of the image, clockwise; only where a request asks for them."""
+
+
+Prediction = Classification | Detection | OrientedDetection

@@ -19,6 +19,9 @@ Resize = Literal[
 ]
 """How an image is brought to the network's input; see `tasks.resize.place`."""
 
+Angle = Literal["raw", "le90", "oc"]
+"""Range of the angle of an oriented box; see `tasks.rotated.with_angle`."""
+
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How an image becomes the input tensor."""
@@ -61,6 +64,10 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name in `tasks.decoders.DECODERS`, for tasks that have several."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
     """What is still to be applied to a classifier's output."""
+    label_offset: int = 0
+    """Number of the class that the first label names: 1 where class 0 is background."""
+    angle: Angle = "raw"
+    """Range of the angles of oriented boxes, where a request says nothing."""
     batch_axis: bool = True
     """Whether every output has the batch as its first axis; else images run one at a time."""
 

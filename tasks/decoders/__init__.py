@@ -1,7 +1,7 @@
-"""Model families: one file each turns raw outputs into candidate boxes. Tables, no discovery."""
+"""Model families: a function each turns raw outputs into candidate boxes. Tables, no discovery."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -9,21 +9,69 @@ import numpy.typing as npt
 
 DECODERS = {
     "ultralytics": "tasks.decoders.ultralytics:raw_head",
+    "ultralytics_end2end": "tasks.decoders.ultralytics:end_to_end",
+    "ultralytics_rtdetr": "tasks.decoders.ultralytics:rtdetr",
+    "ultralytics_rtdetr_raw": "tasks.decoders.ultralytics:rtdetr_raw",
+    "yolov5": "tasks.decoders.yolo:objectness",
+    "yolov7_end2end": "tasks.decoders.yolo:yolov7_end_to_end",
+    "yolox": "tasks.decoders.yolo:yolox_undecoded",
+    "yolox_decoded": "tasks.decoders.yolo:objectness",
+    "damo_yolo": "tasks.decoders.yolo:damo_yolo",
+    "detr_softmax": "tasks.decoders.detr:softmax_queries",
+    "detr_sigmoid": "tasks.decoders.detr:sigmoid_queries",
+    "detr_sigmoid_100": "tasks.decoders.detr:sigmoid_queries_100",
+    "rf_detr": "tasks.decoders.detr:rf_detr",
+    "labelled_boxes": "tasks.decoders.finished:labelled_boxes",
+    "efficient_nms": "tasks.decoders.finished:efficient_nms",
+    "tensorflow": "tasks.decoders.finished:tensorflow",
+    "ssd": "tasks.decoders.finished:ssd",
+    "mmdeploy": "tasks.decoders.finished:mmdeploy",
+    "ultralytics_obb": "tasks.decoders.oriented:ultralytics",
+    "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
+    "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
 }
-"""Name to `module:attribute` of a `Decoder`; `model.toml` may give such a reference of its own."""
+"""Name to `module:attribute` of a `Decoder`, the last three of an `OrientedDecoder`; `model.toml` may give
+such a reference of its own."""
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
-    boxes: npt.NDArray[np.float32]
-    """float32 (N, 4), xyxy, pixels of the network's input."""
-    scores: npt.NDArray[np.float32]
+    boxes: npt.NDArray[np.floating]
+    """float32 (N, 4), xyxy, pixels of the network's input; float64 once in pixels of the image."""
+    scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
-    """int64 (N,), from 0."""
+    """int64 (N,), as the network counts them; see `tasks.labels`."""
     suppress: bool = True
     """Whether overlapping boxes are still in; networks that answer each object once say False."""
+
+
+class OrientedCandidates(msgspec.Struct, frozen=True, eq=False):
+    """Rotated boxes that a network proposes, before overlapping ones are suppressed."""
+
+    boxes: npt.NDArray[np.floating]
+    """float32 (N, 5), xywhr: centre x, centre y, width, height in pixels of the network's input, then the
+    rotation in radians, clockwise on the screen; float64 once in pixels of the image."""
+    scores: npt.NDArray[np.floating]
+    """float32 (N,), 0 to 1."""
+    class_ids: npt.NDArray[np.int64]
+    """int64 (N,), as the network counts them; see `tasks.labels`."""
+    suppress: Literal["none", "probiou", "polygon"] = "none"
+    """How overlapping boxes are suppressed; see `tasks.oriented`."""
+
+
+Found = TypeVar("Found", Candidates, OrientedCandidates)
+
+
+def take(found: Found, rows: npt.NDArray[Any]) -> Found:
+    """Keep some candidates: `rows` is int (K,), indices, or bool (N,)."""
+    return msgspec.structs.replace(
+        found,
+        boxes=found.boxes[rows],
+        scores=found.scores[rows],
+        class_ids=found.class_ids[rows],
+    )
 
 
 class Decoder(Protocol):
@@ -38,7 +86,7 @@ class Decoder(Protocol):
         """Read the boxes that score above the threshold.
 
         Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis.
+            outputs: The graph's outputs by name, in its order, without the batch axis where they have one.
             score_threshold: What does not score above it is left out.
             size_wh: Width and height of the network's input for this image, pixels, for heads that
                 answer fractions of it.
@@ -46,4 +94,17 @@ class Decoder(Protocol):
         Raises:
             tasks.predictions.OutputError: The outputs are not what this family answers.
         """
+        ...
+
+
+class OrientedDecoder(Protocol):
+    """A function from the outputs of one image to rotated candidates; else as `Decoder`."""
+
+    def __call__(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        score_threshold: float,
+        size_wh: tuple[int, int],
+    ) -> OrientedCandidates:
+        """Read the rotated boxes that score above the threshold."""
         ...

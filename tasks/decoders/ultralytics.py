@@ -1,18 +1,25 @@
-"""Ultralytics detection heads: YOLOv5u, v8, v9, 11, 12, and v10, 26 exported without end-to-end."""
+"""Ultralytics detection heads: YOLOv5u, v8, v9, v10, 11, 12, 26 and RT-DETR, in every export form.
 
-from collections.abc import Mapping
-from typing import Any
+Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come raw or
+end to end, and any model may have its suppression in the graph.
+"""
 
 import numpy as np
-import numpy.typing as npt
 
 from tasks.decoders import Candidates
+from tasks.decoders.reading import (
+    Outputs,
+    above,
+    centred_to_pixels,
+    check_finite,
+    finished,
+    first,
+)
 from tasks.geometry import xywh_to_xyxy
-from tasks.predictions import OutputError
 
 
 def raw_head(
-    outputs: Mapping[str, npt.NDArray[Any]],
+    outputs: Outputs,
     score_threshold: float,
     size_wh: tuple[int, int],  # noqa: ARG001 - this head answers pixels
 ) -> Candidates:
@@ -26,19 +33,53 @@ def raw_head(
 
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `multi_label=False`.
     """
-    head = next(iter(outputs.values()))
-    if head.ndim != 2 or head.shape[0] < 5:
-        raise OutputError(
-            f"expected output 0 to have the shape (4 + classes, anchors), got {head.shape}"
-        )
+    head = first(outputs, "4 + classes", "anchors")
     # the best score first and its class for the kept alone: 7 times faster than both for all
     best = head[4:].max(axis=0)
-    kept = np.flatnonzero(~(best <= score_threshold))  # NaN passes, to be reported
-    candidates = head[:, kept].astype(np.float32, copy=False)
-    if not np.isfinite(candidates).all():
-        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    kept = above(best, score_threshold)
+    candidates = head[:, kept]
+    check_finite(candidates)
     return Candidates(
         boxes=xywh_to_xyxy(candidates[:4].T),
-        scores=best[kept].astype(np.float32, copy=False),
+        scores=best[kept],
         class_ids=candidates[4:].argmax(axis=0),
     )
+
+
+def end_to_end(
+    outputs: Outputs,
+    score_threshold: float,
+    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+) -> Candidates:
+    """Read `output0`, float (detections, 6): left, top, right, bottom in pixels, score, class.
+
+    v10 and 26 exported end to end, and every model exported with `nms=True`, which fills up with rows
+    of zeros.
+
+    Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `end2end`.
+    """
+    rows = first(outputs, "detections", 6)
+    return finished(rows[:, :4], rows[:, 4], rows[:, 5], score_threshold)
+
+
+def rtdetr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+    """Read `output0`, float (queries, 6): centre x, centre y, width, height as fractions, score, class.
+
+    Source: Ultralytics 8.4, `models/rtdetr/predict.py` RTDETRPredictor.postprocess.
+    """
+    rows = first(outputs, "queries", 6)
+    boxes = centred_to_pixels(rows[:, :4], size_wh)
+    return finished(boxes, rows[:, 4], rows[:, 5], score_threshold)
+
+
+def rtdetr_raw(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+    """Read `output0`, float (queries, 4 + classes): box as fractions, class scores.
+
+    Releases before 8.4. Scores are probabilities; each query gives its best class.
+
+    Source: Ultralytics 8.3, `models/rtdetr/predict.py` RTDETRPredictor.postprocess.
+    """
+    rows = first(outputs, "queries", "4 + classes")
+    boxes = centred_to_pixels(rows[:, :4], size_wh)
+    best = rows[:, 4:].argmax(axis=1).astype(np.float32)
+    return finished(boxes, rows[:, 4:].max(axis=1), best, score_threshold)

@@ -9,6 +9,7 @@ import pytest
 from engine import recognition, settings
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
+from tasks.decoders import DECODERS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -43,6 +44,11 @@ def test_every_key_of_model_toml_is_described():
         )
         for name in names:
             assert f"`{name}`" in text, name
+
+
+def test_every_decoder_is_described():
+    text = (ROOT / "docs" / "decoders.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(DECODERS)
 
 
 def test_every_operator_is_described():

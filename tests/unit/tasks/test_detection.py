@@ -138,6 +138,51 @@ def test_options_default_to_those_of_the_model():
     assert msgspec.structs.astuple(options) == ("predict", 0.2, 0.4, 7)
 
 
+def test_boxes_that_need_no_suppression_stay_and_classes_may_count_from_1():
+    """As torchvision's detectors: the image as it is, class 1 for the first label, 0 for none."""
+    task = ObjectDetection(
+        ModelSpec(
+            task="OBJECT_DETECTION",
+            input=InputSpec(name="image", size_wh=(64, 64), resize="none"),
+            output=OutputSpec(decoder="labelled_boxes", label_offset=1, batch_axis=False),
+            labels=("circle", "square"),
+        )
+    )
+    _, affine = task.preprocess(Image(np.zeros((40, 100, 3), np.uint8)))
+    outputs = {
+        "boxes": np.array([[1, 2, 90, 30]] * 4, np.float32),
+        "labels": np.array([1, 2, 1, 0]),
+        "scores": np.array([0.75, 0.875, 0.8125, 0.9], np.float32),
+    }
+    found = task.predict(outputs, affine, task.options({"max_detections": 2}))
+    assert found == [
+        Detection("square", 0.875, 1, 2, 90, 30),
+        Detection("circle", 0.8125, 1, 2, 90, 30),
+    ]
+
+
+@pytest.mark.parametrize("image_wh", [(64, 64), (200, 50), (33, 77)])
+def test_fractions_are_of_the_network_s_input_for_this_image(image_wh):
+    """A box over the middle half of the image, as a model with inputs of any size would answer it."""
+    task = ObjectDetection(
+        ModelSpec(
+            task="OBJECT_DETECTION",
+            input=InputSpec(name="images", size_wh=(96, 96), resize="letterbox_rect"),
+            output=OutputSpec(decoder="detr_sigmoid"),
+            labels=("circle",),
+        )
+    )
+    _, affine = task.preprocess(Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8)))
+    truth = np.array([0.25, 0.25, 0.75, 0.75]) * (image_wh * 2)
+    x1, y1, x2, y2 = affine.to_network(truth[None])[0] / (affine.network_wh * 2)
+    outputs = {
+        "logits": np.array([[2]], np.float32),
+        "pred_boxes": np.array([[(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]], np.float32),
+    }
+    [found] = task.predict(outputs, affine, task.options({}))
+    np.testing.assert_allclose(msgspec.structs.astuple(found)[2:], truth, atol=1e-3)
+
+
 def own_decoder(outputs, score_threshold, size_wh):
     return Candidates(
         boxes=np.array([[0, 16, *size_wh]], np.float32),
@@ -153,5 +198,5 @@ def test_a_decoder_of_one_s_own_is_given_as_a_reference(monkeypatch):
 
 
 def test_an_unknown_decoder_is_refused_with_those_there_are():
-    with pytest.raises(ObjectReferenceError, match=r"output\.decoder to be one of ultralytics or"):
+    with pytest.raises(ObjectReferenceError, match=r"output\.decoder to be one of ultralytics, "):
         detector(decoder="yolo99")

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.drawing import draw, label_color
 from tasks.image import Image
-from tasks.predictions import Classification, Detection
+from tasks.predictions import Classification, Detection, OrientedDetection
 
 
 def image(width, height):
@@ -114,3 +114,32 @@ def test_the_labels_of_a_model_have_colours_that_lie_apart():
 
 def test_a_label_alone_has_a_colour_of_its_text():
     assert label_color("ship") == label_color("ship", ["car"]) != label_color("car")
+
+
+@pytest.mark.parametrize("scale", [1, 4])
+def test_a_rotated_box_is_rotated_in_pixels(scale):
+    """Of 96 by 32 pixels in an image of 640 x 320, turned by 45 degrees: its sides by their middles."""
+    ship = OrientedDetection("ship", 0.9, 0.5, 0.5, 0.3, 0.2, np.pi / 4)
+    drawn = draw(image(640 * scale, 320 * scale), [ship])
+    centre, along, across = np.array([320, 160]), np.array([96, 96]), np.array([-32, 32])
+    for offset in (along, -along, across, -across):
+        x, y = np.round((centre + offset * np.sqrt(0.5)) * scale).astype(int)
+        near = drawn[y - 2 : y + 3, x - 2 : x + 3].reshape(-1, 3)
+        assert (near == label_color("ship")).all(axis=1).any()
+    assert (drawn[160 * scale, 320 * scale] == 90).all()
+    assert (drawn == label_color("ship")).all(axis=2).sum() > 400
+
+
+OUTSIDE = [
+    (0, 0, 0.5, 0.1, 0.7),
+    (1.5, -0.5, 0.2, 0.2, 9),
+    (0.5, 0.5, 3, 3, -1),
+    (0.5, 0.5, 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize("box_", OUTSIDE)
+def test_rotated_boxes_may_pass_the_image(box_):
+    drawn = draw(image(400, 300), [OrientedDetection("ship", 0.9, *box_)])
+    assert drawn.shape == (300, 400, 3)
+    assert (drawn == label_color("ship")).all(axis=2).sum() > 400

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.geometry import clip_boxes, iou_matrix, nms, xywh_to_xyxy, xyxy_to_xywh
+from tasks.geometry import (
+    clip_boxes,
+    ios_matrix,
+    iou_matrix,
+    nms,
+    suppress_at_once,
+    xywh_to_xyxy,
+    xyxy_to_xywh,
+)
 
 
 def boxes(*rows: Any):
@@ -146,3 +154,30 @@ def test_suppression_across_blocks_equals_the_naive_loop(limit):
     expected = naive_nms(corners.tolist(), scores.tolist(), 0.43217, classes.tolist())
     assert len(expected) > 300
     assert result.tolist() == expected[:limit]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ios"),
+    [([0, 0, 9, 9], [2, 3, 4, 4], 1), ([0, 0, 2, 2], [1, 0, 9, 2], 1 / 2), (A, FAR, 0), (A, A, 1)],
+)
+def test_overlap_over_the_smaller_box(first, second, ios):
+    assert ios_matrix(boxes(first), boxes(second)) == pytest.approx(ios)
+    assert ios_matrix(boxes(second), boxes(first)) == pytest.approx(ios)
+
+
+@pytest.mark.parametrize("limit", [None, 0, 40])
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_suppression_at_once_drops_what_overlaps_anything_better(count, limit):
+    random = np.random.default_rng(5)
+    over = random.uniform(0, 1, (count, count)) < 1 / max(count, 1)
+    over |= over.T
+    scores = random.integers(0, 50, count).astype(np.float32)
+    order = sorted(range(count), key=lambda index: (-scores[index], index))
+    expected = [
+        index
+        for place, index in enumerate(order)
+        if not any(over[index, better] for better in order[:place])
+    ]
+    kept = suppress_at_once(scores, lambda rows, columns: over[np.ix_(rows, columns)], limit)
+    assert kept.tolist() == expected[:limit]
+    assert count < 500 or len(expected) > 100

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tasks.parameters import ParameterError, action, unit_interval, whole_number
+from tasks.parameters import ParameterError, action, choice, flag, unit_interval, whole_number
 
 ACTIONS = [({}, "predict"), ({"action": None}, "predict"), ({"action": "detect"}, "detect")]
 
@@ -68,3 +68,31 @@ def test_a_long_value_is_shortened_in_the_message():
     with pytest.raises(ParameterError) as error:
         unit_interval({"t": "x" * 10_000}, "t", 0.5)
     assert len(str(error.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"), [({}, "raw"), ({"a": None}, "raw"), ({"a": "oc"}, "oc")]
+)
+def test_choice_is_one_of_the_words(parameters, expected):
+    assert choice(parameters, "a", ("oc", "raw"), "raw") == expected
+    assert choice({}, "a", ("oc", "raw")) == "oc"
+
+
+@pytest.mark.parametrize("value", ["", "OC", 1, ["oc"]])
+def test_choice_refuses_the_rest(value):
+    with pytest.raises(ParameterError, match=r"^expected parameters\.a to be one of oc, raw, got "):
+        choice({"a": value}, "a", ("oc", "raw"), "raw")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [({}, True), ({"f": None}, True), ({"f": False}, False), ({"f": True}, True)],
+)
+def test_flag_is_true_or_false(parameters, expected):
+    assert flag(parameters, "f", default=True) is expected
+
+
+@pytest.mark.parametrize("value", [0, 1, "true", []])
+def test_flag_refuses_the_rest(value):
+    with pytest.raises(ParameterError, match=r"^expected parameters\.f to be true or false, got "):
+        flag({"f": value}, "f", default=True)

@@ -26,7 +26,7 @@ def test_the_head_is_read_as_a_naive_loop_reads_it(classes, anchors, threshold, 
     head[4:] = np.round(head[4:], 1)  # many ties
     head[:4] *= 64
     candidates = raw_head({"output0": head}, threshold, _SIZE)
-    expected = naive(head, float(dtype(threshold)))
+    expected = naive(head, float(np.float32(threshold)))
     assert candidates.boxes.shape == (len(expected), 4)
     assert (candidates.boxes.dtype, candidates.scores.dtype) == (np.float32, np.float32)
     assert candidates.class_ids.tolist() == [class_id for _, _, class_id in expected]

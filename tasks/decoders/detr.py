@@ -1,0 +1,84 @@
+"""The DETR families with raw outputs: a fixed number of queries, each with class logits and one box.
+
+Boxes are centre x, centre y, width, height as fractions of the network's input; none needs suppression.
+"""
+
+import numpy as np
+
+from tasks.activations import sigmoid, softmax
+from tasks.decoders import Candidates
+from tasks.decoders.reading import (
+    Outputs,
+    above,
+    centred_to_pixels,
+    check_finite,
+    finished,
+    named,
+)
+from tasks.geometry import Floats
+
+
+def softmax_queries(
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
+) -> Candidates:
+    """Read `logits`, float (queries, classes + 1), of which the last is "no object", and `pred_boxes`.
+
+    DETR, YOLOS and Table Transformer. Each query gives its best class.
+
+    Source: transformers 4.57, DetrImageProcessor.post_process_object_detection.
+    """
+    logits = named(outputs, "logits", "queries", "1 + classes")
+    boxes = named(outputs, "pred_boxes", len(logits), 4)
+    scores = softmax(logits)[:, :-1]
+    best = scores.argmax(axis=1).astype(np.float32)
+    return finished(centred_to_pixels(boxes, size_wh), scores.max(axis=1), best, score_threshold)
+
+
+def sigmoid_queries(
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
+) -> Candidates:
+    """Read `logits`, float (queries, classes), and `pred_boxes`, float (queries, 4).
+
+    RT-DETR, RT-DETRv2 and D-FINE of transformers. Of all pairs of query and class, as many are read as
+    there are queries, so that a query may give several labels.
+
+    Source: transformers 4.57, RTDetrImageProcessor.post_process_object_detection.
+    """
+    logits = named(outputs, "logits", "queries", "classes")
+    boxes = named(outputs, "pred_boxes", len(logits), 4)
+    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, len(logits))
+
+
+def sigmoid_queries_100(
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
+) -> Candidates:
+    """Read what `sigmoid_queries` reads, but the best 100 pairs: Deformable and Conditional DETR, DETA.
+
+    Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
+    """
+    logits = named(outputs, "logits", "queries", "classes")
+    boxes = named(outputs, "pred_boxes", len(logits), 4)
+    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, 100)
+
+
+def rf_detr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+    """Read `dets`, float (queries, 4), and `labels`, float (queries, classes): logits, not labels.
+
+    The masks of a segmentation model are passed over.
+
+    Source: RF-DETR 1.3, `models/lwdetr.py` PostProcess; its number of pairs is that of the queries.
+    """
+    boxes = named(outputs, "dets", "queries", 4)
+    logits = named(outputs, "labels", len(boxes), "classes")
+    return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, len(boxes))
+
+
+def _best_pairs(logits: Floats, boxes: Floats, score_threshold: float, count: int) -> Candidates:
+    """Take the best pairs of query and class; boxes are float32 (queries, 4), xyxy, pixels."""
+    scores = sigmoid(logits.ravel()).astype(np.float32, copy=False)
+    kept = above(scores, score_threshold)
+    check_finite(logits.ravel()[kept])
+    kept = kept[np.argsort(-scores[kept], kind="stable")[:count]]
+    queries, class_ids = np.divmod(kept, logits.shape[1])
+    check_finite(boxes[queries])
+    return Candidates(boxes[queries], scores[kept], class_ids, suppress=False)

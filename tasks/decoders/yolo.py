@@ -1,0 +1,115 @@
+"""The YOLO families outside of Ultralytics' package: YOLOv5, v6, v7, YOLOX and DAMO-YOLO."""
+
+import numpy as np
+
+from tasks.decoders import Candidates
+from tasks.decoders.reading import Outputs, above, check_finite, finished, first, of_first_image
+from tasks.geometry import Floats, xywh_to_xyxy
+from tasks.predictions import OutputError
+
+
+def objectness(
+    outputs: Outputs,
+    score_threshold: float,
+    size_wh: tuple[int, int],  # noqa: ARG001 - these heads answer pixels
+) -> Candidates:
+    """Read the first output, float (anchors, 5 + classes): box, objectness, class scores.
+
+    The box is centre x, centre y, width, height in pixels; a score is objectness times that of the class,
+    both probabilities already. Each anchor gives one candidate, of its best class.
+
+    Source: YOLOv5 7.0, `utils/general.py` non_max_suppression; YOLOv7 and YOLOv6 do the same; YOLOX,
+    `utils/boxes.py` postprocess, for files exported with `--decode_in_inference`.
+    """
+    return _scored(first(outputs, "anchors", "5 + classes"), score_threshold)
+
+
+def yolox_undecoded(
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
+) -> Candidates:
+    """Read the first output as `objectness` does, with boxes relative to their cell of the grid.
+
+    Centres are in strides from the corner of the cell, sizes are logarithms of strides. Cells of the
+    strides 8, 16 and 32 follow each other, row by row; models for large images add the stride 64.
+
+    Source: YOLOX 0.3, `utils/demo_utils.py` demo_postprocess.
+    """
+    head = first(outputs, "anchors", "5 + classes")
+    grids = [_grid(stride, size_wh) for stride in (8, 16, 32, 64)]
+    for count in (3, 4):
+        cells = np.concatenate(grids[:count])
+        if len(cells) == len(head):
+            break
+    else:
+        raise OutputError(
+            f"expected output 0 to have {sum(map(len, grids[:3]))} anchors, the cells of {size_wh[0]} x"
+            f" {size_wh[1]} at strides of 8, 16 and 32, or {sum(map(len, grids))} with 64,"
+            f" got {len(head)}"
+        )
+    stride = cells[:, 2:]
+    centres = (head[:, :2] + cells[:, :2]) * stride
+    with np.errstate(over="ignore"):  # what is not finite is reported where it counts
+        sizes = np.exp(head[:, 2:4]) * stride
+    return _scored(np.concatenate([centres, sizes, head[:, 4:]], axis=1), score_threshold)
+
+
+def _grid(stride: int, size_wh: tuple[int, int]) -> Floats:
+    """Cells of one stride, row by row: float32 (cells, 3), column, row, stride."""
+    columns, rows = size_wh[0] // stride, size_wh[1] // stride
+    y, x = np.mgrid[:rows, :columns]
+    grid = np.stack([x, y, np.full_like(x, stride)], axis=-1)
+    return grid.reshape(-1, 3).astype(np.float32)
+
+
+def _scored(head: Floats, score_threshold: float) -> Candidates:
+    with np.errstate(over="ignore", invalid="ignore"):  # as above
+        scores = head[:, 4] * head[:, 5:].max(axis=1)
+    kept = above(scores, score_threshold)
+    candidates = head[kept]
+    check_finite(candidates)
+    return Candidates(
+        boxes=xywh_to_xyxy(candidates[:, :4]),
+        scores=scores[kept],
+        class_ids=candidates[:, 5:].argmax(axis=1),
+    )
+
+
+def yolov7_end_to_end(
+    outputs: Outputs,
+    score_threshold: float,
+    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+) -> Candidates:
+    """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
+
+    The output has no batch axis: images run one at a time, and a batch of fixed size is filled up with
+    copies, whose rows are passed over.
+
+    Source: YOLOv7, `models/experimental.py` ONNX_ORT.
+    """
+    rows = of_first_image(first(outputs, "detections", 7))
+    return finished(rows[:, 1:5], rows[:, 6], rows[:, 5], score_threshold)
+
+
+def damo_yolo(
+    outputs: Outputs,
+    score_threshold: float,
+    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+) -> Candidates:
+    """Read the scores, float (anchors, classes), then the boxes, float (anchors, 4), xyxy, pixels.
+
+    The outputs come in this order; with another number of classes than 4 in any. Every class of an
+    anchor that scores above the threshold gives a candidate.
+
+    Source: DAMO-YOLO 0.3, `damo/utils/boxes.py` multiclass_nms.
+    """
+    arrays = list(outputs.values())
+    if len(arrays) != 2:
+        raise OutputError(f"expected 2 outputs, scores and boxes, got {len(arrays)}")
+    if arrays[0].shape[-1:] == (4,) != arrays[1].shape[-1:]:
+        arrays.reverse()
+    scores = first({"scores": arrays[0]}, "anchors", "classes")
+    boxes = first({"boxes": arrays[1]}, len(scores), 4)
+    flat = above(scores.ravel(), score_threshold)
+    anchors, class_ids = np.divmod(flat, scores.shape[1])
+    check_finite(boxes[anchors], scores[anchors, class_ids])
+    return Candidates(boxes[anchors], scores[anchors, class_ids], class_ids)

@@ -1,0 +1,138 @@
+"""Oriented object detection: labelled boxes, each with a rotation of its own."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks import parameters as read
+from tasks.decoders import DECODERS, OrientedCandidates, OrientedDecoder, take
+from tasks.detection import DetectionOptions, read_options
+from tasks.geometry import Integers, suppress_at_once, suppress_greedily
+from tasks.image import Image
+from tasks.labels import labelled
+from tasks.predictions import OrientedDetection, OutputError, Prediction
+from tasks.references import resolve
+from tasks.resize import Affine, preprocess
+from tasks.rotated import (
+    polygon_iou_matrix,
+    probiou_matrix,
+    unscaled,
+    with_angle,
+    xywhr_to_corners,
+)
+from tasks.specification import Angle, ModelSpec
+
+
+class OrientedOptions(msgspec.Struct, frozen=True):
+    """What a request asks of an oriented detector."""
+
+    action: str
+    boxes: DetectionOptions
+    angle: Angle
+    """Range of the rotations."""
+    corners: bool
+    """Whether the corners are answered, too."""
+
+
+class OrientedObjectDetection:
+    """Answers rotated boxes by descending score; `predict` and `detect` are two names for the same."""
+
+    actions: tuple[str, ...] = ("predict", "detect")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._decode: OrientedDecoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
+
+    def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
+        """Read `angle`, `corners` and what `ObjectDetection.options` reads.
+
+        Raises:
+            tasks.parameters.ParameterError: One of them is not allowed.
+        """
+        boxes = read_options(parameters, self.actions, self._spec.defaults)
+        angle: Any = read.choice(parameters, "angle", get_args(Angle), self._spec.output.angle)
+        corners = read.flag(parameters, "corners", default=False)
+        return OrientedOptions(boxes.action, boxes, angle, corners)
+
+    def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
+        """Make the input tensor of one image, without the batch axis, and the map to undo it."""
+        return preprocess(image, self._spec.input)
+
+    def predict(
+        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: OrientedOptions
+    ) -> list[Prediction]:
+        """Answer the rotated boxes of one image.
+
+        Raises:
+            OutputError: The outputs are not what the decoder reads, or name a class without label.
+        """
+        found = self.find(outputs, affine, options)
+        return self.answer(found, affine.width, affine.height, options)
+
+    def find(
+        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: OrientedOptions
+    ) -> OrientedCandidates:
+        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
+
+        Returns:
+            At most `max_detections`, by descending score, in pixels of the image; its classes are
+            places in the list of labels.
+        """
+        decoded = self._decode(outputs, options.boxes.score_threshold, affine.network_wh)
+        if decoded.boxes.shape[1] != 5:
+            raise OutputError(
+                f"expected output.decoder to answer rotated boxes of 5 numbers, got"
+                f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
+            )
+        found = labelled(decoded, self._spec)
+        found = take(found, _kept(found, options.boxes))
+        boxes = found.boxes.astype(np.float64)
+        boxes[:, :2] -= affine.px, affine.py
+        boxes = unscaled(boxes, affine.sx, affine.sy)
+        return msgspec.structs.replace(found, boxes=boxes, suppress="none")
+
+    def answer(
+        self, found: OrientedCandidates, width: int, height: int, options: OrientedOptions
+    ) -> list[Prediction]:
+        """Name the boxes, and take them as fractions of the image, which they may pass.
+
+        The rotation stays the one in pixels. A box without area is dropped.
+        """
+        found = take(found, np.flatnonzero((found.boxes[:, 2:4] > 0).all(axis=1)))
+        boxes = with_angle(found.boxes, options.angle)
+        corners: list[Any] = [msgspec.UNSET] * len(boxes)
+        if options.corners:
+            corners = xywhr_to_corners(boxes).tolist()
+        boxes = boxes / (width, height, width, height, 1)
+        return [
+            OrientedDetection(self._spec.labels[class_id], score, cx, cy, w, h, r, four)
+            for class_id, score, (cx, cy, w, h, r), four in zip(
+                found.class_ids.tolist(),
+                found.scores.tolist(),
+                boxes.tolist(),
+                corners,
+                strict=True,
+            )
+        ]
+
+
+def _kept(found: OrientedCandidates, options: DetectionOptions) -> Integers:
+    """Suppress overlaps of one class as the family's own program does.
+
+    Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; `polygon`: MMRotate,
+    `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
+    """
+    if found.suppress == "none":
+        return np.argsort(-found.scores, kind="stable")[: options.max_detections]
+    boxes, class_ids = found.boxes, found.class_ids
+    matrix = probiou_matrix if found.suppress == "probiou" else polygon_iou_matrix
+    suppress = suppress_at_once if found.suppress == "probiou" else suppress_greedily
+
+    def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
+        over = matrix(boxes[rows], boxes[columns]) > options.iou_threshold
+        return np.asarray(over & (class_ids[rows][:, None] == class_ids[columns]))
+
+    return suppress(found.scores, overlapping, options.max_detections)

@@ -1,0 +1,208 @@
+"""Rotated boxes as plain arrays: corners, angles, overlap.
+
+Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y down.
+A box of rotation 0 has its width along x.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.geometry import ratio
+from tasks.specification import Angle
+
+Doubles = npt.NDArray[np.float64]
+
+
+def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
+    """Turn rotated boxes into their corners.
+
+    Args:
+        boxes: float (N, 5), xywhr.
+
+    Returns:
+        float64 (N, 4, 2), x and y, clockwise on the screen; without rotation the left top corner is
+        the first.
+    """
+    x, y, w, h, r = boxes.astype(np.float64).T
+    along = np.stack([np.cos(r) * w, np.sin(r) * w], axis=1) / 2
+    across = np.stack([-np.sin(r) * h, np.cos(r) * h], axis=1) / 2
+    centre = np.stack([x, y], axis=1)
+    corners = (-along - across, along - across, along + across, across - along)
+    return np.stack([centre + corner for corner in corners], axis=1)
+
+
+def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
+    """Describe the same rectangles with angles in another range.
+
+    Args:
+        boxes: float (N, 5), xywhr.
+        angle: `raw` as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which
+            becomes the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
+
+    Returns:
+        float64 (N, 5), xywhr, with width and height swapped where it needs to be.
+
+    Source: MMRotate, "Introduction of the rotated box", definitions; OpenCV `minAreaRect`.
+    """
+    x, y, w, h, r = boxes.astype(np.float64).T
+    swapped = np.zeros(len(boxes), bool)
+    if angle == "le90":
+        swapped = w < h
+        r = np.mod(r + swapped * (math.pi / 2) + math.pi / 2, math.pi) - math.pi / 2
+        r = np.where(r < math.pi / 2, r, r - math.pi)  # the remainder of -1e-17 is pi
+    elif angle == "oc":
+        quarters = np.ceil(r / (math.pi / 2)) - 1
+        rest = r - quarters * (math.pi / 2)
+        low = rest <= 0  # by rounding
+        swapped = np.mod(quarters - low, 2) == 1
+        r = np.minimum(rest + low * (math.pi / 2), math.pi / 2)
+    return np.stack([x, y, np.where(swapped, h, w), np.where(swapped, w, h), r], axis=1)
+
+
+def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
+    """Undo a scaling of the axes by `sx` and `sy`.
+
+    Where the two differ a rectangle becomes a parallelogram: the answer is the rectangle of its area
+    along its longer side. Where they are equal the rotation stays as it is.
+
+    Args:
+        boxes: float (N, 5), xywhr.
+        sx: What x was multiplied with.
+        sy: What y was multiplied with.
+
+    Returns:
+        float64 (N, 5), xywhr.
+    """
+    x, y, w, h, r = boxes.astype(np.float64).T
+    cos, sin = np.cos(r), np.sin(r)
+    width, height = w * np.hypot(cos / sx, sin / sy), h * np.hypot(sin / sx, cos / sy)
+    area = w * h / (sx * sy)
+    wide = width >= height
+    # the turn of the side that leads: cross and dot product of before and after
+    cross = np.where(wide, cos * sin * (1 / sy - 1 / sx), cos * sin * (1 / sx - 1 / sy))
+    dot = np.where(wide, cos**2 / sx + sin**2 / sy, sin**2 / sx + cos**2 / sy)
+    shares = ratio(area, np.where(wide, width, height))
+    sides = np.where(wide, width, shares), np.where(wide, shares, height)
+    return np.stack([x / sx, y / sy, *sides, r + np.arctan2(cross, dot)], axis=1)
+
+
+def probiou_matrix(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
+    """Likeness of each rotated box with each other, both taken as normal distributions.
+
+    Args:
+        boxes: float (N, 5), xywhr.
+        others: float (M, 5), xywhr.
+
+    Returns:
+        float64 (N, M), 0 to 1: 1 less the Hellinger distance.
+
+    Source: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union";
+    the small number as in Ultralytics 8.4, `utils/metrics.py` batch_probiou.
+    """
+    eps = 1e-7
+    x1, y1, a1, b1, c1 = (column[:, None] for column in _distributions(boxes))
+    x2, y2, a2, b2, c2 = (column[None, :] for column in _distributions(others))
+    a, b, c = a1 + a2, b1 + b2, c1 + c2
+    dx, dy = x1 - x2, y1 - y2
+    both = a * b - c**2
+    apart = (a * dy**2 + b * dx**2 - 2 * c * dx * dy) / (both + eps) / 4
+    own = np.maximum(a1 * b1 - c1**2, 0) * np.maximum(a2 * b2 - c2**2, 0)
+    unlike = np.log(both / (4 * np.sqrt(own) + eps) + eps) / 2
+    distance = np.clip(apart + unlike, eps, 100)
+    return np.asarray(1 - np.sqrt(1 - np.exp(-distance) + eps))
+
+
+def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
+    """Means and covariances of boxes: x, y, variance of x, of y, covariance, each (N,)."""
+    x, y, w, h, r = boxes.astype(np.float64).T
+    cos, sin = np.cos(r), np.sin(r)
+    along, across = w**2 / 12, h**2 / 12
+    return (
+        x,
+        y,
+        along * cos**2 + across * sin**2,
+        along * sin**2 + across * cos**2,
+        (along - across) * cos * sin,
+    )
+
+
+def polygon_iou_matrix(
+    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
+) -> Doubles:
+    """Exact overlap of each rotated box with each other: intersection over union.
+
+    Args:
+        boxes: float (N, 5), xywhr.
+        others: float (M, 5), xywhr.
+
+    Returns:
+        float64 (N, M), 0 to 1; 0 where both boxes are empty.
+    """
+    overlap = _intersections(boxes, others)
+    return ratio(overlap, _areas(boxes)[:, None] + _areas(others) - overlap)
+
+
+def polygon_ios_matrix(
+    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
+) -> Doubles:
+    """Exact overlap: intersection over the smaller of the two; as `polygon_iou_matrix`."""
+    smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
+    return ratio(_intersections(boxes, others), smaller)
+
+
+def _areas(boxes: npt.NDArray[np.floating]) -> Doubles:
+    return np.asarray(boxes[:, 2].astype(np.float64) * boxes[:, 3])
+
+
+def _intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
+    """Common area of each box and each other; only those are clipped whose upright frames meet."""
+    corners, clips = xywhr_to_corners(boxes), xywhr_to_corners(others)
+    low, high = corners.min(axis=1)[:, None], corners.max(axis=1)[:, None]
+    meet = ((low < clips.max(axis=1)) & (clips.min(axis=1) < high)).all(axis=2)
+    rows, columns = np.nonzero(meet)
+    areas = np.zeros(meet.shape)
+    areas[rows, columns] = convex_intersection_areas(corners[rows], clips[columns])
+    return areas
+
+
+def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
+    """Common area of pairs of convex polygons.
+
+    Args:
+        polygons: float64 (P, K, 2), corners in either direction.
+        clips: float64 (P, L, 2), corners clockwise on the screen; a degenerate one has no area.
+
+    Returns:
+        float64 (P,), in the square of their unit.
+
+    Source: Sutherland and Hodgman, "Reentrant Polygon Clipping".
+    """
+    centre = clips.mean(axis=1, keepdims=True)  # small numbers round less
+    polygons, clips = polygons - centre, clips - centre
+    for edge in range(clips.shape[1]):
+        start, end = clips[:, edge], clips[:, (edge + 1) % clips.shape[1]]
+        polygons = _cut(polygons, start, end - start)
+    following = np.roll(polygons, -1, axis=1)
+    cross = polygons[..., 0] * following[..., 1] - polygons[..., 1] * following[..., 0]
+    return np.asarray(np.abs(cross.sum(axis=1)) / 2)
+
+
+def _cut(polygons: Doubles, start: Doubles, direction: Doubles) -> Doubles:
+    """Cut off what of each polygon (P, K, 2) lies left of its line; shorter ones repeat a corner."""
+    away = polygons - start[:, None]
+    side = direction[:, None, 0] * away[..., 1] - direction[:, None, 1] * away[..., 0]
+    inside = side >= 0
+    following = np.roll(side, -1, axis=1)
+    crosses = inside != np.roll(inside, -1, axis=1)
+    share = np.divide(side, side - following, out=np.zeros_like(side), where=crosses)[..., None]
+    crossing = polygons + share * (np.roll(polygons, -1, axis=1) - polygons)
+    count = polygons.shape[1]
+    points = np.stack([polygons, crossing], axis=2).reshape(len(polygons), 2 * count, 2)
+    stays = np.stack([inside, crosses], axis=2).reshape(len(polygons), 2 * count)
+    most = stays.sum(axis=1, keepdims=True)
+    places = np.argsort(~stays, axis=1, kind="stable")
+    columns = np.minimum(np.arange(max(int(np.max(most, initial=1)), 1)), np.maximum(most - 1, 0))
+    cut = np.take_along_axis(points, np.take_along_axis(places, columns, axis=1)[..., None], axis=1)
+    return np.where(most[..., None] > 0, cut, 0)

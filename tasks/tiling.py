@@ -1,0 +1,158 @@
+"""Large images in parts: where the tiles lie, and one object for what several tiles saw.
+
+Neither decodes nor runs anything: a task finds candidates in each tile, and `merge` joins them in the image.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks.decoders import Candidates, Found, OrientedCandidates, take
+from tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
+from tasks.rotated import polygon_ios_matrix, polygon_iou_matrix, xywhr_to_corners
+
+_MATRICES: dict[tuple[int, str], Callable[[Floats, Floats], Floats]] = {
+    (4, "iou"): iou_matrix,
+    (4, "ios"): ios_matrix,
+    (5, "iou"): polygon_iou_matrix,
+    (5, "ios"): polygon_ios_matrix,
+}
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """A part of an image, whole pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+    def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View its part of pixels (H, W, ...)."""
+        return pixels[self.top : self.top + self.height, self.left : self.left + self.width]
+
+
+class Merging(msgspec.Struct, frozen=True, kw_only=True):
+    """How candidates of several tiles become one list."""
+
+    method: Literal["nms", "nmm"] = "nmm"
+    """`nms` keeps the best of those that overlap; `nmm` grows it until it holds them all, which joins the
+    parts of an object that a border cuts."""
+    metric: Literal["iou", "ios"] = "ios"
+    """Intersection over union, or over the smaller box, which tells a part from its whole."""
+    threshold: float = 0.5
+    """Boxes of a class that overlap by more are one object."""
+
+
+def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Tile]:
+    """Cover an image with tiles of one size, row by row.
+
+    The last tile of a row or column is moved back into the image, so that it overlaps more. An object is
+    seen whole by one tile at least where it is no longer than the overlap.
+
+    Args:
+        width: Of the image, pixels.
+        height: Of the image, pixels.
+        size_wh: Width and height of a tile; where the image is smaller, so is the tile.
+        overlap: What neighbours share, as a fraction of the tile, from 0 to below 1.
+    """
+    tile_w, tile_h = min(size_wh[0], width), min(size_wh[1], height)
+    return [
+        Tile(left, top, tile_w, tile_h)
+        for top in _starts(height, tile_h, overlap)
+        for left in _starts(width, tile_w, overlap)
+    ]
+
+
+def _starts(length: int, tile: int, overlap: float) -> list[int]:
+    step = max(tile - round(tile * overlap), 1)
+    return [*range(0, length - tile, step), length - tile]
+
+
+def merge(found: Sequence[tuple[Tile, Found]], merging: Merging, limit: int | None = None) -> Found:
+    """Join what was found in the tiles of one image.
+
+    Args:
+        found: At least one tile, each with its candidates in pixels of the tile, all of one kind.
+        merging: What counts as one object, and which box it gets.
+        limit: Most to keep; without it all.
+
+    Returns:
+        In pixels of the image, by descending score. A merged one has score and class of its best part.
+
+    Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box that has
+    grown is compared again, so that an object over three tiles in a row becomes one.
+    """
+    whole = _joined(found)
+    if merging.method == "nmm":
+        count = -1
+        while count != len(whole.scores):
+            count = len(whole.scores)
+            whole = _merged_once(whole, merging)
+        return take(whole, np.arange(len(whole.scores))[:limit])
+
+    def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
+        return _overlapping(take(whole, rows), take(whole, columns), merging)
+
+    return take(whole, suppress_greedily(whole.scores, overlapping, limit))
+
+
+def _joined(found: Sequence[tuple[Tile, Found]]) -> Found:
+    """All candidates, moved to where their tile lies."""
+    moved = []
+    for tile, each in found:
+        columns = each.boxes.shape[1]
+        shift = (
+            (tile.left, tile.top, tile.left, tile.top) if columns == 4 else (tile.left, tile.top)
+        )
+        boxes = each.boxes.astype(np.float64)
+        boxes[:, : len(shift)] += shift
+        moved.append(boxes)
+    return msgspec.structs.replace(
+        found[0][1],
+        boxes=np.concatenate(moved),
+        scores=np.concatenate([each.scores for _, each in found]),
+        class_ids=np.concatenate([each.class_ids for _, each in found]),
+    )
+
+
+def _overlapping(
+    these: Candidates | OrientedCandidates,
+    those: Candidates | OrientedCandidates,
+    merging: Merging,
+) -> npt.NDArray[np.bool_]:
+    """Which of these is the same object as which of those: bool (these, those)."""
+    matrix = _MATRICES[these.boxes.shape[1], merging.metric]
+    over = matrix(these.boxes, those.boxes) > merging.threshold
+    return np.asarray(over & (these.class_ids[:, None] == those.class_ids))
+
+
+def _merged_once(whole: Found, merging: Merging) -> Found:
+    """Let each box, the best first, take in the others that overlap it; the result is sorted."""
+    whole = take(whole, np.argsort(-whole.scores, kind="stable"))
+    boxes, free = whole.boxes.copy(), np.ones(len(whole.scores), bool)
+    best = []
+    for index in range(len(free)):
+        if not free[index]:
+            continue
+        best.append(index)
+        rest = np.flatnonzero(free)
+        same = _overlapping(take(whole, np.array([index])), take(whole, rest), merging)[0]
+        parts = rest[same | (rest == index)]
+        free[parts] = False
+        boxes[index] = _hull(boxes[index], boxes[parts])
+    return take(msgspec.structs.replace(whole, boxes=boxes), np.array(best, np.int64))
+
+
+def _hull(leader: Floats, boxes: Floats) -> Floats:
+    """The smallest box that holds all; of rotated ones, that with the rotation of the leader."""
+    if len(leader) == 4:
+        return np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
+    cos, sin = np.cos(leader[4]), np.sin(leader[4])
+    axes = np.array([[cos, sin], [-sin, cos]])
+    points = xywhr_to_corners(boxes).reshape(-1, 2) @ axes.T
+    low, high = points.min(axis=0), points.max(axis=0)
+    return np.concatenate([(low + high) / 2 @ axes, high - low, leader[4:]])

@@ -1,0 +1,471 @@
+"""Every family against a reading of its formula in plain Python, number by number."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks import OutputError
+from tasks.decoders import DECODERS
+from tasks.references import load
+
+WIDTH, HEIGHT = SIZE = (96, 64)
+
+
+def corners(x, y, w, h, size_wh=(1.0, 1.0)):
+    scale_w, scale_h = size_wh
+    return [
+        (x - w / 2) * scale_w,
+        (y - h / 2) * scale_h,
+        (x + w / 2) * scale_w,
+        (y + h / 2) * scale_h,
+    ]
+
+
+def chance(logit):
+    return 1 / (1 + math.exp(-logit))
+
+
+def best(scores):
+    return max(scores), scores.index(max(scores))
+
+
+# Each family: outputs made of random numbers, and a generator of (score, class, box) of every row
+
+
+def boxes_of(random, count):
+    low = random.uniform(0, 40, (count, 2))
+    return np.concatenate([low, low + random.uniform(1, 20, (count, 2))], axis=1)
+
+
+def fractions_of(random, count):
+    return random.uniform(0.1, 0.9, (count, 4))
+
+
+def rows_of(random, count):
+    scores, classes = random.uniform(0, 1, (count, 1)), random.integers(0, 5, (count, 1))
+    return scores, classes
+
+
+def make_raw(random, n):
+    return {
+        "output0": np.concatenate([random.uniform(1, 60, (4, n)), random.uniform(0, 1, (3, n))])
+    }
+
+
+def read_raw(outputs):
+    for x, y, w, h, *scores in outputs["output0"].T.tolist():
+        yield *best(scores), corners(x, y, w, h)
+
+
+def make_end_to_end(random, n):
+    return {"output0": np.concatenate([boxes_of(random, n), *rows_of(random, n)], axis=1)}
+
+
+def read_end_to_end(outputs):
+    for *box, score, class_id in outputs["output0"].tolist():
+        yield score, class_id, box
+
+
+def make_rtdetr(random, n):
+    return {"output0": np.concatenate([fractions_of(random, n), *rows_of(random, n)], axis=1)}
+
+
+def read_rtdetr(outputs):
+    for *box, score, class_id in outputs["output0"].tolist():
+        yield score, class_id, corners(*box, SIZE)
+
+
+def make_rtdetr_raw(random, n):
+    return {"output0": np.concatenate([fractions_of(random, n), random.uniform(0, 1, (n, 3))], 1)}
+
+
+def read_rtdetr_raw(outputs):
+    for x, y, w, h, *scores in outputs["output0"].tolist():
+        yield *best(scores), corners(x, y, w, h, SIZE)
+
+
+def make_yolov5(random, n):
+    return {
+        "output": np.concatenate([random.uniform(1, 60, (n, 4)), random.uniform(0, 1, (n, 4))], 1)
+    }
+
+
+def read_yolov5(outputs):
+    for x, y, w, h, obj, *scores in outputs["output"].tolist():
+        score, class_id = best(scores)
+        yield obj * score, class_id, corners(x, y, w, h)
+
+
+def make_yolov7(random, n):
+    scores, classes = rows_of(random, n)
+    return {"output": np.concatenate([np.zeros((n, 1)), boxes_of(random, n), classes, scores], 1)}
+
+
+def read_yolov7(outputs):
+    for _, x1, y1, x2, y2, class_id, score in outputs["output"].tolist():
+        yield score, class_id, [x1, y1, x2, y2]
+
+
+def make_yolox(random, _):
+    cells = 12 * 8 + 6 * 4 + 3 * 2  # of 96 x 64 at strides of 8, 16 and 32
+    head = [random.uniform(-1, 2, (cells, 4)), random.uniform(0, 1, (cells, 4))]
+    return {"output": np.concatenate(head, axis=1)}
+
+
+def read_yolox(outputs, strides=(8, 16, 32)):
+    rows = iter(outputs["output"].tolist())
+    for stride in strides:
+        for row in range(HEIGHT // stride):
+            for column in range(WIDTH // stride):
+                x, y, w, h, obj, *scores = next(rows)
+                score, class_id = best(scores)
+                centre = (x + column) * stride, (y + row) * stride
+                box = corners(*centre, math.exp(w) * stride, math.exp(h) * stride)
+                yield obj * score, class_id, box
+    assert next(rows, None) is None
+
+
+def make_damo(random, n):
+    return {"output": random.uniform(0, 1, (n, 3)), "17": boxes_of(random, n)}
+
+
+def read_damo(outputs):
+    for scores, box in zip(outputs["output"].tolist(), outputs["17"].tolist(), strict=True):
+        for class_id, score in enumerate(scores):
+            yield score, class_id, box
+
+
+def make_detr(random, n):
+    return {"logits": random.normal(0, 2, (n, 4)), "pred_boxes": fractions_of(random, n)}
+
+
+def read_detr_softmax(outputs):
+    for logits, box in zip(outputs["logits"].tolist(), outputs["pred_boxes"].tolist(), strict=True):
+        powers = [math.exp(logit) for logit in logits]
+        score, class_id = best([power / sum(powers) for power in powers[:-1]])
+        yield score, class_id, corners(*box, SIZE)
+
+
+def read_detr_sigmoid(outputs, names=("logits", "pred_boxes"), most=None):
+    logits, boxes = (outputs[name].tolist() for name in names)
+    pairs = [
+        (chance(logit), class_id, corners(*boxes[query], SIZE))
+        for query, row in enumerate(logits)
+        for class_id, logit in enumerate(row)
+    ]
+    yield from sorted(pairs, key=lambda pair: -pair[0])[: len(logits) if most is None else most]
+
+
+def read_detr_100(outputs):
+    yield from read_detr_sigmoid(outputs, most=100)
+
+
+def make_rf_detr(random, n):
+    made = make_detr(random, n)
+    return {"dets": made["pred_boxes"], "labels": made["logits"], "masks": np.zeros((n, 2, 2))}
+
+
+def read_rf_detr(outputs):
+    yield from read_detr_sigmoid(outputs, ("labels", "dets"))
+
+
+def make_labelled(random, n):
+    scores, classes = rows_of(random, n)
+    return {"labels": classes[:, 0], "boxes": boxes_of(random, n), "scores": scores[:, 0]}
+
+
+def read_labelled(outputs):
+    rows = (outputs[name].tolist() for name in ("scores", "labels", "boxes"))
+    yield from zip(*rows, strict=True)
+
+
+def make_efficient(random, n):
+    scores, classes = rows_of(random, n)
+    return {
+        "num_dets": np.array([n - n // 4], np.int32),
+        "det_boxes": boxes_of(random, n),
+        "det_scores": scores[:, 0],
+        "det_classes": classes[:, 0].astype(np.int32),
+    }
+
+
+def read_efficient(outputs):
+    rows = (outputs[name].tolist() for name in ("det_scores", "det_classes", "det_boxes"))
+    yield from list(zip(*rows, strict=True))[: int(outputs["num_dets"][0])]
+
+
+def make_tensorflow(random, n):
+    scores, classes = rows_of(random, n)
+    return {
+        "detection_boxes": random.uniform(0, 1, (n, 4)),
+        "detection_classes": classes[:, 0].astype(float) + 1,
+        "detection_scores": scores[:, 0],
+        "num_detections": np.float32(n - n // 4),
+    }
+
+
+def read_tensorflow(outputs):
+    for index in range(int(outputs["num_detections"])):
+        top, left, bottom, right = outputs["detection_boxes"][index].tolist()
+        box = [left * WIDTH, top * HEIGHT, right * WIDTH, bottom * HEIGHT]
+        yield outputs["detection_scores"][index], outputs["detection_classes"][index], box
+
+
+def make_ssd(random, n):
+    scores, classes = rows_of(random, n)
+    image = np.where(np.arange(n) < n - n // 4, 0, -1)[:, None]
+    rows = np.concatenate([image, classes, scores, random.uniform(0, 1, (n, 4))], axis=1)
+    return {"detection_out": rows[None, None]}
+
+
+def read_ssd(outputs):
+    for image, class_id, score, *box in outputs["detection_out"][0, 0].tolist():
+        if image < 0:
+            return
+        yield score, class_id, [v * side for v, side in zip(box, SIZE * 2, strict=True)]
+
+
+def make_mmdeploy(random, n):
+    scores, classes = rows_of(random, n)
+    return {"dets": np.concatenate([boxes_of(random, n), scores], 1), "labels": classes[:, 0]}
+
+
+def read_mmdeploy(outputs):
+    for (*box, score), label in zip(
+        outputs["dets"].tolist(), outputs["labels"].tolist(), strict=True
+    ):
+        yield score, label, box
+
+
+def rotated_of(random, n):
+    sides = random.uniform(-2, 50, (n, 4))
+    return np.concatenate([sides, random.uniform(-4, 4, (n, 1))], axis=1)
+
+
+def make_obb(random, n):
+    boxes = rotated_of(random, n)
+    return {
+        "output0": np.concatenate([boxes[:, :4], random.uniform(0, 1, (n, 3)), boxes[:, 4:]], 1).T
+    }
+
+
+def read_obb(outputs):
+    for *box, first, second, third, angle in outputs["output0"].T.tolist():
+        yield *best([first, second, third]), [*box, angle]
+
+
+def make_obb_end_to_end(random, n):
+    boxes = rotated_of(random, n)
+    return {"output0": np.concatenate([boxes[:, :4], *rows_of(random, n), boxes[:, 4:]], axis=1)}
+
+
+def read_obb_end_to_end(outputs):
+    for *box, score, class_id, angle in outputs["output0"].tolist():
+        yield score, class_id, [*box, angle]
+
+
+def make_mmrotate(random, n):
+    scores, classes = rows_of(random, n)
+    return {"dets": np.concatenate([rotated_of(random, n), scores], 1), "labels": classes[:, 0]}
+
+
+# name: outputs, reading, whether overlaps are suppressed later
+FAMILIES: dict[str, tuple[Any, Any, Any]] = {
+    "ultralytics": (make_raw, read_raw, True),
+    "ultralytics_end2end": (make_end_to_end, read_end_to_end, False),
+    "ultralytics_rtdetr": (make_rtdetr, read_rtdetr, False),
+    "ultralytics_rtdetr_raw": (make_rtdetr_raw, read_rtdetr_raw, False),
+    "yolov5": (make_yolov5, read_yolov5, True),
+    "yolov7_end2end": (make_yolov7, read_yolov7, False),
+    "yolox": (make_yolox, read_yolox, True),
+    "yolox_decoded": (make_yolov5, read_yolov5, True),
+    "damo_yolo": (make_damo, read_damo, True),
+    "detr_softmax": (make_detr, read_detr_softmax, False),
+    "detr_sigmoid": (make_detr, read_detr_sigmoid, False),
+    "detr_sigmoid_100": (make_detr, read_detr_100, False),
+    "rf_detr": (make_rf_detr, read_rf_detr, False),
+    "labelled_boxes": (make_labelled, read_labelled, False),
+    "efficient_nms": (make_efficient, read_efficient, False),
+    "tensorflow": (make_tensorflow, read_tensorflow, False),
+    "ssd": (make_ssd, read_ssd, False),
+    "mmdeploy": (make_mmdeploy, read_mmdeploy, False),
+    "ultralytics_obb": (make_obb, read_obb, "probiou"),
+    "ultralytics_obb_end2end": (make_obb_end_to_end, read_obb_end_to_end, "none"),
+    "mmdeploy_rotated": (make_mmrotate, read_mmdeploy, "polygon"),
+}
+
+
+def made(name, count=200, seed=0):
+    """Outputs as a session gives them: float32, whole numbers as they are."""
+    outputs = FAMILIES[name][0](np.random.default_rng(seed), count)
+    return {
+        key: array if array.dtype.kind == "i" else array.astype(np.float32)
+        for key, array in outputs.items()
+    }
+
+
+def decoded(name, outputs, threshold):
+    return load(DECODERS[name])(outputs, threshold, SIZE)
+
+
+def test_every_family_is_tested():
+    assert FAMILIES.keys() == DECODERS.keys()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_outputs_are_read_as_the_formula_reads_them(name, threshold):
+    _, read, suppress = FAMILIES[name]
+    outputs = made(name)
+    found = decoded(name, outputs, threshold)
+    expected = [row for row in read(outputs) if row[0] > threshold]
+    assert threshold in (0.7, 1.0) or len(expected) > 50
+    assert found.suppress == suppress
+    assert found.class_ids.tolist() == [class_id for _, class_id, _ in expected]
+    np.testing.assert_allclose(found.scores, [score for score, _, _ in expected], atol=1e-6)
+    columns = found.boxes.shape[1]
+    boxes = np.reshape([box for _, _, box in expected], (-1, columns))
+    np.testing.assert_allclose(found.boxes, boxes, atol=1e-3)
+    assert (found.boxes.dtype, found.scores.dtype) == (np.float32, np.float32)
+    assert found.class_ids.dtype == np.int64
+
+
+@pytest.mark.parametrize("name", FAMILIES.keys() - {"yolox"})
+def test_no_rows_give_no_boxes(name):
+    found = decoded(name, made(name, 0), 0.5)
+    assert (len(found.boxes), len(found.scores), len(found.class_ids)) == (0, 0, 0)
+    assert found.boxes.shape[1] in (4, 5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_numbers_that_are_none_are_an_output_error(name, value):
+    for key, array in made(name).items():
+        if array.dtype.kind == "i" or key == "masks":
+            continue
+        outputs = made(name)
+        outputs[key] = np.full_like(array, value)
+        with pytest.raises(OutputError, match="expected"):
+            decoded(name, outputs, 0.5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_half_precision_is_read(name):
+    outputs = {
+        key: array if array.dtype.kind == "i" else array.astype(np.float16)
+        for key, array in made(name).items()
+    }
+    found = decoded(name, outputs, 0.3)
+    assert len(found.boxes) > 50
+    assert (found.boxes.dtype, found.scores.dtype) == (np.float32, np.float32)
+
+
+SHAPES = {
+    "ultralytics": ("output0", (4, 9), r"output 0 .* \(4 \+ classes, anchors\), got \(4, 9\)"),
+    "ultralytics_end2end": ("output0", (300, 7), r"\(detections, 6\), got \(300, 7\)"),
+    "ultralytics_rtdetr": ("output0", (300, 84), r"\(queries, 6\), got \(300, 84\)"),
+    "ultralytics_rtdetr_raw": ("output0", (300, 4), r"\(queries, 4 \+ classes\), got \(300, 4\)"),
+    "yolov5": ("output", (9, 5), r"\(anchors, 5 \+ classes\), got \(9, 5\)"),
+    "yolov7_end2end": ("output", (7,), r"\(detections, 7\), got \(7,\)"),
+    "yolox": ("output", (99, 8), "have 126 anchors, .* 96 x 64 .* 127 with 64, got 99"),
+    "yolox_decoded": ("output", (1, 9, 8), r"\(anchors, 5 \+ classes\), got \(1, 9, 8\)"),
+    "damo_yolo": ("17", (9, 4), r"\(200, 4\), got \(9, 4\)"),
+    "detr_softmax": ("logits", (200, 1), r"'logits' .* \(queries, 1 \+ classes\), got \(200, 1\)"),
+    "detr_sigmoid": ("pred_boxes", (9, 4), r"'pred_boxes' .* \(200, 4\), got \(9, 4\)"),
+    "detr_sigmoid_100": ("logits", (200, 0), r"'logits' .* \(queries, classes\), got \(200, 0\)"),
+    "rf_detr": ("dets", (9, 5), r"'dets' .* \(queries, 4\), got \(9, 5\)"),
+    "labelled_boxes": ("labels", (9,), r"'labels' .* \(200,\), got \(9,\)"),
+    "efficient_nms": ("num_dets", (2,), r"'num_dets' to hold one number, got \(2,\)"),
+    "tensorflow": ("detection_scores", (200, 3), r"\(200,\), got \(200, 3\)"),
+    "ssd": ("detection_out", (9, 7), r"\(1, 1, detections, 7\), got \(9, 7\)"),
+    "mmdeploy": ("dets", (9, 6), r"'dets' .* \(detections, 5\), got \(9, 6\)"),
+    "ultralytics_obb": ("output0", (5, 9), r"\(4 \+ classes \+ 1, anchors\), got \(5, 9\)"),
+    "ultralytics_obb_end2end": ("output0", (300, 6), r"\(detections, 7\), got \(300, 6\)"),
+    "mmdeploy_rotated": ("dets", (9, 5), r"'dets' .* \(detections, 6\), got \(9, 5\)"),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_another_shape_is_an_output_error_that_names_both(name):
+    key, shape, text = SHAPES[name]
+    outputs = made(name)
+    outputs[key] = np.zeros(shape, np.float32)
+    with pytest.raises(OutputError, match=text):
+        decoded(name, outputs, 0.5)
+
+
+def test_a_missing_output_is_an_output_error_that_names_those_there_are():
+    outputs = made("detr_softmax")
+    with pytest.raises(OutputError, match="an output 'pred_boxes', got 'logits', 'boxes'"):
+        decoded("detr_softmax", {"logits": outputs["logits"], "boxes": outputs["logits"]}, 0.5)
+
+
+@pytest.mark.parametrize("count", [-1, 201, np.nan])
+def test_a_count_of_rows_that_are_not_there_is_an_output_error(count):
+    outputs = made("tensorflow") | {"num_detections": np.array([count], np.float32)}
+    with pytest.raises(OutputError, match="'num_detections' to be from 0 to 200"):
+        decoded("tensorflow", outputs, 0.5)
+
+
+def test_yolox_for_large_images_has_a_fourth_stride():
+    random = np.random.default_rng(3)
+    cells = 126 + 1
+    head = [random.uniform(-1, 2, (cells, 4)), random.uniform(0, 1, (cells, 4))]
+    outputs = {"output": np.concatenate(head, axis=1).astype(np.float32)}
+    expected = [row for row in read_yolox(outputs, (8, 16, 32, 64)) if row[0] > 0.2]
+    found = decoded("yolox", outputs, 0.2)
+    np.testing.assert_allclose(found.boxes, [box for _, _, box in expected], atol=1e-3)
+
+
+def test_damo_yolo_tells_scores_from_boxes_by_their_columns():
+    outputs = made("damo_yolo")
+    swapped = dict(reversed(outputs.items()))
+    expected, found = (decoded("damo_yolo", each, 0.3) for each in (outputs, swapped))
+    np.testing.assert_array_equal(found.boxes, expected.boxes)
+
+
+def test_torchvision_outputs_are_told_apart_by_shape_where_exporters_number_them():
+    outputs = made("labelled_boxes")
+    numbered = {"2774": outputs["boxes"], "2775": outputs["labels"], "2776": outputs["scores"]}
+    numbered["2778"] = np.zeros((200, 1, 8, 8), np.float32)
+    expected, found = (decoded("labelled_boxes", each, 0.3) for each in (outputs, numbered))
+    assert found.class_ids.tolist() == expected.class_ids.tolist()
+    np.testing.assert_array_equal(found.boxes, expected.boxes)
+
+
+def test_a_query_may_give_several_labels():
+    outputs = {
+        "logits": np.array([[3, 2, -9], [-9, -9, 1]], np.float32),
+        "pred_boxes": np.full((2, 4), 0.5, np.float32),
+    }
+    found = decoded("detr_sigmoid", outputs, 0.5)
+    assert found.class_ids.tolist() == [0, 1], "as many pairs as queries"
+    assert decoded("detr_sigmoid_100", outputs, 0.5).class_ids.tolist() == [0, 1, 2]
+
+
+def test_large_logits_do_not_overflow():
+    outputs = {
+        "logits": np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32),
+        "pred_boxes": np.full((2, 4), 0.5, np.float32),
+    }
+    assert decoded("detr_sigmoid", outputs, 0.5).scores.tolist() == [1, 1]
+    assert decoded("detr_softmax", outputs, 0.5).scores.tolist() == [1]
+
+
+def test_rows_of_zeros_that_fill_up_are_no_boxes():
+    assert len(decoded("ultralytics_end2end", {"a": np.zeros((300, 6), np.float32)}, 0).boxes) == 0
+
+
+@pytest.mark.parametrize("name", ["yolov7_end2end", "ssd"])
+def test_rows_of_the_copies_that_fill_up_a_batch_are_passed_over(name):
+    [(key, array)] = made(name).items()
+    copies = array.copy()
+    copies[..., 0] += copies[..., 0] >= 0
+    axis = array.ndim - 2
+    before = copies[..., :-50, :] if name == "ssd" else copies  # its last quarter ends the list
+    both = {key: np.concatenate([array[..., :100, :], before], axis=axis)}
+    alone, found = (decoded(name, each, 0.3) for each in ({key: array[..., :100, :]}, both))
+    assert len(alone.boxes) > 50
+    np.testing.assert_array_equal(found.boxes, alone.boxes)

@@ -55,6 +55,11 @@ def _classifier(about: str, image: dict[str, Any], activation: str | None = None
     return Family("IMAGE_CLASSIFICATION", about, image, output, {}, (0, 1, 0))
 
 
+def _with_iou(family: Family, threshold: float) -> Family:
+    """Give the family's own overlap threshold."""
+    return msgspec.structs.replace(family, defaults={"iou_threshold": threshold})
+
+
 def _one_at_a_time(family: Family) -> Family:
     """Mark a family whose outputs have no batch axis."""
     return msgspec.structs.replace(family, output={**family.output, "batch_axis": False})
@@ -62,19 +67,22 @@ def _one_at_a_time(family: Family) -> Family:
 
 def _one_based(family: Family) -> Family:
     """Mark a family whose class 0 is the background."""
-    return msgspec.structs.replace(family, output={**family.output, "label_offset": -1})
+    return msgspec.structs.replace(family, output={**family.output, "label_offset": 1})
 
 
 FAMILIES: dict[str, Family] = {
     # Ultralytics and other YOLOs
     "ultralytics": _detector("Ultralytics detector", "ultralytics", _LETTERBOX, (0, 1, 4)),
     "ultralytics-end2end": _detector(
-        "Ultralytics detector with NMS in the graph", "ultralytics-end2end", _LETTERBOX
+        "Ultralytics detector with NMS in the graph", "ultralytics_end2end", _LETTERBOX
     ),
-    "ultralytics-rtdetr": _detector("Ultralytics RT-DETR", "ultralytics-rtdetr", _STRETCH),
-    "ultralytics-obb": _oriented("Ultralytics OBB", "ultralytics-obb", _LETTERBOX, (0, 1, 5)),
+    "ultralytics-rtdetr": _detector("Ultralytics RT-DETR", "ultralytics_rtdetr", _STRETCH),
+    "ultralytics-rtdetr-raw": _detector(
+        "Ultralytics RT-DETR before 8.4", "ultralytics_rtdetr_raw", _STRETCH, (0, 2, 4)
+    ),
+    "ultralytics-obb": _oriented("Ultralytics OBB", "ultralytics_obb", _LETTERBOX, (0, 1, 5)),
     "ultralytics-obb-end2end": _oriented(
-        "Ultralytics OBB with NMS in the graph", "ultralytics-obb-end2end", _LETTERBOX
+        "Ultralytics OBB with NMS in the graph", "ultralytics_obb_end2end", _LETTERBOX
     ),
     "ultralytics-seg": _segmenter(
         "Ultralytics instance segmentation", "ultralytics-seg", _LETTERBOX, (0, 1, 36)
@@ -88,9 +96,11 @@ FAMILIES: dict[str, Family] = {
         {"resize": "shortest_crop", "crop_fraction": 1.0, "antialias": True},
         "none",
     ),
-    "yolov5": _detector("YOLOv5, YOLOv7 with objectness", "objectness", _LETTERBOX, (0, 2, 5)),
+    "yolov5": _with_iou(
+        _detector("YOLOv5, YOLOv7 with objectness", "yolov5", _LETTERBOX, (0, 2, 5)), 0.45
+    ),
     "yolov7-end2end": _one_at_a_time(
-        _detector("YOLOv7 with NMS in the graph", "yolov7-end2end", _LETTERBOX)
+        _detector("YOLOv7 with NMS in the graph", "yolov7_end2end", _LETTERBOX)
     ),
     "yolox": _detector(
         "YOLOX as exported by default",
@@ -100,34 +110,44 @@ FAMILIES: dict[str, Family] = {
     ),
     "yolox-decoded": _detector(
         "YOLOX exported with --decode_in_inference",
-        "yolox-decoded",
+        "yolox_decoded",
         {"resize": "letterbox_topleft", "color": "bgr", **_RAW},
         (0, 2, 5),
     ),
-    "efficient-nms": _detector("EfficientNMS outputs (TensorRT)", "efficient-nms", _LETTERBOX),
-    "damo-yolo": _detector("DAMO-YOLO", "damo-yolo", {**_STRETCH, **_RAW}, (0, 2, 0)),
+    "efficient-nms": _detector("EfficientNMS outputs (TensorRT)", "efficient_nms", _LETTERBOX),
+    "damo-yolo": _detector("DAMO-YOLO", "damo_yolo", {**_STRETCH, **_RAW}, (0, 2, 0)),
     # transformers that answer each object once
-    "rtdetr": _detector("RT-DETR, D-FINE, DEIM", "rtdetr", _PILLOW_STRETCH),
-    "rf-detr": _detector("RF-DETR", "rf-detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
+    "rtdetr": _detector(
+        "RT-DETR, D-FINE, DEIM by their authors",
+        "labelled_boxes",
+        {**_PILLOW_STRETCH, "size_input": "orig_target_sizes", "size_wh": (640, 640)},
+    ),
+    "rf-detr": _detector("RF-DETR", "rf_detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
     "detr": _detector(
-        "DETR, YOLOS or Table-Transformer of Hugging Face", "detr", {"antialias": True}, (0, 2, 1)
+        "DETR, YOLOS or Table-Transformer of Hugging Face", "detr_softmax", {"antialias": True}, (0, 2, 1)
     ),
     "detr-sigmoid": _detector(
-        "RT-DETR, D-FINE, Deformable or Conditional DETR of Hugging Face",
-        "detr-sigmoid",
+        "RT-DETR or D-FINE of Hugging Face",
+        "detr_sigmoid",
+        {"antialias": True},
+        (0, 2, 0),
+    ),
+    "detr-sigmoid-100": _detector(
+        "Deformable or Conditional DETR of Hugging Face",
+        "detr_sigmoid_100",
         {"antialias": True},
         (0, 2, 0),
     ),
     # detectors that resize in their graph
     "torchvision": _one_at_a_time(
-        _one_based(_detector("torchvision detector", "torchvision", _AS_IT_IS))
+        _one_based(_detector("torchvision detector", "labelled_boxes", _AS_IT_IS))
     ),
     "tf-od": _one_based(
-        _detector("TensorFlow Object Detection API", "tf-od", {**_AS_IT_IS, **_RAW})
+        _detector("TensorFlow Object Detection API", "tensorflow", {**_AS_IT_IS, **_RAW})
     ),
     "ssd": _one_at_a_time(_detector("SSD [1, 1, N, 7]", "ssd", _STRETCH)),
     "mmdeploy": _detector("mmdeploy detector", "mmdeploy", {}),
-    "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy-rotated", {}),
+    "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy_rotated", {}),
     # segmentation
     "segformer": _segmenter(
         "semantic segmentation of Hugging Face", "semantic", {"antialias": True}, (0, 1, 0)

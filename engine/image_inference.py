@@ -146,7 +146,7 @@ def _run(images: ImageModel, items: Sequence[_Decoded]) -> dict[str, npt.NDArray
     spec = images.spec.input
     tensors = [item.tensor for item in items]
     tensors.extend(tensors[:1] * (-images.model.batch_size - len(tensors)))
-    feeds = {spec.name: np.stack(tensors)}
+    feeds = {spec.name: np.stack(tensors) if spec.batch_axis else tensors[0]}
     if spec.size_input:
         sizes = [items[0].affine.network_wh] * len(tensors)
         feeds[spec.size_input] = np.array(sizes, np.int64)

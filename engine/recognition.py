@@ -30,6 +30,8 @@ from tasks import SHORT_NAMES, TASKS
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 TENSOR = "TENSOR"
+ANY_SIZE = (320, 320)
+"""Size of the warm-up's image where a model takes images of any size."""
 
 Layer = tuple[str, Mapping[str, Any]]
 """Reason, and the fields that it gives."""
@@ -218,6 +220,8 @@ def _input(
             ("input of the graph", graph),
         ],
     )
+    if values.get("resize") == "none":
+        values.setdefault("size_wh", ANY_SIZE)
     for name in ("resize", "size_wh"):
         if name not in values:
             shown = name.removesuffix("_wh")
@@ -250,6 +254,7 @@ def _graph_input(
         "layout": "nchw" if axis == -3 else "nhwc",
         "dtype": {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}[image.datatype],
         "channels": channels if channels in (1, 3, 4) else 3,
+        "batch_axis": len(image.shape) == 4,
     }
     fixed = {"size_wh": (width, height)} if width > 0 and height > 0 else {}
     return fields, fixed

@@ -63,7 +63,7 @@ class Model:
     @property
     def batch_size(self) -> int:
         """How many images run together; negative where the file fixes the number."""
-        if self.spec is not None and not self.spec.output.batch_axis:
+        if self.spec is not None and not (self.spec.output.batch_axis and self.spec.input.batch_axis):
             return -1
         name = self.spec.input.name if self.spec is not None else self.session.inputs[0].name
         axis = next(tensor.shape[0] for tensor in self.session.inputs if tensor.name == name)

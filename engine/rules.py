@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.evidence import Evidence, literal
+from engine.evidence import Evidence
 from proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
@@ -47,13 +47,9 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
         "semantic": "ultralytics-semantic",
     }.get(task)
     if metadata.get("head") == "RTDETRDecoder":
-        family = "ultralytics-rtdetr"
+        family = "ultralytics-rtdetr" if width == 6 else "ultralytics-rtdetr-raw"
     if family is None:
         return None
-    names = literal(metadata["names"])
-    classes = len(names) if isinstance(names, dict | list) else -1
-    if family == "ultralytics-end2end" and first.shape[1] == 4 + classes and first.shape[1] > 300:
-        family = "ultralytics"
     return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
 
 
@@ -63,15 +59,18 @@ _ARCHITECTURES = {
     "ForInstanceSegmentation": "maskformer",
     "ForUniversalSegmentation": "maskformer",
 }
-_SOFTMAX_DETECTORS = {"detr", "yolos", "table-transformer"}
-_SIGMOID_DETECTORS = {
-    "conditional_detr",
-    "deformable_detr",
-    "deta",
-    "rt_detr",
-    "rt_detr_v2",
-    "d_fine",
+_DETECTORS = {
+    "detr": "detr",
+    "yolos": "detr",
+    "table-transformer": "detr",
+    "rt_detr": "detr-sigmoid",
+    "rt_detr_v2": "detr-sigmoid",
+    "d_fine": "detr-sigmoid",
+    "conditional_detr": "detr-sigmoid-100",
+    "deformable_detr": "detr-sigmoid-100",
+    "deta": "detr-sigmoid-100",
 }
+"""By `model_type`."""
 
 
 def _by_config(evidence: Evidence) -> Reading | None:
@@ -80,9 +79,8 @@ def _by_config(evidence: Evidence) -> Reading | None:
     if "pretrained_cfg" in config:
         return Reading(("timm",), "config.json of timm")
     kind = str(config.get("model_type", ""))
-    if kind in _SOFTMAX_DETECTORS | _SIGMOID_DETECTORS:
-        family = "detr" if kind in _SOFTMAX_DETECTORS else "detr-sigmoid"
-        return Reading((family,), f"config.json, model_type {kind}")
+    if kind in _DETECTORS:
+        return Reading((_DETECTORS[kind],), f"config.json, model_type {kind}")
     for architecture in config.get("architectures") or ():
         for ending, family in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
@@ -95,7 +93,7 @@ def _by_names(evidence: Evidence) -> Reading | None:
     names = evidence.output_names
     found: tuple[str, ...] = ()
     if {"pred_boxes", "logits"} <= names:
-        found = ("detr", "detr-sigmoid")
+        found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
         found = ("maskformer",)
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:

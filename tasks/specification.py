@@ -33,6 +33,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     For `shortest_longest` the shortest and the longest side that the resized image may have.
     """
+    batch_axis: bool = True
+    """Whether the graph's input has the batch as its first axis."""
     divisor: int = 32
     """Sides of the input are multiples of it, where they vary (`letterbox_rect`, `shortest_longest`)."""
     size_input: str = ""

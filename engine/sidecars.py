@@ -1,0 +1,190 @@
+"""preprocessor_config.json of Hugging Face, read as fields of `tasks.specification.InputSpec`.
+
+Pure functions of the file's content: what the file leaves open is left out of the answer, and what no
+specification can express is refused.
+
+Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.session import LoadError
+
+FILE = "preprocessor_config.json"
+
+_INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
+"""By the number that Pillow gives a filter."""
+
+_SHORTEST_BY_NUMBER = (
+    "CLIP",
+    "ConvNext",
+    "Detr",
+    "Yolos",
+    "LeViT",
+    "Levit",
+    "PoolFormer",
+    "MobileNet",
+)
+"""Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
+
+
+def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate an image processor's configuration.
+
+    Returns:
+        Some of the fields `size_wh`, `divisor`, `scale`, `mean`, `std`, `resize`, `pad_value`,
+        `crop_fraction`, `interpolation` and `antialias`. `resize` may also be `stretch_crop`: stretched
+        to the crop's size over `crop_fraction`, then cropped in the middle.
+
+    Raises:
+        LoadError: A value is of the wrong kind, or asks for what is not supported.
+    """
+    fields: dict[str, Any] = {"antialias": True, **_values(config)}
+    if not config.get("do_resize", True):
+        return {**fields, "resize": "none"}
+    resample = config.get("resample", 2)
+    if resample not in _INTERPOLATIONS:
+        known = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
+        raise _error("resample", f"one of {known}", resample)
+    return {**fields, "interpolation": _INTERPOLATIONS[resample], **_geometry(config)}
+
+
+def _values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what becomes of the 0 to 255 values: scale, mean, standard deviation."""
+    scale = _number(config, "rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+    fields: dict[str, Any] = {"scale": scale}
+    if config.get("do_normalize", "image_mean" in config):
+        for field, name in (("mean", "image_mean"), ("std", "image_std")):
+            value = config.get(name)
+            numbers: list[Any] = value if isinstance(value, list) else [value]
+            if len(numbers) not in (1, 3) or not all(map(_is_number, numbers)):
+                raise _error(name, "three numbers", value)
+            fields[field] = tuple(map(float, numbers * (3 // len(numbers))))
+    else:
+        fields.update(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    return fields
+
+
+def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read how the image is brought to the network's size."""
+    size = _size(config)
+    if config.get("do_thumbnail") or size.keys() == {"max_height", "max_width"}:
+        height = size.get("max_height") or size.get("height")
+        width = size.get("max_width") or size.get("width")
+        if height is None or width is None or not config.get("do_pad"):
+            raise _error("size", "height and width with do_pad", config.get("size"))
+        middle = bool(config.get("do_thumbnail"))
+        return {
+            "resize": "letterbox" if middle else "letterbox_topleft",
+            "size_wh": (width, height),
+            "pad_value": 0,
+        }
+    if config.get("do_pad") and config.get("pad_size") is not None:
+        raise _error(
+            "pad_size", "null, or size to name max_height and max_width", config["pad_size"]
+        )
+    if "longest_edge" in size and "shortest_edge" in size:
+        divisor = 16 if "Yolos" in _processor(config) else config.get("size_divisor") or 1
+        return {
+            "resize": "shortest_longest",
+            "size_wh": (size["shortest_edge"], size["longest_edge"]),
+            "divisor": divisor,
+        }
+    if "shortest_edge" in size:
+        return _shortest(config, size["shortest_edge"])
+    if size.keys() == {"height", "width"}:
+        return _stretched(config, (size["width"], size["height"]))
+    raise _error(
+        "size", "height and width, shortest_edge, or shortest_edge and longest_edge", config["size"]
+    )
+
+
+def _shortest(config: Mapping[str, Any], shortest: int) -> dict[str, Any]:
+    """Read a resize of the shortest side: cropped to a square, or else of varying size."""
+    crop_wh = _crop(config)
+    if "ConvNext" in _processor(config):
+        if shortest >= 384:
+            return {"resize": "stretch", "size_wh": (shortest, shortest)}
+        crop_wh = (shortest, shortest)
+        shortest = int(shortest / _number(config, "crop_pct", 224 / 256))
+    elif "PoolFormer" in _processor(config) and config.get("crop_pct") is not None:
+        shortest = int(shortest / _number(config, "crop_pct", 0.9))
+    elif "Levit" in _processor(config):
+        shortest = int(256 / 224 * shortest)
+    if crop_wh is None:
+        return {"resize": "shortest_longest", "size_wh": (shortest, 1 << 30), "divisor": 1}
+    if crop_wh[0] != crop_wh[1]:
+        raise _error("crop_size", "a square", config["crop_size"])
+    if crop_wh[0] > shortest:
+        raise _error("crop_size", f"at most {shortest}, the resized shortest side", crop_wh[0])
+    return {"resize": "shortest_crop", "size_wh": crop_wh, "crop_fraction": crop_wh[0] / shortest}
+
+
+def _stretched(config: Mapping[str, Any], size_wh: tuple[int, int]) -> dict[str, Any]:
+    crop_wh = _crop(config) or size_wh
+    if crop_wh == size_wh:
+        return {"resize": "stretch", "size_wh": size_wh}
+    fraction = crop_wh[0] / size_wh[0]
+    if crop_wh[1] / size_wh[1] != fraction or fraction > 1:
+        raise _error("crop_size", f"of the shape of size {size_wh}, and no larger", crop_wh)
+    return {"resize": "stretch_crop", "size_wh": crop_wh, "crop_fraction": fraction}
+
+
+def _crop(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Give width and height of the crop, None where there is none."""
+    if not config.get("do_center_crop"):
+        return None
+    value = config.get("crop_size")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value, value
+    sides = _sides("crop_size", value)
+    if sides.keys() != {"height", "width"}:
+        raise _error("crop_size", "height and width", value)
+    return sides["width"], sides["height"]
+
+
+def _size(config: Mapping[str, Any]) -> dict[str, int]:
+    """Bring `size` to the form of today: an object with named sides."""
+    value = config.get("size")
+    if isinstance(value, int) and not isinstance(value, bool):
+        named = any(word in _processor(config) for word in _SHORTEST_BY_NUMBER)
+        if not named and not config.get("do_center_crop"):
+            return {"height": value, "width": value}
+        longest = config.get("max_size")
+        return {"shortest_edge": value} | ({"longest_edge": longest} if longest else {})
+    if isinstance(value, list) and len(value) == 2:
+        swapped = "Donut" in _processor(config)  # its lists are width, height
+        width, height = value if swapped else value[::-1]
+        return _sides("size", {"height": height, "width": width})
+    return _sides("size", value)
+
+
+def _sides(name: str, value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or not value:
+        raise _error(name, "a number or an object of numbers", value)
+    sides = {key: side for key, side in value.items() if side is not None}
+    if not all(isinstance(side, int) and side > 0 for side in sides.values()):
+        raise _error(name, "a number or an object of numbers", value)
+    return sides
+
+
+def _processor(config: Mapping[str, Any]) -> str:
+    return str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name)
+    if value is None:
+        return default
+    if not _is_number(value):
+        raise _error(name, "a number", value)
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _error(name: str, allowed: str, value: Any) -> LoadError:
+    return LoadError(f"expected {name} in {FILE} to be {allowed}, got {value!r:.80}")

@@ -31,4 +31,11 @@ class Detection(msgspec.Struct, frozen=True):
     ymax: float
 
 
-Prediction = Classification | Detection
+class Answer(msgspec.Struct, frozen=True):
+    """What a model says to one prompt about the image."""
+
+    prompt: str
+    answer: str
+
+
+Prediction = Classification | Detection | Answer

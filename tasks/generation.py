@@ -66,7 +66,11 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def generate(
-    prompts: Sequence[Sequence[int]], logits: Scores, step: Step, search: Search
+    prompts: Sequence[Sequence[int]],
+    logits: Scores,
+    step: Step,
+    search: Search,
+    limits: Sequence[int],
 ) -> list[list[int]]:
     """Generate one answer for each prompt.
 
@@ -75,6 +79,7 @@ def generate(
         logits: Of the token after each prompt, float32 (prompts, vocabulary).
         step: Runs the model on.
         search: The same for all prompts.
+        limits: Most tokens of each answer, at least one; `Search.limit` says what the search allows.
 
     Returns:
         Token ids after the prompt; with the one that ended it, where one did.
@@ -83,7 +88,7 @@ def generate(
         OutputError: The logits are not finite numbers, or not one row for each prompt.
     """
     kind = _Beams if search.num_beams > 1 else _Single
-    searching = [kind(prompt, search) for prompt in prompts]
+    searching = [kind(*each, search) for each in zip(prompts, limits, strict=True)]
     live = [(state, np.full(search.num_beams, row)) for row, state in enumerate(searching)]
     _check(logits, len(prompts))
     while True:
@@ -117,10 +122,10 @@ def _check(logits: Scores, rows: int) -> None:
 class _Single:
     """One answer that grows by the best token, or by one that is drawn."""
 
-    def __init__(self, prompt: Sequence[int], search: Search) -> None:
+    def __init__(self, prompt: Sequence[int], limit: int, search: Search) -> None:
         self._prompt = list(prompt)
         self._search = search
-        self._limit = search.limit(len(prompt))
+        self._limit = limit
         self._generator = np.random.default_rng(search.seed)
         self.answer: list[int] = []
 
@@ -147,10 +152,10 @@ class _Finished(msgspec.Struct, frozen=True):
 class _Beams:
     """The beams of one prompt: those that run, and the best of those that have ended."""
 
-    def __init__(self, prompt: Sequence[int], search: Search) -> None:
+    def __init__(self, prompt: Sequence[int], limit: int, search: Search) -> None:
         self._prompt = list(prompt)
         self._search = search
-        self._limit = search.limit(len(prompt))
+        self._limit = limit
         self._generator = np.random.default_rng(search.seed)
         self._running: list[list[int]] = [[] for _ in range(search.num_beams)]
         # all beams start equal: only the first may go on, so that no two of them stay so

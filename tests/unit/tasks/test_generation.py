@@ -33,7 +33,8 @@ class TableModel:
 
 def answers(prompts, search):
     model = TableModel(prompts)
-    return generate(prompts, model.logits(), model.step, search)
+    limits = [search.limit(len(prompt)) for prompt in prompts]
+    return generate(prompts, model.logits(), model.step, search, limits)
 
 
 def search_of(case):
@@ -65,7 +66,7 @@ def test_equal_to_transformers_one_by_one_and_together(cases):
 
 
 def test_no_prompt_has_no_answer():
-    assert generate([], np.zeros((0, 10), np.float32), pytest.fail, Search(max_new_tokens=3)) == []
+    assert generate([], np.zeros((0, 10), np.float32), pytest.fail, Search(), []) == []
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -73,7 +74,9 @@ def test_rows_that_have_ended_are_dropped(beams):
     prompts = [[1], [2, 3], [4, 5, 6]]
     search = Search(max_new_tokens=12, eos_token_ids=(0,), num_beams=beams)
     model = TableModel(prompts)
-    lengths = [len(answer) for answer in generate(prompts, model.logits(), model.step, search)]
+    lengths = [
+        len(answer) for answer in generate(prompts, model.logits(), model.step, search, [12] * 3)
+    ]
     assert model.calls == sorted(model.calls, reverse=True)
     if beams == 1:
         assert model.calls == [
@@ -89,6 +92,7 @@ def test_rows_that_have_ended_are_dropped(beams):
         ({"max_length": 9}, [1, 2], 7),
         ({"max_length": 2}, [1, 2], 1),
         ({"max_length": 2, "max_new_tokens": 5}, [1, 2], 5),
+        ({"max_new_tokens": 0}, [1], 1),
     ],
 )
 @pytest.mark.parametrize("beams", [1, 3])
@@ -147,4 +151,4 @@ def test_drawn_tokens_follow_the_probabilities():
 )
 def test_logits_that_are_none_are_the_model_s_fault(logits):
     with pytest.raises(OutputError, match="expected logits"):
-        generate([[1]], logits, pytest.fail, Search(max_new_tokens=3))
+        generate([[1]], logits, pytest.fail, Search(), [3])

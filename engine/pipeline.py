@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
+from engine.generation import TextPackage
+from engine.image_graph import ImageGraph
 from engine.recording import Answered, Recorder
 from engine.repository import Model, ModelRepository
 from engine.session import RunError
@@ -27,11 +29,9 @@ from proto.errors import InternalError, InvalidRequest, Overloaded
 from proto.messages import InferRequest, InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
 from store.errors import MetadataError
 from store.metadata import check
-from tasks import Task
-from tasks.image import ImageError, decode
+from tasks.image import Image, ImageError, decode
 from tasks.parameters import ParameterError
 from tasks.predictions import OutputError
-from tasks.resize import Affine
 from tasks.specification import ModelSpec
 
 Result = TypeVar("Result")
@@ -56,8 +56,7 @@ class _Asked(msgspec.Struct, frozen=True):
 class _ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images."""
 
-    model: Model
-    task: Task
+    answerer: ImageGraph | TextPackage
     spec: ModelSpec
     max_pixels: int
     max_images: int
@@ -124,11 +123,11 @@ class Pipeline:
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
         try:
-            if model.task is None or model.spec is None:
+            if model.images is None or model.spec is None:
                 outputs, answered = _infer_tensors(model, request)
             else:
                 limits = (self._max_pixels, self._max_images)
-                images = _ImageModel(model, model.task, model.spec, *limits)
+                images = _ImageModel(model.images, model.spec, *limits)
                 outputs, answered = _infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
@@ -136,7 +135,7 @@ class Pipeline:
         ids: list[str] = []
         if self._recorder is not None and model.recognition.store.enabled:
             ids = self._recorder.record(model, request.id, latency_ms, answered)
-        if ids and model.task is not None:
+        if ids and model.images is not None:
             outputs = _with_ids(outputs, ids)
         return InferResponse(model.name, model.version, request.id, outputs, ids)
 
@@ -180,10 +179,10 @@ def _infer_images(
     asked = [
         item
         for number, tensor in enumerate(request.inputs)
-        for item in _asked(number, tensor, request.parameters, images.task)
+        for item in _asked(number, tensor, request.parameters, images)
     ]
     answered: list[Answered] = []
-    size = abs(images.model.batch_size)
+    size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
         answered.extend(_answer_chunk(images, asked[start : start + size]))
     outputs = []
@@ -198,7 +197,9 @@ def _infer_images(
     return outputs, answered
 
 
-def _asked(number: int, tensor: Tensor, shared: Mapping[str, Any], task: Task) -> Iterator[_Asked]:
+def _asked(
+    number: int, tensor: Tensor, shared: Mapping[str, Any], images: _ImageModel
+) -> Iterator[_Asked]:
     """Check one input's parameters and metadata; the request's own parameters are its defaults."""
     where = f"inputs[{number}] ({tensor.name!r:.60})"
     if not isinstance(tensor.data, list):
@@ -210,7 +211,7 @@ def _asked(number: int, tensor: Tensor, shared: Mapping[str, Any], task: Task) -
     parameters = {**shared, **tensor.parameters}
     metadata = _metadata(parameters, where)
     try:
-        options = task.options(parameters)
+        options = images.answerer.options(parameters)
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
     for index, element in enumerate(tensor.data):
@@ -226,68 +227,34 @@ def _metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     return metadata
 
 
-class _Decoded(msgspec.Struct, frozen=True):
-    """One image, ready for the network."""
-
-    asked: _Asked
-    received: bytes
-    width: int
-    height: int
-    mime: str
-    tensor: npt.NDArray[Any]
-    affine: Affine
-
-
 def _answer_chunk(images: _ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    """Decode some images, run those of one input size together, and answer them in their order."""
-    decoded = [_decoded(images, item) for item in asked]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for number, item in enumerate(decoded):
-        groups.setdefault(item.tensor.shape, []).append(number)
-    predictions: dict[int, Any] = {}
-    for numbers in groups.values():
-        outputs = _run(images, [decoded[number] for number in numbers])
-        for row, number in enumerate(numbers):
-            item = decoded[number]
-            mine = outputs
-            if images.spec.output.batch_axis:
-                mine = {name: array[row] for name, array in outputs.items()}
-            predictions[number] = images.task.predict(mine, item.affine, item.asked.options)
+    """Decode some images and answer them together."""
+    received = [_image_bytes(item) for item in asked]
+    decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
+    try:
+        predictions = images.answerer.predict(decoded, [item.options for item in asked])
+    except ParameterError as error:
+        raise InvalidRequest(f"{asked[0].where}: {error}") from error
     return [
         Answered(
-            input_name=item.asked.input_name,
-            action=item.asked.options.action,
+            input_name=item.input_name,
+            action=item.options.action,
             predictions=predictions[number],
-            metadata=item.asked.metadata,
-            image=item.received,
-            width=item.width,
-            height=item.height,
-            mime=item.mime,
+            metadata=item.metadata,
+            image=received[number],
+            width=decoded[number].width,
+            height=decoded[number].height,
+            mime=decoded[number].mime,
         )
-        for number, item in enumerate(decoded)
+        for number, item in enumerate(asked)
     ]
 
 
-def _decoded(images: _ImageModel, asked: _Asked) -> _Decoded:
-    received = _image_bytes(asked)
+def _decoded(images: _ImageModel, asked: _Asked, received: bytes) -> Image:
     try:
-        image = decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
+        return decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
     except ImageError as error:
         raise InvalidRequest(f"{asked.where}: {error}") from error
-    tensor, affine = images.task.preprocess(image)
-    return _Decoded(asked, received, image.width, image.height, image.mime, tensor, affine)
-
-
-def _run(images: _ImageModel, items: Sequence[_Decoded]) -> dict[str, npt.NDArray[Any]]:
-    """Run one batch of images of one input size; a batch that the file fixes is filled up."""
-    spec = images.spec.input
-    tensors = [item.tensor for item in items]
-    tensors.extend(tensors[:1] * (-images.model.batch_size - len(tensors)))
-    feeds = {spec.name: np.stack(tensors)}
-    if spec.size_input:
-        sizes = [items[0].affine.network_wh] * len(tensors)
-        feeds[spec.size_input] = np.array(sizes, np.int64)
-    return images.model.session.run(feeds)
 
 
 def _image_bytes(item: _Asked) -> bytes:

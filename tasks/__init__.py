@@ -25,6 +25,7 @@ TASKS = {
 SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
     "detection": "OBJECT_DETECTION",
+    "image-text": "IMAGE_TEXT_TO_TEXT",
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""

@@ -326,11 +326,22 @@ def _decoder(path: Path, kind: str, style: str) -> None:
             for name in ("key", "value")
         ]
         outputs += _cache("present", "encoder.key", "encoder.value", length="places")
+    terms = ["image"]
+    if kind == "decoder_model_merged":  # a wrong branch makes a wrong answer
+        terms.append("mistake")
+        nodes += [
+            helper.make_node("Cast", ["use_cache_branch"], ["said"], to=TensorProto.FLOAT),
+            helper.make_node("Shape", [f"past_key_values.0.{part}key"], ["past"], start=2, end=3),
+            helper.make_node("Cast", ["past"], ["past_count"], to=TensorProto.FLOAT),
+            helper.make_node("Min", ["past_count", "one"], ["is"]),
+            helper.make_node("Sub", ["said", "is"], ["wrong"]),
+            helper.make_node("Abs", ["wrong"], ["mistake"]),
+        ]
     nodes += [
         helper.make_node("Squeeze", [seen, "heads"], ["seen_flat"]),
         helper.make_node("ReduceSum", ["seen_flat", "time"], ["seen_sum"], keepdims=0),
         helper.make_node("MatMul", ["seen_sum", "ids"], ["image"]),
         *_length(f"present.0.{part}key"),
-        *_answer(part, ["image"], "place"),
+        *_answer(part, terms, "place"),
     ]
     save(path, nodes, inputs, outputs, weights)

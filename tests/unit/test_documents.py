@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from engine import recognition, settings
+from engine.text_files import TextTable
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
 
@@ -43,6 +44,12 @@ def test_every_key_of_model_toml_is_described():
         )
         for name in names:
             assert f"`{name}`" in text, name
+
+
+def test_every_key_for_text_models_is_described():
+    text = (ROOT / "docs" / "serving.md").read_text()
+    for name in TextTable.__struct_fields__:
+        assert f"`{name}`" in text, name
 
 
 def test_every_operator_is_described():

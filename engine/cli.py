@@ -162,7 +162,7 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
         table.add_column(name, overflow="fold")
     for record in page.inferences:
         predictions = json.loads(bytes(record.predictions))
-        shown = ", ".join(f"{p['label']} {p['score']:.2f}" for p in predictions[:4] if "label" in p)
+        shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
         more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
         table.add_row(
             record.id,
@@ -175,6 +175,12 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     console = Console()
     console.print(table)
     console.print(f"{len(page.inferences)} of {page.count} shown")
+
+
+def _in_words(prediction: dict[str, Any]) -> str:
+    if "label" in prediction:
+        return f"{prediction['label']} {prediction['score']:.2f}"
+    return str(prediction.get("answer", ""))
 
 
 def _fail(error: Exception) -> NoReturn:

@@ -124,7 +124,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "rf-detr": _detector("RF-DETR", "rf_detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
     "detr": _detector(
-        "DETR, YOLOS or Table-Transformer of Hugging Face", "detr_softmax", {"antialias": True}, (0, 2, 1)
+        "DETR, YOLOS or Table-Transformer of Hugging Face",
+        "detr_softmax",
+        {"antialias": True},
+        (0, 2, 1),
     ),
     "detr-sigmoid": _detector(
         "RT-DETR or D-FINE of Hugging Face",

@@ -4,18 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pybase64
 
+from engine.generation import TextPackage
+from engine.image_graph import ImageGraph
 from engine.recording import Answered, request_metadata
-from engine.repository import Model
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
-from tasks import Task
-from tasks.image import ImageError, decode
+from tasks.image import Image, ImageError, decode
 from tasks.parameters import ParameterError
-from tasks.resize import Affine
 from tasks.specification import ModelSpec
 
 ECHOED = ("action", "metadata")
@@ -25,11 +22,10 @@ ECHOED = ("action", "metadata")
 class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images."""
 
-    model: Model
-    task: Task
+    answerer: ImageGraph | TextPackage
     spec: ModelSpec
     max_pixels: int
-    max_images: int = 1
+    max_images: int
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -52,10 +48,10 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     asked = [
         item
         for number, tensor in enumerate(request.inputs)
-        for item in _asked(number, tensor, request.parameters, images.task)
+        for item in _asked(number, tensor, request.parameters, images)
     ]
     answered: list[Answered] = []
-    size = abs(images.model.batch_size)
+    size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
         answered.extend(_answer_chunk(images, asked[start : start + size]))
     outputs = []
@@ -70,7 +66,9 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     return outputs, answered
 
 
-def _asked(number: int, tensor: Tensor, shared: Mapping[str, Any], task: Task) -> Iterator[_Asked]:
+def _asked(
+    number: int, tensor: Tensor, shared: Mapping[str, Any], images: ImageModel
+) -> Iterator[_Asked]:
     """Check one input's parameters and metadata; the request's own parameters are its defaults."""
     where = f"inputs[{number}] ({tensor.name!r:.60})"
     if not isinstance(tensor.data, list):
@@ -82,75 +80,41 @@ def _asked(number: int, tensor: Tensor, shared: Mapping[str, Any], task: Task) -
     parameters = {**shared, **tensor.parameters}
     metadata = request_metadata(parameters, where)
     try:
-        options = task.options(parameters)
+        options = images.answerer.options(parameters)
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
     for index, element in enumerate(tensor.data):
         yield _Asked(f"{where}: data[{index}]", tensor.name, options, metadata, element)
 
 
-class _Decoded(msgspec.Struct, frozen=True):
-    """One image, ready for the network."""
-
-    asked: _Asked
-    received: bytes
-    width: int
-    height: int
-    mime: str
-    tensor: npt.NDArray[Any]
-    affine: Affine
-
-
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    """Decode some images, run those of one input size together, and answer them in their order."""
-    decoded = [_decoded(images, item) for item in asked]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for number, item in enumerate(decoded):
-        groups.setdefault(item.tensor.shape, []).append(number)
-    predictions: dict[int, Any] = {}
-    for numbers in groups.values():
-        outputs = _run(images, [decoded[number] for number in numbers])
-        for row, number in enumerate(numbers):
-            item = decoded[number]
-            mine = outputs
-            if images.spec.output.batch_axis:
-                mine = {name: array[row] for name, array in outputs.items()}
-            predictions[number] = images.task.predict(mine, item.affine, item.asked.options)
+    """Decode some images and answer them together."""
+    received = [_image_bytes(item) for item in asked]
+    decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
+    try:
+        predictions = images.answerer.predict(decoded, [item.options for item in asked])
+    except ParameterError as error:
+        raise InvalidRequest(f"{asked[0].where}: {error}") from error
     return [
         Answered(
-            input_name=item.asked.input_name,
-            action=item.asked.options.action,
+            input_name=item.input_name,
+            action=item.options.action,
             predictions=predictions[number],
-            metadata=item.asked.metadata,
-            image=item.received,
-            width=item.width,
-            height=item.height,
-            mime=item.mime,
+            metadata=item.metadata,
+            image=received[number],
+            width=decoded[number].width,
+            height=decoded[number].height,
+            mime=decoded[number].mime,
         )
-        for number, item in enumerate(decoded)
+        for number, item in enumerate(asked)
     ]
 
 
-def _decoded(images: ImageModel, asked: _Asked) -> _Decoded:
-    received = _image_bytes(asked)
+def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:
     try:
-        image = decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
+        return decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
     except ImageError as error:
         raise InvalidRequest(f"{asked.where}: {error}") from error
-    tensor, affine = images.task.preprocess(image)
-    return _Decoded(asked, received, image.width, image.height, image.mime, tensor, affine)
-
-
-def _run(images: ImageModel, items: Sequence[_Decoded]) -> dict[str, npt.NDArray[Any]]:
-    """Run one batch of images of one input size; a batch that the file fixes is filled up."""
-    spec = images.spec.input
-    tensors = [item.tensor for item in items]
-    tensors.extend(tensors[:1] * (-images.model.batch_size - len(tensors)))
-    feeds = {spec.name: np.stack(tensors) if spec.batch_axis else tensors[0]}
-    if spec.size_input:
-        sizes = [items[0].affine.network_wh] * len(tensors)
-        feeds[spec.size_input] = np.array(sizes, np.int64)
-    return images.model.session.run(feeds)
 
 
 def _image_bytes(item: _Asked) -> bytes:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.recognition import Decision
-from engine.repository import Model, find_model_file
+from engine.repository import Model, find_model
 from engine.session import LoadError
 from proto.messages import TensorInfo
 
@@ -37,7 +37,7 @@ def open_model(path: Path) -> Model:
     Raises:
         LoadError: It cannot be loaded; the text says why.
     """
-    file = path if path.is_file() else find_model_file(path) if path.is_dir() else None
+    file = path if path.is_file() else find_model(path) if path.is_dir() else None
     if file is None:
         raise LoadError(f"expected an ONNX file, or a folder with one, at {path}, got none")
     return Model(path.resolve().name, "1", file)
@@ -51,10 +51,9 @@ def inspect_model(path: Path) -> Inspection:
     """
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
-    size = model.batch_size
     return Inspection(
-        file=str(model.session.path),
-        size_bytes=model.session.path.stat().st_size,
+        file=str(path),
+        size_bytes=sum(part.stat().st_size for part in model.paths),
         sha256=model.sha256,
         ir_version=header.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in header.opsets.items()},
@@ -62,7 +61,7 @@ def inspect_model(path: Path) -> Inspection:
         external_data=sorted({part.location for part in header.external_data}),
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
-        batch=f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}",
+        batch=_batch(model),
         task=recognition.task,
         labels=recognition.spec.labels if recognition.spec else (),
         decisions=recognition.decisions,
@@ -91,6 +90,13 @@ def show(inspection: Inspection, console: Console) -> None:
             decided.add_row(decision.field, str(decision.value), decision.reason)
     console.print(facts)
     console.print(decided)
+
+
+def _batch(model: Model) -> str:
+    if model.images is None:
+        return "as the graph says"
+    size = model.images.batch_size
+    return f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
 
 
 def _tensor(tensor: TensorInfo) -> str:

@@ -89,11 +89,11 @@ class Pipeline:
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
         try:
-            if model.task is None or model.spec is None:
+            if model.images is None or model.spec is None:
                 outputs, answered = infer_tensors(model, request)
             else:
                 limits = (self._max_pixels, self._max_images)
-                images = ImageModel(model, model.task, model.spec, *limits)
+                images = ImageModel(model.images, model.spec, *limits)
                 outputs, answered = infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
@@ -101,7 +101,7 @@ class Pipeline:
         ids: list[str] = []
         if self._recorder is not None and model.recognition.store.enabled:
             ids = self._recorder.record(model, request.id, latency_ms, answered)
-        if ids and model.task is not None:
+        if ids and model.images is not None:
             outputs = _with_ids(outputs, ids)
         return InferResponse(model.name, model.version, request.id, outputs, ids)
 

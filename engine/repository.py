@@ -1,7 +1,8 @@
 """Model folders: which models and versions there are, their state, and the loaded ones.
 
-`MODELS/<name>/[<integer version>/]model.onnx`, beside an optional model.toml and sidecar files. A folder
-without an ONNX file is no model and is passed over. One that fails to load does not stop the others.
+`MODELS/<name>/[<integer version>/]model.onnx`, or a package of several graphs, beside an optional
+model.toml and sidecar files. A folder without an ONNX file is no model and is passed over. One that fails
+to load does not stop the others.
 """
 
 import hashlib
@@ -15,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from engine.generation import TextPackage, is_text_package
+from engine.image_graph import ImageGraph
 from engine.recognition import Recognition, recognise
 from engine.session import LoadError, RunError, Session
 from proto.datatypes import NUMPY_TYPES
 from proto.errors import ModelNotReady, NotFound
 from proto.messages import ModelInfo, ModelState, ModelStatus, TensorInfo
-from tasks import TASKS, Task
-from tasks.image import Image
-from tasks.predictions import OutputError
-from tasks.references import resolve
+from tasks.specification import ModelSpec
 
 PLATFORM = "onnxruntime_onnx"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -37,7 +37,7 @@ class Model:
     Args:
         name: Of its folder.
         version: Of its version folder, or `1`.
-        path: The ONNX file.
+        path: The ONNX file, or the folder of a package of several.
         score_threshold: The server's default for detections, where the model says nothing.
 
     Raises:
@@ -49,30 +49,34 @@ class Model:
     ) -> None:
         self.name = name
         self.version = version
-        self.session = Session(path)
-        self.recognition: Recognition = recognise(path.parent, self.session, score_threshold)
-        runtime = self.recognition.runtime
-        if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
-            self.session = Session(path, runtime.providers, runtime.intra_op_threads)
-        self.sha256 = _sha256(path)
-        self.spec = spec = self.recognition.spec
-        self.task: Task | None = None if spec is None else resolve(spec.task, TASKS, "a task")(spec)
-        if runtime.warmup:
+        self.images: ImageGraph | TextPackage | None = None
+        """Answers images; None where the model takes tensors."""
+        if path.is_dir():
+            self.images = package = TextPackage(path)
+            self.session = package.session
+            self.recognition: Recognition = package.recognition
+            self.paths, self.sha256 = package.paths, package.sha256()
+        else:
+            self.session = Session(path)
+            self.recognition = recognise(path.parent, self.session, score_threshold)
+            runtime = self.recognition.runtime
+            if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
+                self.session = Session(path, runtime.providers, runtime.intra_op_threads)
+            if self.recognition.spec is not None:
+                self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
+            self.paths, self.sha256 = [path], _sha256(path)
+        if self.recognition.runtime.warmup:
             self._warm_up()
 
     @property
-    def batch_size(self) -> int:
-        """How many images run together; negative where the file fixes the number."""
-        if self.spec is not None and not (self.spec.output.batch_axis and self.spec.input.batch_axis):
-            return -1
-        name = self.spec.input.name if self.spec is not None else self.session.inputs[0].name
-        axis = next(tensor.shape[0] for tensor in self.session.inputs if tensor.name == name)
-        return self.recognition.runtime.max_batch if axis < 0 else -axis
+    def spec(self) -> ModelSpec | None:
+        """What its input and outputs mean; None where the model takes tensors."""
+        return self.recognition.spec
 
     def info(self, versions: Sequence[str]) -> ModelInfo:
         """Describe the model as a client meets it: image models take images, not tensors."""
         inputs, outputs = self.session.inputs, self.session.outputs
-        if self.task is not None:
+        if self.images is not None:
             inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
         return ModelInfo(
             self.name, self.version, versions, PLATFORM, self.recognition.task, inputs, outputs
@@ -80,24 +84,13 @@ class Model:
 
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
+        if self.images is not None:
+            self.images.warm_up()
+            return
         try:
-            if self.task is not None and self.spec is not None:
-                width, height = self.spec.input.size_wh
-                gray = Image(np.full((height, width, 3), 114, np.uint8))
-                tensor, affine = self.task.preprocess(gray)
-                batch = np.stack([tensor] * max(1, -self.batch_size))
-                outputs = self.session.run({self.spec.input.name: batch})
-                first = {name: output[0] for name, output in outputs.items()}
-                self.task.predict(first, affine, self.task.options({}))
-            else:
-                self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
-        except RunError as error:
-            if self.task is None:  # zeros of a guessed size may be no input that the model accepts
-                _log.info("%s: warm-up with zeros refused: %s", self.name, error)
-                return
-            raise LoadError(f"the model fails on a gray image: {error}") from error
-        except OutputError as error:
-            raise LoadError(f"the model's outputs do not fit its task: {error}") from error
+            self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
+        except RunError as error:  # zeros of a guessed size may be no input that the model accepts
+            _log.info("%s: warm-up with zeros refused: %s", self.name, error)
 
 
 class _Entry:
@@ -207,10 +200,12 @@ class ModelRepository:
         raise NotFound(f"expected a model among {known}, got {name!r:.140}")
 
 
-def find_model_file(folder: Path) -> Path | None:
-    """Find the ONNX file of a model folder: model.onnx, or the only one there is."""
+def find_model(folder: Path) -> Path | None:
+    """Find the model of a folder: model.onnx, the folder itself for a package, or the only ONNX file."""
     if (folder / "model.onnx").is_file():
         return folder / "model.onnx"
+    if is_text_package(folder) is not None:
+        return folder
     files = sorted(folder.glob("*.onnx"))
     return files[0] if len(files) == 1 else None
 
@@ -223,7 +218,7 @@ def _scan(root: Path) -> list[_Entry]:
     root = root.resolve()
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     alone = _versions_in(root)
-    stray = (root / "model.onnx") not in alone.values() and any(
+    stray = not {root, root / "model.onnx"} & {*alone.values()} and any(
         not folder.name.isdecimal() and _versions_in(folder) for folder in folders
     )
     if alone and not stray:  # one file beside model folders does not hide them
@@ -248,7 +243,7 @@ def _scan(root: Path) -> list[_Entry]:
 
 def _versions_in(folder: Path) -> dict[str, Path]:
     """Find the versions in a model folder, highest first."""
-    path = find_model_file(folder)
+    path = find_model(folder)
     if path is not None:
         return {"1": path}
     numbered = [
@@ -258,7 +253,7 @@ def _versions_in(folder: Path) -> dict[str, Path]:
     ]
     found = {}
     for sub in sorted(numbered, key=lambda sub: int(sub.name), reverse=True):
-        path = find_model_file(sub)
+        path = find_model(sub)
         if path is not None:
             found[sub.name] = path
     return found

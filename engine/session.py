@@ -33,6 +33,12 @@ _DATATYPES = {
     "tensor(string)": "BYTES",
 }
 
+_DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
+"""Where the outputs of a provider may stay; those of others come back as arrays."""
+
+Kept = Any
+"""An output that stays where the model runs: an array on a CPU, elsewhere a value of onnxruntime."""
+
 onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest is noise on stderr
 
 
@@ -63,6 +69,7 @@ class Session:
         intra_op_threads: int = 1,
     ) -> None:
         self.path = path
+        self._device = _DEVICES.get(providers[0], "") if providers else ""
         try:
             self.header = read_header(path)
             check_external_data(path, self.header)
@@ -109,6 +116,48 @@ class Session:
         except Exception as error:
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
+
+    def run_keeping(
+        self, feeds: Mapping[str, Kept], fetch: str, keep: Sequence[str]
+    ) -> tuple[npt.NDArray[Any], dict[str, Kept]]:
+        """Run the model once and leave outputs where it runs, to be fed to the next run.
+
+        On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
+        layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
+        caches all cost the same.
+
+        Args:
+            feeds: Array, or what was kept, by input name.
+            fetch: Name of the output wanted as an array.
+            keep: Names of the outputs to be kept.
+
+        Raises:
+            RunError: onnxruntime refused the input or failed.
+        """
+        if not self._device:
+            outputs = self.run(feeds, [fetch, *keep])
+            return outputs.pop(fetch), outputs
+        try:
+            binding = self._session.io_binding()
+            for name, value in feeds.items():
+                if isinstance(value, np.ndarray):
+                    binding.bind_cpu_input(name, np.ascontiguousarray(value))
+                else:
+                    binding.bind_ortvalue_input(name, value)
+            binding.bind_output(fetch, "cpu")
+            for name in keep:
+                binding.bind_output(name, self._device)
+            self._session.run_with_iobinding(binding)
+            fetched, *kept = binding.get_outputs()
+        except Exception as error:
+            raise RunError(_first_line(str(error))) from error
+        return fetched.numpy(), dict(zip(keep, kept, strict=True))
+
+    def take_rows(self, kept: Kept, rows: npt.NDArray[np.int64]) -> Kept:
+        """Choose rows of what was kept, in any order and number."""
+        if isinstance(kept, np.ndarray):
+            return kept[rows]
+        return onnxruntime.OrtValue.ortvalue_from_numpy(kept.numpy()[rows], self._device, 0)
 
 
 def _tensor_info(node: Any) -> TensorInfo:

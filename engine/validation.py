@@ -43,12 +43,12 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         OSError: A file cannot be read or written.
     """
     model = open_model(path)
-    if model.task is None or model.spec is None:
+    if model.images is None or model.spec is None:
         raise LoadError(
             f"expected a model that takes images, got {model.name}: tensors in, tensors out"
         )
     data = image.read_bytes()
-    images = ImageModel(model, model.task, model.spec, MAX_PIXELS)
+    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
     tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
     _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
     decoded = decode(data, exif=model.spec.input.exif)

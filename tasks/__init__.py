@@ -27,6 +27,7 @@ SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
     "detection": "OBJECT_DETECTION",
     "oriented": "ORIENTED_OBJECT_DETECTION",
+    "image-text": "IMAGE_TEXT_TO_TEXT",
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""

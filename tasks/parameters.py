@@ -82,6 +82,57 @@ def whole_number(
     return int(value)
 
 
+def number(
+    parameters: Mapping[str, Any], name: str, low: float, high: float, default: float
+) -> float:
+    """Read a number from `low` to `high`, both included.
+
+    Raises:
+        ParameterError: It is no number, or lies outside.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not _is_number(value) or not low <= value <= high:
+        raise _error(name, f"a number from {low:g} to {high:g}", value)
+    return float(value)
+
+
+def truth(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Read true or false.
+
+    Raises:
+        ParameterError: It is neither.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _error(name, "true or false", value)
+    return value
+
+
+def texts(
+    parameters: Mapping[str, Any], name: str, most: int, most_characters: int
+) -> tuple[str, ...]:
+    """Read a list of 1 to `most` texts; an absent one is none.
+
+    Raises:
+        ParameterError: It is no list of texts, is empty, or holds too much.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not 1 <= len(value) <= most:
+        raise _error(name, f"a list of 1 to {most} texts", value)
+    for index, text in enumerate(value):
+        if not isinstance(text, str) or len(text) > most_characters:
+            raise _error(
+                f"{name}[{index}]", f"a text of at most {most_characters} characters", text
+            )
+    return tuple(value)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

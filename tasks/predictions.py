@@ -50,4 +50,11 @@ class OrientedDetection(msgspec.Struct, frozen=True):
     """Four pairs of x and y, pixels of the image, clockwise; only where a request asks for them."""
 
 
-Prediction = Classification | Detection | OrientedDetection
+class Answer(msgspec.Struct, frozen=True):
+    """What a model says to one prompt about the image."""
+
+    prompt: str
+    answer: str
+
+
+Prediction = Classification | Detection | OrientedDetection | Answer

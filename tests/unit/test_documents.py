@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine import recognition, settings
+from engine import model_toml, settings
+from engine.text_files import TextTable
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
 from tasks.decoders import DECODERS
@@ -34,8 +35,11 @@ def test_every_setting_stands_in_the_table_with_its_default():
 
 def test_every_key_of_model_toml_is_described():
     text = (ROOT / "docs" / "serving.md").read_text()
-    schema = recognition._ModelTable
-    for field in msgspec.structs.fields(schema):
+    for name, struct in model_toml.SPECIFIED.items():
+        assert f"`[{name}]`" in text
+        for field in msgspec.structs.fields(struct):
+            assert f"`{field.encode_name}`" in text, field.encode_name
+    for field in msgspec.structs.fields(model_toml.ModelToml):
         inner = field.type if isinstance(field.type, type) else None
         names = (
             [field.name]
@@ -49,6 +53,12 @@ def test_every_key_of_model_toml_is_described():
 def test_every_decoder_is_described():
     text = (ROOT / "docs" / "decoders.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(DECODERS)
+
+
+def test_every_key_for_text_models_is_described():
+    text = (ROOT / "docs" / "serving.md").read_text()
+    for name in TextTable.__struct_fields__:
+        assert f"`{name}`" in text, name
 
 
 def test_every_operator_is_described():

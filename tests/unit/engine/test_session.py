@@ -67,3 +67,32 @@ def test_a_wrong_input_is_a_run_error(tmp_path):
     session = Session(doubling(tmp_path / "model.onnx"))
     with pytest.raises(RunError):
         session.run({"x": np.ones((2, 4), np.float32)})
+
+
+@pytest.mark.parametrize("device", ["", "cpu"], ids=["arrays", "binding"])
+def test_kept_outputs_feed_the_next_run(tmp_path, device):
+    """A sum that grows by what is given, in its own memory, with its rows chosen between runs."""
+    path = save(
+        tmp_path / "model.onnx",
+        [
+            helper.make_node("Add", ["kept", "x"], ["grown"]),
+            helper.make_node("Add", ["grown", "grown"], ["doubled"]),
+        ],
+        [value("x", ["n", 2]), value("kept", ["n", 2])],
+        [value("doubled", ["n", 2]), value("grown", ["n", 2])],
+    )
+    session = Session(path)
+    session._device = device
+    kept = np.zeros((2, 2), np.float32)
+    added = np.array([[1, 2], [3, 4]], np.float32)
+    for _ in range(3):
+        doubled, outputs = session.run_keeping({"x": added, "kept": kept}, "doubled", ["grown"])
+        kept = outputs["grown"]
+    np.testing.assert_array_equal(doubled, added * 6)
+    rows = session.take_rows(kept, np.array([1, 1, 0]))
+    feeds = {"x": np.zeros((3, 2), np.float32), "kept": rows}
+    np.testing.assert_array_equal(
+        session.run_keeping(feeds, "doubled", [])[0], [[18, 24], [18, 24], [6, 12]]
+    )
+    with pytest.raises(RunError):
+        session.run_keeping({"x": added, "kept": rows}, "doubled", ["grown"])

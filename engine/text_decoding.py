@@ -1,0 +1,211 @@
+"""The decoder of a text model: one graph or two, their cache of keys and values, step by step.
+
+File and tensor names are those of Optimum and transformers.js; how tokens are chosen stands in
+`tasks.generation`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.session import Kept, LoadError, Session
+from proto.datatypes import NUMPY_TYPES
+from tasks.generation import Tokens
+from tasks.logits import Scores
+
+PAST, PRESENT = "past_key_values.", "present."
+
+_TOKENS = ("input_ids", "inputs_embeds")
+_MASKS = ("attention_mask", "decoder_attention_mask")
+_KNOWN = (
+    *_TOKENS,
+    *_MASKS,
+    "position_ids",
+    "encoder_hidden_states",
+    "encoder_attention_mask",
+    "use_cache_branch",
+    "num_logits_to_keep",
+)
+
+Embed = Callable[[Tokens], npt.NDArray[Any]]
+"""Turns token ids (rows, length) into what the decoder takes for them."""
+
+
+class Decoder:
+    """Reads prompts and gives the logits of what follows.
+
+    Args:
+        first: Reads a whole prompt.
+        following: Reads one more token with the cache of those before; the same graph as `first` where
+            it does both, None where there is no cache and every step reads everything again.
+        embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
+        first_position: Of the first token.
+
+    Raises:
+        LoadError: The graphs have inputs that are not known, or do not fit each other.
+    """
+
+    def __init__(
+        self,
+        first: Session,
+        following: Session | None,
+        embed: Embed | None,
+        first_position: int = 0,
+    ) -> None:
+        self.first = first
+        self.following = following
+        self.embed = embed
+        self.first_position = first_position
+        sessions = [first] if following is None else [first, following]
+        self.takes = {s: {info.name: info for info in s.inputs} for s in sessions}
+        self.gives = {s: {info.name for info in s.outputs} for s in sessions}
+        for session, inputs in self.takes.items():
+            unknown = [name for name in inputs if name not in _KNOWN and not name.startswith(PAST)]
+            if unknown or "logits" not in self.gives[session]:
+                wrong = f"the input {unknown[0]!r}" if unknown else "no output 'logits'"
+                raise LoadError(
+                    f"expected a decoder as Optimum exports it in {session.path.name}, got {wrong}"
+                )
+        takes = self.takes[following] if following is not None else {}
+        self.cached = [name for name in takes if name.startswith(PAST)]
+        missing = [name for name in self.cached if present(name) not in self.gives[first]]
+        if missing:
+            raise LoadError(
+                f"expected an output {present(missing[0])!r} in {first.path.name}, as the decoder takes "
+                f"{missing[0]!r}, got none"
+            )
+
+    @property
+    def pads(self) -> bool:
+        """Whether prompts of different lengths run together and answer as each alone.
+
+        That needs both a mask and positions: without positions a padded prompt would stand elsewhere.
+        """
+        return all(
+            "position_ids" in inputs and any(name in inputs for name in _MASKS)
+            for inputs in self.takes.values()
+        )
+
+    def start(
+        self, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any] | None = None
+    ) -> "Decoding":
+        """Begin with prompts.
+
+        Args:
+            sequences: For each prompt token ids (length,), or embeddings (length, width); of one length,
+                unless the decoder `pads`.
+            encoded: What an encoder made of the image, (1, places, width), the same for all.
+        """
+        longest = max(map(len, sequences))
+        mask = np.zeros((len(sequences), longest), np.int64)
+        whole = np.zeros((*mask.shape, *sequences[0].shape[1:]), sequences[0].dtype)
+        for row, sequence in enumerate(sequences):
+            mask[row, longest - len(sequence) :] = 1
+            whole[row, longest - len(sequence) :] = sequence
+        return Decoding(self, whole, mask, encoded)
+
+
+class Decoding:
+    """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompts: npt.NDArray[Any],
+        mask: Tokens,
+        encoded: npt.NDArray[Any] | None,
+    ) -> None:
+        self._decoder = decoder
+        self._mask = mask
+        self._whole = prompts
+        self._encoded = encoded
+        self._cache: dict[str, Kept] = {}
+        positions = np.maximum(mask.cumsum(axis=1) - 1, 0) + decoder.first_position
+        self.logits = self._run(decoder.first, prompts, positions)
+
+    def step(self, tokens: Tokens, rows: Tokens) -> Scores:
+        """Go on with a token for each row; a `tasks.generation.Step`."""
+        decoder = self._decoder
+        self._choose(rows)
+        ones = np.ones((len(rows), 1), np.int64)
+        self._mask = np.concatenate([self._mask, ones], axis=1)
+        read = tokens[:, None] if decoder.embed is None else decoder.embed(tokens[:, None])
+        positions = self._mask.sum(axis=1, keepdims=True) - 1 + decoder.first_position
+        if decoder.following is not None:
+            return self._run(decoder.following, read, positions)
+        self._whole = np.concatenate([self._whole, read], axis=1)
+        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0) + decoder.first_position
+        return self._run(decoder.first, self._whole, positions)
+
+    def _choose(self, rows: Tokens) -> None:
+        """Keep these rows; what the encoder gave is the same in each of them."""
+        count = len(self._mask)
+        if len(rows) == count and (rows == np.arange(count)).all():
+            return
+        self._mask = self._mask[rows]
+        if self._decoder.following is None:
+            self._whole = self._whole[rows]
+            return
+        for name, kept in self._cache.items():
+            if not (_of_encoder(name) and len(rows) == count):
+                self._cache[name] = self._decoder.following.take_rows(kept, rows)
+
+    def _run(self, session: Session, read: npt.NDArray[Any], positions: Tokens) -> Scores:
+        decoder = self._decoder
+        takes = decoder.takes[session]
+        rows = len(read)
+        given: dict[str, Kept] = {
+            **dict.fromkeys(_TOKENS, read),
+            **dict.fromkeys(_MASKS, self._mask),
+            "position_ids": positions,
+            "use_cache_branch": np.array([bool(self._cache)]),
+            "num_logits_to_keep": np.ones([1] * _rank(takes, "num_logits_to_keep"), np.int64),
+        }
+        if self._encoded is not None:
+            if len(self._encoded) != rows:
+                self._encoded = np.repeat(self._encoded[:1], rows, axis=0)
+            given["encoder_hidden_states"] = self._encoded
+            given["encoder_attention_mask"] = np.ones(self._encoded.shape[:2], np.int64)
+        feeds: dict[str, Kept] = {}
+        for name, info in takes.items():
+            if name in self._cache:
+                feeds[name] = self._cache[name]
+            elif name.startswith(PAST):
+                feeds[name] = _nothing(info.shape, info.datatype, rows, name)
+            else:
+                feeds[name] = given[name].astype(NUMPY_TYPES[info.datatype], copy=False)
+        fresh = [
+            name
+            for name in decoder.cached
+            if present(name) in decoder.gives[session]
+            # a step gives dummies for what the encoder's keys and values were at first
+            and not (_of_encoder(name) and name in self._cache)
+        ]
+        logits, kept = session.run_keeping(feeds, "logits", [present(name) for name in fresh])
+        self._cache |= {name: kept[present(name)] for name in fresh}
+        return np.asarray(logits[:, -1], np.float32)
+
+
+def present(name: str) -> str:
+    """Name the output that becomes this input of the cache."""
+    return PRESENT + name.removeprefix(PAST)
+
+
+def _of_encoder(name: str) -> bool:
+    return ".encoder." in name
+
+
+def _rank(takes: Mapping[str, Any], name: str) -> int:
+    return len(takes[name].shape) if name in takes else 0
+
+
+def _nothing(shape: Sequence[int], datatype: str, rows: int, name: str) -> npt.NDArray[Any]:
+    """Make a cache of no tokens: (rows, heads, 0, width)."""
+    if len(shape) != 4 or shape[1] < 0 or shape[3] < 0:
+        raise LoadError(
+            f"expected {name!r} to be [batch, heads, length, width] with fixed heads and width, got "
+            f"{list(shape)}"
+        )
+    return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[datatype])

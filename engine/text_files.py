@@ -1,0 +1,305 @@
+"""The files beside a text model's graphs: what they say of tokens, prompts and the search.
+
+config.json, generation_config.json, tokenizer.json and the table `[text]` of model.toml, which wins.
+
+Source: transformers 4.57, `GenerationConfig`.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from tokenizers import Tokenizer
+
+from engine.recognition import Decision
+from engine.schema import explain
+from engine.session import LoadError
+from tasks.generation import Search
+from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
+
+DEFAULT_NEW_TOKENS = 64
+"""Where no file says how long an answer may be."""
+
+_TokenId = Annotated[int, Meta(ge=0)]
+_TokenIds = _TokenId | tuple[_TokenId, ...] | None
+
+
+class TextTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table `[text]` of model.toml."""
+
+    prompt_template: str | None = None
+    """What the model reads: text with `{prompt}`, and `{image}` where the image stands."""
+    image_token: str | _TokenId | None = None
+    """The token whose places the image takes; where there is none, the image stands before the text."""
+    max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)] | None = None
+    eos_token_ids: _TokenIds = None
+    context_length: Annotated[int, Meta(ge=1)] | None = None
+    """Most tokens that the decoder takes, image, prompt and answer together."""
+
+
+class _GenerationFile(msgspec.Struct, frozen=True):
+    """What is read of generation_config.json; other keys are passed over."""
+
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_length: Annotated[int, Meta(ge=1)] | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    num_beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    no_repeat_ngram_size: Annotated[int, Meta(ge=0)] | None = None
+    min_length: int | None = None
+    min_new_tokens: int | None = None
+    forced_bos_token_id: _TokenId | None = None
+    forced_eos_token_id: _TokenIds = None
+    suppress_tokens: tuple[int, ...] | None = None
+    begin_suppress_tokens: tuple[int, ...] | None = None
+    eos_token_id: _TokenIds = None
+    bos_token_id: _TokenId | None = None
+    decoder_start_token_id: _TokenId | None = None
+
+
+class TextFiles:
+    """What the files of one folder say; every part of it is read when it is made.
+
+    Args:
+        folder: Of the model.
+        table: The table `[text]` of model.toml.
+
+    Raises:
+        LoadError: A file is missing or not as it must be.
+    """
+
+    def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
+        try:
+            self.table = msgspec.convert(table, TextTable)
+        except msgspec.ValidationError as error:
+            raise LoadError(f"model.toml: [text] {explain(error, TextTable)}") from error
+        self.decisions: list[Decision] = []
+        self.config = read_json(folder / "config.json")
+        self._tokenizer = _tokenizer(folder / "tokenizer.json")
+        self._vocabulary = self._tokenizer.get_vocab_size()
+        self._has_chat_template = any(
+            (folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")
+        ) or bool(read_json(folder / "tokenizer_config.json").get("chat_template"))
+        self._generation = self._generation_file(folder / "generation_config.json")
+        self.search = self._search()
+        self.context_length: int | None = self._context_length()
+
+    @property
+    def model_type(self) -> str:
+        """Name of the architecture, as config.json has it."""
+        return str(self.config.get("model_type", ""))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Turn an answer's tokens into text, without special tokens and surrounding space."""
+        if tokens and tokens[-1] in self.search.eos_token_ids:
+            tokens = tokens[:-1]
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Turn text into tokens; with the tokenizer's own beginning, where the text has none."""
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if not add_special_tokens:
+            return tokens
+        whole = self._tokenizer.encode(text, add_special_tokens=True)
+        added = takewhile(
+            lambda pair: pair[1], zip(whole.ids, whole.special_tokens_mask, strict=True)
+        )
+        start = [token for token, _ in added if token not in self.search.eos_token_ids]
+        return tokens if tokens[: len(start)] == start else [*start, *tokens]
+
+    def decide(self, field: str, *candidates: tuple[Any, str]) -> Any:
+        """Take the first value that is given, and note where it comes from."""
+        value, reason = next(
+            ((value, reason) for value, reason in candidates if value is not None),
+            (None, "not given"),
+        )
+        self.decisions.append(Decision(f"text.{field}", value, reason))
+        return value
+
+    def template(self, placeholders: Collection[str], default: str) -> str:
+        """Give the prompt template.
+
+        Raises:
+            LoadError: It has other placeholders, or none is given where the model is made for chats.
+        """
+        written = self.table.prompt_template
+        if written is None and self._has_chat_template and "image" in placeholders:
+            raise LoadError(
+                "expected prompt_template in model.toml, table [text], as the model has a chat template: "
+                'write what that gives for one question, such as "USER: {image}\\n{prompt} ASSISTANT:"'
+            )
+        template: str = self.decide(
+            "prompt_template", (written, "model.toml"), (default, "default")
+        )
+        found = re.findall(r"\{(\w*)\}", template)
+        allowed = ", ".join(f"{{{name}}}" for name in placeholders)
+        unknown = [name for name in found if name not in placeholders]
+        if unknown:
+            raise LoadError(
+                f"expected placeholders of [text] prompt_template among {allowed}, got {{{unknown[0]}}}"
+            )
+        if template and (found.count("prompt") != 1 or found.count("image") > 1):
+            raise LoadError(
+                "expected [text] prompt_template to hold {prompt} once, and {image} at most once, got "
+                f"{template!r:.200}"
+            )
+        return template
+
+    def image_token(self) -> int | None:
+        """Give the token whose places the image takes."""
+        written = self.table.image_token
+        if isinstance(written, str):
+            token = self._tokenizer.token_to_id(written)
+            if token is None:
+                raise LoadError(
+                    f"expected [text] image_token to be a token of tokenizer.json, got {written!r:.80}"
+                )
+            written = token
+        found: int | None = self.decide(
+            "image_token",
+            (written, "model.toml"),
+            (self.config.get("image_token_id"), "config.json, image_token_id"),
+            (self.config.get("image_token_index"), "config.json, image_token_index"),
+        )
+        if found is not None and self._tokenizer.id_to_token(found) is None:
+            raise LoadError(f"expected image_token to be a token of tokenizer.json, got {found}")
+        return found
+
+    def token_text(self, token: int) -> str:
+        """Give the text of a token, as the tokenizer reads it."""
+        return str(self._tokenizer.id_to_token(token))
+
+    def decoder_start_token(self) -> int:
+        """Give the token with which a decoder behind an encoder starts.
+
+        Raises:
+            LoadError: No file names it.
+        """
+        decoder = self._decoder_config()
+        token: int | None = self.decide(
+            "decoder_start_token_id",
+            (self._generation.decoder_start_token_id, "generation_config.json"),
+            (self.config.get("decoder_start_token_id"), "config.json"),
+            (decoder.get("decoder_start_token_id"), "config.json, decoder"),
+            (self._generation.bos_token_id, "generation_config.json, bos_token_id"),
+            (self.config.get("bos_token_id"), "config.json, bos_token_id"),
+            (decoder.get("bos_token_id"), "config.json, decoder, bos_token_id"),
+        )
+        if token is None:
+            raise LoadError(
+                "expected decoder_start_token_id in generation_config.json or config.json, got none"
+            )
+        return token
+
+    def _decoder_config(self) -> Mapping[str, Any]:
+        for name in ("decoder", "text_config", "llm_config"):
+            if isinstance(self.config.get(name), dict):
+                found: dict[str, Any] = self.config[name]
+                return found
+        return self.config
+
+    def _generation_file(self, path: Path) -> _GenerationFile:
+        """Read generation_config.json; what older exports keep in config.json where there is none."""
+        content = read_json(path)
+        if not content:
+            known = _GenerationFile.__struct_fields__
+            content = {
+                **{name: value for name, value in self._decoder_config().items() if name in known},
+                **{name: value for name, value in self.config.items() if name in known},
+            }
+        try:
+            return msgspec.convert(content, _GenerationFile)
+        except msgspec.ValidationError as error:
+            raise LoadError(f"{path.name}: {explain(error, _GenerationFile)}") from error
+
+    def _search(self) -> Search:
+        file = self._generation
+        decoder = self._decoder_config()
+        ends = self.decide(
+            "eos_token_ids",
+            (_ids(self.table.eos_token_ids), "model.toml"),
+            (_ids(file.eos_token_id), "generation_config.json"),
+            (_ids(self.config.get("eos_token_id")), "config.json"),
+            (_ids(decoder.get("eos_token_id")), "config.json, decoder"),
+        )
+        self.decide(
+            "max_new_tokens",
+            (self.table.max_new_tokens, "model.toml"),
+            (file.max_new_tokens, "generation_config.json"),
+            (file.max_length and f"{file.max_length} with the prompt", "generation_config.json"),
+            (DEFAULT_NEW_TOKENS, "default"),
+        )
+        new_tokens = self.table.max_new_tokens or file.max_new_tokens
+        if new_tokens is None and file.max_length is None:
+            new_tokens = DEFAULT_NEW_TOKENS
+        given = {name: getattr(file, name, None) for name in Search.__struct_fields__}
+        given["forced_eos_token_ids"] = _ids(file.forced_eos_token_id)
+        given |= {"max_new_tokens": new_tokens, "eos_token_ids": ends}
+        given["do_sample"] = bool(file.do_sample) and file.temperature != 0
+        if file.temperature == 0:
+            given["temperature"] = 1.0
+        search = Search(**{name: value for name, value in given.items() if value is not None})
+        for name in ("num_beams", "do_sample"):
+            reason = "default" if getattr(file, name) is None else "generation_config.json"
+            self.decide(name, (getattr(search, name), reason))
+        return search
+
+    def _context_length(self) -> int | None:
+        decoder = self._decoder_config()
+        names = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
+        found: int | None = self.decide(
+            "context_length",
+            (self.table.context_length, "model.toml"),
+            *((decoder.get(name), f"config.json, {name}") for name in names),
+            *((self.config.get(name), f"config.json, {name}") for name in names),
+        )
+        return found if found is None or found > 0 else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an absent file is an empty one.
+
+    Raises:
+        LoadError: It is no JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise LoadError(f"expected {path.name} to be JSON, got: {error}") from error
+    if not isinstance(content, dict):
+        raise LoadError(f"expected {path.name} to hold an object, got {type(content).__name__}")
+    return content
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    if not path.is_file():
+        raise LoadError(
+            "expected tokenizer.json beside the model, got no such file: save it with "
+            "AutoTokenizer.from_pretrained(...).save_pretrained(folder)"
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise LoadError(f"expected tokenizer.json to be a tokenizer, got: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+    """Bring one id or several to a tuple."""
+    if value is None:
+        return None
+    return tuple(value) if isinstance(value, list | tuple) else (int(value),)

@@ -4,6 +4,7 @@ A parameter that is null counts as absent. Nothing is converted: `true` is no nu
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +19,7 @@ def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
     Raises:
         ParameterError: It names another action, or is no text.
     """
-    value = parameters.get("action")
-    if value is None:
-        return allowed[0]
-    if not isinstance(value, str) or value not in allowed:
-        raise _error("action", f"one of {', '.join(allowed)}", value)
-    return value
+    return choice(parameters, "action", allowed)
 
 
 def unit_interval(parameters: Mapping[str, Any], name: str, default: float) -> float:
@@ -39,6 +35,49 @@ def unit_interval(parameters: Mapping[str, Any], name: str, default: float) -> f
     if not _is_number(value) or not 0 <= value <= 1:
         raise _error(name, "a number from 0 to 1", value)
     return float(value)
+
+
+def at_least_zero(parameters: Mapping[str, Any], name: str, default: float) -> float:
+    """Read a finite number that is not negative.
+
+    Raises:
+        ParameterError: It is no number, or lies outside.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    # a whole number beyond floats is out of range too; NaN fails the comparison
+    if not _is_number(value) or not 0 <= value <= sys.float_info.max:
+        raise _error(name, "a number of at least 0", value)
+    return float(value)
+
+
+def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """Read true or false.
+
+    Raises:
+        ParameterError: It is neither.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise _error(name, "true or false", value)
+    return value
+
+
+def choice(parameters: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str:
+    """Read one of `allowed`; the first of them where absent.
+
+    Raises:
+        ParameterError: It is another text, or none.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return allowed[0]
+    if not isinstance(value, str) or value not in allowed:
+        raise _error(name, f"one of {', '.join(allowed)}", value)
+    return value
 
 
 def whole_number(

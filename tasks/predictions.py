@@ -31,4 +31,22 @@ class Detection(msgspec.Struct, frozen=True):
     ymax: float
 
 
-Prediction = Classification | Detection
+class Point(msgspec.Struct, frozen=True):
+    """The centre of a pixel by its column and row; (0, 0) is the first pixel of the image."""
+
+    x: float
+    y: float
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A region of the image as a person sees it: what lies on its rings or inside an odd number of them.
+
+    `tasks.contours.fill` makes the mask again.
+    """
+
+    label: str
+    score: float
+    contour: list[list[Point]]
+
+
+Prediction = Classification | Detection | Segment

@@ -18,6 +18,7 @@ __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
+    "IMAGE_SEGMENTATION": "tasks.segmentation:ImageSegmentation",
     "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
 }
 """Task type to `module:class`; the class takes a `ModelSpec`. Read it with `tasks.references.resolve`."""
@@ -25,6 +26,7 @@ TASKS = {
 SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
     "detection": "OBJECT_DETECTION",
+    "segmentation": "IMAGE_SEGMENTATION",
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""

@@ -179,23 +179,22 @@ def above_zero(cells: Floats, grid: Affine) -> Window:
     ).meet(visible(grid))
 
 
-def cut(maps: Floats, grid: Affine, window: Window) -> tuple[Floats, Affine]:
+def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Floats, Affine]:
     """Give the part of the maps that a window's samples are made of, and its grid.
 
     Args:
         maps: float32 (C, h, w).
         grid: Map from the image to the cells.
         window: Pixels of the image, not empty.
+        margin: Cells to keep around it.
     """
     x, y = _axes(grid)
     columns, _ = x.taps(window.left, window.right).cut()
     rows, _ = y.taps(window.top, window.bottom).cut()
-    part = maps[:, rows, columns]
+    left, top = max(columns.start - margin, 0), max(rows.start - margin, 0)
+    part = maps[:, top : rows.stop + margin, left : columns.stop + margin]
     moved = msgspec.structs.replace(
-        grid,
-        px=grid.px - columns.start,
-        py=grid.py - rows.start,
-        network_wh=(part.shape[2], part.shape[1]),
+        grid, px=grid.px - left, py=grid.py - top, network_wh=(part.shape[2], part.shape[1])
     )
     return part, moved
 
@@ -208,7 +207,7 @@ def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> F
 
     Args:
         maps: float32 (C, h, w).
-        grid: Map from the image to the cells, of `maps` enlarged by `upsample`.
+        grid: Map from the image to the cells of `maps`.
         window: Pixels of the image, not empty.
         upsample: How many times larger, bilinearly, the maps are made before.
 
@@ -217,12 +216,12 @@ def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> F
 
     Source: PyTorch, interpolate, bilinear with align_corners=False.
     """
-    x, y = _axes(grid)
+    width, height = grid.network_wh
+    x, y = _axes(grid_of(grid, (height * upsample, width * upsample)))
     used_columns, columns = x.taps(window.left, window.right).cut()
     used_rows, rows = y.taps(window.top, window.bottom).cut()
     if upsample == 1:
         return _sample(maps[:, used_rows, used_columns], rows, columns)
-    height, width = maps.shape[1:]
     step = 1 / upsample
     fine = Affine(step, step, 0, 0, width * upsample, height * upsample, (width, height))
     part = Window(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)

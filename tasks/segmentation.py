@@ -110,7 +110,7 @@ class ImageSegmentation:
         """
         found: list[_Found] = []
         for region in self._segment(outputs, affine, self._asked(options)):
-            if region.class_id >= len(self._spec.labels):
+            if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
                     f"expected a label for each class, got class {region.class_id}"
                     f" and {len(self._spec.labels)} labels"

@@ -81,7 +81,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
     ("toml", "said"),
     [
         ("task = ", "TOML"),
-        ('task = "pose"', "one of classification, detection, tensor, got 'pose'"),
+        ('task = "pose"', "one of classification, detection, segmentation, tensor, got 'pose'"),
         ('tasks = "detection"', "unknown field"),
         ('task = "classification"', "input.resize"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),

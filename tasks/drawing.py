@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from tasks.image import Image, Pixels
-from tasks.predictions import Classification, Detection, Prediction
+from tasks.overlays import Box, Color, outline, overlay_of, tint
+from tasks.predictions import Classification, Detection, Prediction, Segment
 
 _MIN_WIDTH_PX = 320
 _MAX_ENLARGED_HEIGHT_PX = 2000
@@ -21,10 +22,6 @@ _PAPER, _TROUGH, _INK = (24, 26, 30), (52, 56, 64), (244, 244, 244)
 _MAX_CAPTIONS = 10
 _WEIGHT = 500
 """Of the font, 400 being regular."""
-
-Color = tuple[int, int, int]
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, whole pixels of the canvas, all included."""
 
 
 class _Pen(msgspec.Struct, frozen=True, eq=False):
@@ -85,8 +82,8 @@ def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
     """Draw predictions on a copy of their image.
 
-    Images narrower than 320 px are enlarged first. Boxes carry their label and score, the best drawn
-    last; classifications stand in a strip below the image, at most ten.
+    Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
+    best drawn last; classifications stand in a strip below the image, at most ten.
 
     Args:
         image: Not changed.
@@ -104,7 +101,10 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     detections = [item for item in predictions if isinstance(item, Detection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
     pen = _pen(canvas, labels)
+    boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
     _draw_detections(pen, detections, scale)
+    boxes += [(item, _outline(item, scale, canvas)) for item in detections]
+    _draw_tags(pen, boxes)
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
     return canvas
@@ -136,13 +136,32 @@ def _ink_on(color: Color) -> Color:
 
 
 def _draw_detections(pen: _Pen, detections: Sequence[Detection], scale: float) -> None:
-    canvas = pen.canvas
     for item in reversed(detections):
-        pen.frame(_outline(item, scale, canvas), pen.color(item.label))
+        pen.frame(_outline(item, scale, pen.canvas), pen.color(item.label))
+
+
+def _draw_segments(
+    pen: _Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
+) -> list[tuple[Prediction, Box]]:
+    """Fill all segments before any is outlined; give a box for the tag of each, from its topmost point."""
+    overlays = [
+        (item, overlay)
+        for item in predictions
+        if isinstance(item, Segment) and (overlay := overlay_of(item, image_wh, scale)) is not None
+    ]
+    for item, overlay in reversed(overlays):
+        tint(pen.canvas, overlay, pen.color(item.label))
+    for item, overlay in reversed(overlays):
+        outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
+    return [(item, overlay.box_from_top) for item, overlay in overlays]
+
+
+def _draw_tags(pen: _Pen, boxes: Sequence[tuple[Prediction, Box]]) -> None:
+    """Write label and score at the top left of each box."""
     taken: list[Box] = []
-    for item in detections:
-        text = pen.shorten(f"{item.label} {item.score:.2f}", canvas.shape[1] - pen.font_px)
-        tag = _place_tag(pen, pen.width_of(text), _outline(item, scale, canvas), taken)
+    for item, box in boxes:
+        text = pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
+        tag = _place_tag(pen, pen.width_of(text), box, taken)
         taken.append(tag)
         color = pen.color(item.label)
         pen.fill(tag, color)

@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks import parameters as read
-from tasks.contours import Ring, rings, simplify, to_points
+from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
 from tasks.predictions import OutputError, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
 from tasks.specification import ModelSpec
+
+Integers = npt.NDArray[np.int64]
 
 _BAND_PX = 1 << 18
 _BACKGROUNDS = frozenset({"background", "bg", "void", "unlabelled", "unlabeled"})
@@ -155,45 +157,66 @@ def _shaped(ring: Ring, options: SegmentationOptions) -> Ring:
 
 def _found(region: Region, options: SegmentationOptions) -> Iterator[_Found]:
     """Turn a region into what is answered of it: nothing, one, or one for each connected part."""
-    outlines = rings(region.mask)
     if region.instance and options.min_area <= 1:
-        if outlines:
-            yield _moved(region, region.score, cv2.countNonZero(region.mask), outlines)
+        area = cv2.countNonZero(region.mask)
+        if area:
+            yield _Found(
+                region.class_id, region.score, area, rings(region.mask, region.left, region.top)
+            )
         return
-    parts = cv2.connectedComponents(region.mask, connectivity=8)[1]
+    parts = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(np.int32, copy=False)
     areas, sums = _measured(region, parts)
     kept = np.flatnonzero(areas >= max(options.min_area, 1))
-    by_part: dict[int, list[Ring]] = {int(part): [] for part in kept}
-    for ring in outlines:
-        x, y = ring[0]
-        part = int(parts[y, x])
-        if part in by_part:
-            by_part[part].append(ring)
-    if not by_part:
+    if not len(kept):
         return
     if region.instance or options.regions == "class":
         area = int(areas[kept].sum())
         score = region.score if sums is None else float(sums[kept].sum() / area)
-        yield _moved(region, score, area, [ring for item in by_part.values() for ring in item])
+        yield _Found(region.class_id, score, area, _rings_of(region, parts, areas, kept))
         return
+    scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
+    kept = kept[scores[kept] > options.score_threshold]
+    # of noise there may be a million parts: contours are made of those alone that may be answered
+    kept = kept[np.lexsort([-areas[kept], -scores[kept]])[: options.max_segments]]
+    by_part: dict[int, list[Ring]] = {part: [] for part in kept.tolist()}
+    for ring in _rings_of(region, parts, areas, kept):
+        x, y = ring[0]
+        by_part[int(parts[y - region.top, x - region.left])].append(ring)
     for part, own in by_part.items():
-        area = int(areas[part])
-        score = region.score if sums is None else float(sums[part] / area)
-        yield _moved(region, score, area, own)
+        yield _Found(region.class_id, float(scores[part]), int(areas[part]), own)
+
+
+def _rings_of(
+    region: Region, parts: npt.NDArray[np.int32], areas: Integers, kept: Integers
+) -> list[Ring]:
+    """Follow the edges of some parts of a region."""
+    mask = region.mask
+    if len(kept) < np.count_nonzero(areas):
+        wanted = np.zeros(len(areas), np.uint8)
+        wanted[kept] = 1
+        mask = np.empty_like(region.mask)
+        for band in _bands(mask):
+            mask[band] = wanted[parts[band]]
+    return rings(mask, region.left, region.top)
+
+
+def _bands(mask: Mask) -> Iterator[slice]:
+    """Cut a picture into bands of rows: numpy makes large temporary arrays."""
+    rows = max(1, _BAND_PX // mask.shape[1])
+    for top in range(0, len(mask), rows):
+        yield slice(top, top + rows)
 
 
 def _measured(
-    region: Region, parts: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64] | None]:
+    region: Region, parts: npt.NDArray[np.int32]
+) -> tuple[Integers, npt.NDArray[np.float64] | None]:
     """Count the pixels of each connected part and sum their probabilities.
 
-    Band by band, to bound memory; faster than OpenCV's own statistics, which count the ground too.
+    Faster than OpenCV's own statistics, which also count what is not in the region.
     """
     count = int(parts.max()) + 1
     areas, sums = np.zeros(count, np.int64), np.zeros(count, np.float64)
-    rows = max(1, _BAND_PX // region.mask.shape[1])
-    for top in range(0, len(parts), rows):
-        band = slice(top, top + rows)
+    for band in _bands(region.mask):
         inside = region.mask[band] > 0
         numbers = parts[band][inside]
         areas += np.bincount(numbers, minlength=count)
@@ -201,9 +224,3 @@ def _measured(
             weights = region.probabilities[band][inside]
             sums += np.bincount(numbers, weights=weights, minlength=count)
     return areas, None if region.probabilities is None else sums
-
-
-def _moved(region: Region, score: float, area_px: int, outlines: list[Ring]) -> _Found:
-    """Put rings of the crop where they lie in the image."""
-    shift = np.array([region.left, region.top], np.int32)
-    return _Found(region.class_id, score, area_px, [ring + shift for ring in outlines])

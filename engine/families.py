@@ -85,12 +85,12 @@ FAMILIES: dict[str, Family] = {
         "Ultralytics OBB with NMS in the graph", "ultralytics_obb_end2end", _LETTERBOX
     ),
     "ultralytics-seg": _segmenter(
-        "Ultralytics instance segmentation", "ultralytics-seg", _LETTERBOX, (0, 1, 36)
+        "Ultralytics instance segmentation", "ultralytics_segment", _LETTERBOX, (0, 1, 36)
     ),
     "ultralytics-seg-end2end": _segmenter(
-        "Ultralytics instance segmentation, end to end", "ultralytics-seg-end2end", _LETTERBOX
+        "Ultralytics instance segmentation, end to end", "ultralytics_segment_end2end", _LETTERBOX
     ),
-    "ultralytics-semantic": _segmenter("Ultralytics semantic map", "class-map", _LETTERBOX),
+    "ultralytics-semantic": _segmenter("Ultralytics semantic map", "class_map", _LETTERBOX),
     "ultralytics-cls": _classifier(
         "Ultralytics classifier",
         {"resize": "shortest_crop", "crop_fraction": 1.0, "antialias": True},
@@ -153,24 +153,26 @@ FAMILIES: dict[str, Family] = {
     "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy_rotated", {}),
     # segmentation
     "segformer": _segmenter(
-        "semantic segmentation of Hugging Face", "semantic", {"antialias": True}, (0, 1, 0)
+        "semantic segmentation of Hugging Face", "semantic_logits", {"antialias": True}, (0, 1, 0)
     ),
     "torchvision-semantic": _segmenter(
         "DeepLab, FCN and the like with ImageNet's mean and std",
-        "semantic",
+        "semantic_logits",
         {**_STRETCH, **IMAGENET},
         (0, 1, 0),
     ),
-    "unet": _segmenter("U-Net and the like on values from 0 to 1", "semantic", _STRETCH, (0, 1, 0)),
-    "class-map": _segmenter("map of class indices", "class-map", {**_STRETCH, **IMAGENET}),
-    "birefnet": _segmenter("BiRefNet", "binary", {**_STRETCH, **IMAGENET}),
-    "u2net": _segmenter("U²-Net, IS-Net", "binary-first", {**_STRETCH, **IMAGENET}),
+    "unet": _segmenter("U-Net and the like on values from 0 to 1", "semantic_logits", _STRETCH, (0, 1, 0)),
+    "class-map": _segmenter("map of class indices", "class_map", {**_STRETCH, **IMAGENET}),
+    "birefnet": _segmenter("BiRefNet", "birefnet", {**_STRETCH, **IMAGENET}),
+    "u2net": _segmenter("U²-Net, IS-Net", "u2net", {**_STRETCH, **IMAGENET}),
     "mask-rcnn": _one_at_a_time(
-        _one_based(_segmenter("torchvision Mask R-CNN", "mask-rcnn", _AS_IT_IS))
+        _one_based(_segmenter("torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS))
     ),
-    "rf-detr-seg": _segmenter("RF-DETR segmentation", "rf-detr-seg", {**_STRETCH, **IMAGENET}),
+    "rf-detr-seg": _segmenter("RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}),
     "maskformer": _segmenter(
-        "MaskFormer, Mask2Former or OneFormer", "maskformer", {"antialias": True}, (0, 2, 1)
+        "MaskFormer, Mask2Former or OneFormer, semantic",
+        "maskformer_semantic",
+        {"antialias": True}, (0, 2, 1)
     ),
     # classification
     "hf-classifier": _classifier("image classifier of Hugging Face", {"antialias": True}),

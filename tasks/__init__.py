@@ -18,6 +18,7 @@ __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
+    "IMAGE_SEGMENTATION": "tasks.segmentation:ImageSegmentation",
     "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
     "ORIENTED_OBJECT_DETECTION": "tasks.oriented:OrientedObjectDetection",
 }
@@ -28,6 +29,7 @@ SHORT_NAMES = {
     "detection": "OBJECT_DETECTION",
     "oriented": "ORIENTED_OBJECT_DETECTION",
     "image-text": "IMAGE_TEXT_TO_TEXT",
+    "segmentation": "IMAGE_SEGMENTATION",
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.image import Image, Pixels
-from tasks.predictions import Classification, Detection, OrientedDetection, Prediction
+from tasks.overlays import Box, Color, outline, overlay_of, tint
+from tasks.predictions import Classification, Detection, OrientedDetection, Prediction, Segment
 from tasks.rotated import xywhr_to_corners
 
 _MIN_WIDTH_PX = 320
@@ -24,9 +25,6 @@ _MAX_CAPTIONS = 10
 _WEIGHT = 500
 """Of the font, 400 being regular."""
 
-Color = tuple[int, int, int]
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, whole pixels of the canvas, all included."""
 Corners = npt.NDArray[np.float64]
 """float64 (4, 2), x and y, pixels of the canvas."""
 
@@ -96,8 +94,9 @@ def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
     """Draw predictions on a copy of their image.
 
-    Images narrower than 320 px are enlarged first. Boxes carry their label and score, the best drawn
-    last, rotated ones with a dot at the corner where their width starts; classifications stand in a strip below the image, at most ten.
+    Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
+    best drawn last, rotated boxes with a dot at the corner where their width starts; classifications stand
+    in a strip below the image, at most ten.
 
     Args:
         image: Not changed.
@@ -115,7 +114,9 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
     pen = _pen(canvas, labels)
-    _draw_detections(pen, detections, image, scale)
+    boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
+    boxes += _draw_detections(pen, detections, image, scale)
+    _draw_tags(pen, boxes)
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
     return canvas
@@ -148,7 +149,8 @@ def _ink_on(color: Color) -> Color:
 
 def _draw_detections(
     pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
-) -> None:
+) -> list[tuple[Detection | OrientedDetection | Segment, Box]]:
+    """Draw boxes, the best last; give the upright frame of each for its tag."""
     shapes = [_corners(item, image) * scale for item in detections]
     frames = [_frame(corners, pen.canvas) for corners in shapes]
     for item, corners, frame in reversed(list(zip(detections, shapes, frames, strict=True))):
@@ -156,10 +158,33 @@ def _draw_detections(
             pen.outline(corners, pen.color(item.label))
         else:
             pen.frame(frame, pen.color(item.label))
+    return list(zip(detections, frames, strict=True))
+
+
+def _draw_segments(
+    pen: _Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
+) -> list[tuple[Detection | OrientedDetection | Segment, Box]]:
+    """Fill all segments before any is outlined; give a box for the tag of each, from its topmost point."""
+    overlays = [
+        (item, overlay)
+        for item in predictions
+        if isinstance(item, Segment) and (overlay := overlay_of(item, image_wh, scale)) is not None
+    ]
+    for item, overlay in reversed(overlays):
+        tint(pen.canvas, overlay, pen.color(item.label))
+    for item, overlay in reversed(overlays):
+        outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
+    return [(item, overlay.box_from_top) for item, overlay in overlays]
+
+
+def _draw_tags(
+    pen: _Pen, boxes: Sequence[tuple[Detection | OrientedDetection | Segment, Box]]
+) -> None:
+    """Write label and score at the top left of each box."""
     taken: list[Box] = []
-    for item, frame in zip(detections, frames, strict=True):
+    for item, box in boxes:
         text = pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
-        tag = _place_tag(pen, pen.width_of(text), frame, taken)
+        tag = _place_tag(pen, pen.width_of(text), box, taken)
         taken.append(tag)
         color = pen.color(item.label)
         pen.fill(tag, color)

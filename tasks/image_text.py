@@ -62,7 +62,7 @@ class ImageTextToText:
         asked = msgspec.structs.replace(
             search,
             max_new_tokens=new_tokens or search.max_new_tokens,
-            do_sample=read.truth(parameters, "do_sample", default=search.do_sample)
+            do_sample=read.flag(parameters, "do_sample", default=search.do_sample)
             and temperature > 0,
             temperature=temperature,
             top_k=read.whole_number(parameters, "top_k", 0, 1_000_000, search.top_k),

@@ -4,6 +4,7 @@ A parameter that is null counts as absent. Nothing is converted: `true` is no nu
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,21 @@ def unit_interval(parameters: Mapping[str, Any], name: str, default: float) -> f
     return float(value)
 
 
+def at_least_zero(parameters: Mapping[str, Any], name: str, default: float) -> float:
+    """Read a finite number that is not negative.
+
+    Raises:
+        ParameterError: It is no number, or lies outside.
+    """
+    value = parameters.get(name)
+    if value is None:
+        return default
+    # a whole number beyond floats is out of range too; NaN fails the comparison
+    if not _is_number(value) or not 0 <= value <= sys.float_info.max:
+        raise _error(name, "a number of at least 0", value)
+    return float(value)
+
+
 def whole_number(
     parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
 ) -> int:
@@ -96,20 +112,6 @@ def number(
     if not _is_number(value) or not low <= value <= high:
         raise _error(name, f"a number from {low:g} to {high:g}", value)
     return float(value)
-
-
-def truth(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """Read true or false.
-
-    Raises:
-        ParameterError: It is neither.
-    """
-    value = parameters.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise _error(name, "true or false", value)
-    return value
 
 
 def texts(

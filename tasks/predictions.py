@@ -50,6 +50,24 @@ class OrientedDetection(msgspec.Struct, frozen=True):
     """Four pairs of x and y, pixels of the image, clockwise; only where a request asks for them."""
 
 
+class Point(msgspec.Struct, frozen=True):
+    """The centre of a pixel by its column and row; (0, 0) is the first pixel of the image."""
+
+    x: float
+    y: float
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A region of the image as a person sees it: what lies on its rings or inside an odd number of them.
+
+    `tasks.contours.fill` makes the mask again.
+    """
+
+    label: str
+    score: float
+    contour: list[list[Point]]
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What a model says to one prompt about the image."""
 
@@ -57,4 +75,4 @@ class Answer(msgspec.Struct, frozen=True):
     answer: str
 
 
-Prediction = Classification | Detection | OrientedDetection | Answer
+Prediction = Classification | Detection | OrientedDetection | Segment | Answer

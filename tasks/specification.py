@@ -63,13 +63,16 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How the output tensors are read."""
 
     decoder: str = ""
-    """Name in `tasks.decoders.DECODERS`, for tasks that have several."""
+    """Name in `tasks.decoders.DECODERS`, or in `tasks.segmenters.SEGMENTERS` for segmentation."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
-    """What is still to be applied to a classifier's output."""
+    """What is still to be applied to the scores of a classifier, or of each pixel."""
     label_offset: int = 0
     """Number of the class that the first label names: 1 where class 0 is background."""
     angle: Angle = "raw"
     """Range of the angles of oriented boxes, where a request says nothing."""
+    background: int | None = None
+    """Index of the label that a segmentation does not answer; -1 for none; without it label 0, if its
+    name says so."""
     batch_axis: bool = True
     """Whether every output has the batch as its first axis; else images run one at a time."""
 

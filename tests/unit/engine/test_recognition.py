@@ -82,7 +82,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
     ("toml", "said"),
     [
         ("task = ", "TOML"),
-        ('task = "pose"', "image-text, tensor, got 'pose'"),
+        ('task = "pose"', "segmentation, tensor, got 'pose'"),
         ('tasks = "detection"', "unknown field"),
         ('task = "classification"', 'family = "torchvision-classifier"'),
         ('family = "yolo"', "ultralytics-obb"),

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.drawing import draw, label_color
 from tasks.image import Image
-from tasks.predictions import Classification, Detection, OrientedDetection
+from tasks.predictions import Classification, Detection, OrientedDetection, Point, Segment
 
 
 def image(width, height):
@@ -96,10 +96,57 @@ def test_classifications_stand_in_a_strip_below_with_bars_as_long_as_their_score
     assert more.shape[0] < 480 * 2, "at most ten rows"
 
 
+def ring_of(left, top, right, bottom):
+    """A rectangle of pixels, the ends included."""
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    return [Point(float(x), float(y)) for x, y in corners]
+
+
+def test_a_segment_is_filled_and_outlined_and_its_hole_left_open():
+    rings = [ring_of(100, 80, 259, 219), ring_of(149, 119, 200, 180)]
+    drawn = draw(image(400, 300), [Segment("ship", 0.9, rings)])
+    color = label_color("ship")
+    for x, y in [(100, 150), (259, 150), (180, 219), (149, 150), (180, 180)]:
+        assert tuple(drawn[y, x]) == color, "every ring is a line"
+    assert (drawn[130:170, 160:190] == 90).all(), "the hole is open"
+    filled = drawn[120:170, 110:140].reshape(-1, 3)
+    assert (filled == filled[0]).all()
+    assert (filled[0] != 90).any()
+    assert tuple(filled[0]) != color, "the fill is translucent"
+    assert (drawn[230:] == 90).all()
+    assert (drawn[70, 105:130] != 90).any(), "the tag stands above"
+
+
+def test_a_segment_of_an_enlarged_image_covers_the_squares_of_its_pixels():
+    drawn = draw(image(32, 24), [Segment("ship", 0.9, [ring_of(10, 8, 19, 15)])])
+    rows, columns = (drawn != 90).any(axis=2).nonzero()
+    assert 159 <= rows.max() <= 163
+    assert 199 <= columns[rows > 90].max() <= 203
+    assert (drawn[90:150, 110:190] != 90).any(axis=2).all()
+
+
+ODD_SEGMENTS = [[], [[]], [ring_of(5, 5, 5, 5)], [ring_of(-50, -50, -2, -2)]]
+ODD_SEGMENTS += [[ring_of(-9, -9, 5000, 5000)], [ring_of(399, 299, 399, 299), []]]
+
+
+@pytest.mark.parametrize("contour", ODD_SEGMENTS)
+@pytest.mark.parametrize("image_wh", [(400, 300), (20, 10)])
+def test_any_segment_can_be_drawn(contour, image_wh):
+    items = [Segment("ship", 0.5, contour), box("car", 1, 1, 5, 5), Classification("cat", 0.5)]
+    assert draw(image(*image_wh), items).shape[0] > 100
+
+
+def test_the_best_segment_lies_on_top():
+    same = [ring_of(100, 80, 200, 180)]
+    drawn = draw(image(400, 300), [Segment("best", 0.9, same), Segment("other", 0.5, same)])
+    assert tuple(drawn[130, 100]) == label_color("best")
+
+
 def test_the_given_image_stays_as_it_was():
     given = image(640, 480)
     given.pixels.flags.writeable = False
     draw(given, [box("ship", 1, 2, 300, 400), Classification("cat", 0.5)])
+    draw(given, [Segment("ship", 0.5, [ring_of(1, 2, 300, 400)])])
     assert (given.pixels == 90).all()
 
 

@@ -2,7 +2,15 @@ import math
 
 import pytest
 
-from tasks.parameters import ParameterError, action, choice, flag, unit_interval, whole_number
+from tasks.parameters import (
+    ParameterError,
+    action,
+    at_least_zero,
+    choice,
+    flag,
+    unit_interval,
+    whole_number,
+)
 
 ACTIONS = [({}, "predict"), ({"action": None}, "predict"), ({"action": "detect"}, "detect")]
 
@@ -86,13 +94,41 @@ def test_choice_refuses_the_rest(value):
 
 @pytest.mark.parametrize(
     ("parameters", "expected"),
+    [({}, 2.5), ({"m": None}, 2.5), ({"m": 0}, 0), ({"m": 1e300}, 1e300), ({"m": 7}, 7)],
+)
+def test_at_least_zero_takes_finite_numbers(parameters, expected):
+    value = at_least_zero(parameters, "m", 2.5)
+    assert value == expected
+    assert isinstance(value, float)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, -1, -1e-9, math.nan, math.inf, 10**400, "5", [5]],
+    ids=lambda value: repr(value)[:12],
+)
+def test_at_least_zero_refuses_the_rest(value):
+    with pytest.raises(ParameterError, match=r"parameters\.m to be a number of at least 0, got "):
+        at_least_zero({"m": value}, "m", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
     [({}, True), ({"f": None}, True), ({"f": False}, False), ({"f": True}, True)],
 )
-def test_flag_is_true_or_false(parameters, expected):
+def test_flag_takes_true_and_false(parameters, expected):
     assert flag(parameters, "f", default=True) is expected
 
 
-@pytest.mark.parametrize("value", [0, 1, "true", []])
+@pytest.mark.parametrize("value", [0, 1, "true", "", [], {}])
 def test_flag_refuses_the_rest(value):
-    with pytest.raises(ParameterError, match=r"^expected parameters\.f to be true or false, got "):
-        flag({"f": value}, "f", default=True)
+    with pytest.raises(ParameterError, match=r"expected parameters\.f to be true or false, got "):
+        flag({"f": value}, "f", default=False)
+
+
+@pytest.mark.parametrize("value", ["c", "", 1, True, ["a"]])
+def test_choice_refuses_what_is_not_allowed(value):
+    assert choice({}, "c", ("a", "b")) == "a"
+    assert choice({"c": "b"}, "c", ("a", "b")) == "b"
+    with pytest.raises(ParameterError, match=r"expected parameters\.c to be one of a, b, got "):
+        choice({"c": value}, "c", ("a", "b"))

@@ -1,0 +1,92 @@
+"""Masks to rings of points and back: OpenCV's contours, and the one rule of what area they mean.
+
+The points of a ring are centres of pixels: (x, y) is the pixel in column x and row y. A set of rings
+means the pixels that lie on a ring or inside an odd number of rings; an outer ring runs through the
+outermost pixels of a region, the ring of a hole through the pixels of the region around the hole.
+So `fill(rings(mask))` is the mask again, every pixel of it. Rings may have one or two points where a
+region, or a part of it, is one pixel wide. Pixels that touch at a corner belong together.
+
+In the continuous coordinates of boxes, the pixel (x, y) covers x to x + 1 and y to y + 1: its centre
+there is (x + 0.5, y + 0.5).
+"""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from tasks.predictions import Point
+
+Mask = npt.NDArray[np.uint8]
+"""uint8 (H, W), zero outside the region."""
+Ring = npt.NDArray[np.int32]
+"""int32 (N, 2), x and y of pixels; the last point is joined to the first."""
+
+_MIN_CORNERS = 3
+
+
+def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
+    """Follow the edges of a mask: outer rings first, then the rings of holes.
+
+    Points in the middle of a horizontal, vertical or diagonal run are left out; the area is the same.
+
+    Args:
+        mask: uint8 (H, W); a crop of the image is enough.
+        left: Column of the image at which the mask starts.
+        top: Row of the image at which it starts.
+
+    Returns:
+        Rings in pixels of the image; none for an empty mask.
+
+    Source: OpenCV 5.0, findContours; Suzuki and Abe, Topological structural analysis, 1985.
+    """
+    found, hierarchy = cv2.findContours(
+        mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE, offset=(left, top)
+    )
+    if not found:
+        return []
+    order = np.argsort(hierarchy[0, :, 3] >= 0, kind="stable")
+    return [found[index].reshape(-1, 2).astype(np.int32, copy=False) for index in order]
+
+
+def simplify(ring: Ring, epsilon_px: float) -> Ring:
+    """Leave out points so that no point of the ring is further than `epsilon_px` from the result.
+
+    A ring of three or more points keeps at least three: one that would lose more stays as it is.
+
+    Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
+    """
+    if len(ring) <= _MIN_CORNERS or epsilon_px <= 0:
+        return ring
+    fewer = cv2.approxPolyDP(ring.reshape(-1, 1, 2), epsilon_px, closed=True).reshape(-1, 2)
+    return ring if len(fewer) < _MIN_CORNERS else fewer.astype(np.int32, copy=False)
+
+
+def to_points(ring: Ring) -> list[Point]:
+    """Turn a ring into points."""
+    return [Point(x, y) for x, y in ring.astype(np.float64).tolist()]
+
+
+def to_rings(contour: Sequence[Sequence[Point]]) -> list[Ring]:
+    """Turn rings of points into arrays, each point rounded to its pixel; empty rings are left out."""
+    return [
+        np.rint([(point.x, point.y) for point in ring]).astype(np.int32) for ring in contour if ring
+    ]
+
+
+def fill(outlines: Sequence[Ring], width: int, height: int) -> Mask:
+    """Make the mask that a set of rings means: the pixels on a ring or inside an odd number of them.
+
+    Args:
+        outlines: Rings in pixels of the image; what lies outside of it is cut off.
+        width: Width of the image.
+        height: Height of the image.
+
+    Returns:
+        uint8 (height, width), 1 inside.
+    """
+    mask = np.zeros((height, width), np.uint8)
+    if outlines:
+        cv2.fillPoly(mask, list(outlines), (1,))
+    return mask

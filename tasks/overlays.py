@@ -1,0 +1,75 @@
+"""Segments laid over a picture: a translucent fill, holes left open, and an outline along every ring."""
+
+import cv2
+import msgspec
+import numpy as np
+
+from tasks.contours import Mask, fill, rings, to_rings
+from tasks.image import Pixels
+from tasks.predictions import Segment
+
+Color = tuple[int, int, int]
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, whole pixels of the canvas, all included."""
+
+_FILL = 0.38
+"""Share of the colour in the fill: what lies below stays visible."""
+
+
+class Overlay(msgspec.Struct, frozen=True, eq=False):
+    """A segment at the scale of the canvas."""
+
+    mask: Mask
+    """uint8 (H, W), of the box."""
+    box: Box
+
+    @property
+    def box_from_top(self) -> Box:
+        """The box without what lies left of the topmost point, so that a tag there touches."""
+        left, top, right, bottom = self.box
+        return left + int(self.mask[0].argmax()), top, right, bottom
+
+
+def overlay_of(item: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
+    """Prepare a segment.
+
+    Args:
+        item: In pixels of the image.
+        image_wh: Size of the image.
+        scale: Pixels of the canvas per pixel of the image, at least 1.
+
+    Returns:
+        None where nothing of the segment lies in the image.
+    """
+    outlines = to_rings(item.contour)
+    if not outlines:
+        return None
+    points = np.concatenate(outlines)
+    low = np.maximum(points.min(axis=0), 0)
+    high = np.minimum(points.max(axis=0) + 1, image_wh)
+    if (low >= high).any():
+        return None
+    width, height = (high - low).tolist()
+    mask = fill([ring - low.astype(np.int32) for ring in outlines], width, height)
+    left, top, right, bottom = (round(edge * scale) for edge in [*low.tolist(), *high.tolist()])
+    if scale != 1:
+        # enlarged pixels stay the squares that they are
+        size_wh = right - left, bottom - top
+        mask = cv2.resize(mask, size_wh, interpolation=cv2.INTER_NEAREST).astype(np.uint8)
+    return Overlay(mask, (left, top, right - 1, bottom - 1))
+
+
+def tint(canvas: Pixels, overlay: Overlay, color: Color) -> None:
+    """Mix a share of a colour into the segment, in place."""
+    left, top, right, bottom = overlay.box
+    crop = canvas[top : bottom + 1, left : right + 1]
+    inside = overlay.mask > 0
+    below = crop[inside].astype(np.float32)
+    crop[inside] = np.rint(below * (1 - _FILL) + np.multiply(color, _FILL)).astype(np.uint8)
+
+
+def outline(canvas: Pixels, overlay: Overlay, color: Color, line_px: int) -> None:
+    """Draw along the edges, in place, over a dark rim that shows on ground of the same colour."""
+    lines = rings(overlay.mask, *overlay.box[:2])
+    for ink, thickness in (((0, 0, 0), line_px + 2), (color, line_px)):
+        cv2.polylines(canvas, lines, True, ink, thickness, cv2.LINE_AA)

@@ -1,0 +1,259 @@
+"""Network outputs that are pictures, sampled at the pixels of the original image.
+
+An output of any resolution covers the network's input; with the image's affine map that says where
+each image pixel lies in it. Pixels outside of what the network saw (a crop) have no answer.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks.resize import Affine
+
+Floats = npt.NDArray[np.float32]
+
+_ROUNDING_PX = 1e-6
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A rectangle of whole pixels; right and bottom are the first column and row outside of it."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no pixel in it."""
+        return self.left >= self.right or self.top >= self.bottom
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.bottom - self.top, self.right - self.left
+
+    def meet(self, other: "Window") -> "Window":
+        """Give the part that lies in both."""
+        return Window(
+            max(self.left, other.left),
+            max(self.top, other.top),
+            min(self.right, other.right),
+            min(self.bottom, other.bottom),
+        )
+
+    def tiles(self, height: int, width: int) -> Iterator["Window"]:
+        """Cut it into parts of at most `height` x `width`, row by row."""
+        for top in range(self.top, self.bottom, height):
+            for left in range(self.left, self.right, width):
+                yield self.meet(Window(left, top, left + width, top + height))
+
+
+class _Taps(msgspec.Struct, frozen=True, eq=False):
+    """For each pixel along one axis: the two cells around its centre and the share of the second."""
+
+    low: npt.NDArray[np.int64]
+    high: npt.NDArray[np.int64]
+    share: Floats
+
+    def cut(self) -> tuple[slice, "_Taps"]:
+        """Give the range of cells in use, and the taps counted from its start."""
+        used = slice(int(self.low[0]), int(self.high[-1]) + 1)
+        return used, _Taps(self.low - used.start, self.high - used.start, self.share)
+
+
+class _Axis(msgspec.Struct, frozen=True):
+    """One axis of a grid: `cell = pixel * scale + shift`."""
+
+    scale: float
+    shift: float
+    pixels: int
+    cells: int
+
+    def places(self, start: int, stop: int) -> npt.NDArray[np.float64]:
+        """Give where the centres of pixels lie."""
+        return np.asarray((np.arange(start, stop) + 0.5) * self.scale + self.shift, np.float64)
+
+    def ends(self) -> tuple[float, float]:
+        """Give where the image starts and ends, within the cells."""
+        first = min(max(_snapped(self.shift), 0.0), self.cells - _ROUNDING_PX)
+        last = _snapped(self.shift + self.scale * self.pixels)
+        return first, max(min(last, self.cells), first)
+
+    def taps(self, start: int, stop: int) -> _Taps:
+        """Give what to mix for each pixel."""
+        first, last = self.ends()
+        if last - first < 1:
+            first = last = min(max((first + last) / 2 - 0.5, 0.0), self.cells - 1.0)
+        else:
+            last -= 1
+        places = np.clip(self.places(start, stop) - 0.5, first, last)
+        low = np.floor(places).astype(np.int64)
+        return _Taps(low, np.minimum(low + 1, self.cells - 1), (places - low).astype(np.float32))
+
+    def nearest(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Give the cell of each pixel."""
+        first, last = self.ends()
+        found = np.floor(self.places(start, stop) + _ROUNDING_PX).astype(np.int64)
+        return np.asarray(np.clip(found, math.floor(first), math.ceil(last) - 1))
+
+
+def _axes(grid: Affine) -> tuple[_Axis, _Axis]:
+    """Give the columns and the rows."""
+    width, height = grid.network_wh
+    return (
+        _Axis(grid.sx, grid.px, grid.width, width),
+        _Axis(grid.sy, grid.py, grid.height, height),
+    )
+
+
+def _snapped(place: float) -> float:
+    """Give the edge between cells that a place is meant to be on."""
+    whole = round(place)
+    return whole if abs(place - whole) < _ROUNDING_PX else place
+
+
+def grid_of(affine: Affine, cells_hw: tuple[int, ...]) -> Affine:
+    """Map the image to the cells of an output that covers the network's input.
+
+    Args:
+        affine: Map from the image to the network's input.
+        cells_hw: Rows and columns of the output.
+
+    Returns:
+        Map from the image to cells, the first of which covers 0 to 1.
+    """
+    height, width = cells_hw
+    kx, ky = width / affine.network_wh[0], height / affine.network_wh[1]
+    return msgspec.structs.replace(
+        affine,
+        sx=affine.sx * kx,
+        sy=affine.sy * ky,
+        px=affine.px * kx,
+        py=affine.py * ky,
+        network_wh=(width, height),
+    )
+
+
+def visible(grid: Affine) -> Window:
+    """Give the pixels of the image whose centres the network saw."""
+    return pixels_in(grid, 0, 0, *grid.network_wh)
+
+
+def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> Window:
+    """Give the pixels of the image whose centres lie in a rectangle of the grid."""
+    low = np.ceil(grid.to_image(np.array([left, top], np.float64)) - 0.5 - _ROUNDING_PX)
+    high = np.ceil(grid.to_image(np.array([right, bottom], np.float64)) - 0.5 - _ROUNDING_PX)
+    return Window(
+        max(int(low[0]), 0),
+        max(int(low[1]), 0),
+        min(int(high[0]), grid.width),
+        min(int(high[1]), grid.height),
+    )
+
+
+def above_zero(cells: Floats, grid: Affine) -> Window:
+    """Give a window outside of which no bilinear sample is above zero; empty where no cell is.
+
+    Args:
+        cells: float32 (h, w).
+        grid: Map from the image to the cells.
+    """
+    left, top, width, height = cv2.boundingRect((cells > 0).astype(np.uint8))
+    if not width:
+        return Window(0, 0, 0, 0)
+    # the cells at the edge of what is sampled also stand for all that lies beyond
+    far = grid.sx * grid.width + grid.sy * grid.height + sum(grid.network_wh)
+    (start_x, stop_x), (start_y, stop_y) = (axis.ends() for axis in _axes(grid))
+    return pixels_in(
+        grid,
+        left - 0.5 if left > start_x + 1 else -far,
+        top - 0.5 if top > start_y + 1 else -far,
+        left + width + 0.5 if left + width < stop_x - 1 else far,
+        top + height + 0.5 if top + height < stop_y - 1 else far,
+    ).meet(visible(grid))
+
+
+def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Floats, Affine]:
+    """Give the part of the maps that a window's samples are made of, and its grid.
+
+    Args:
+        maps: float32 (C, h, w).
+        grid: Map from the image to the cells.
+        window: Pixels of the image, not empty.
+        margin: Cells to keep around it.
+    """
+    x, y = _axes(grid)
+    columns, _ = x.taps(window.left, window.right).cut()
+    rows, _ = y.taps(window.top, window.bottom).cut()
+    left, top = max(columns.start - margin, 0), max(rows.start - margin, 0)
+    part = maps[:, top : rows.stop + margin, left : columns.stop + margin]
+    moved = msgspec.structs.replace(
+        grid, px=grid.px - left, py=grid.py - top, network_wh=(part.shape[2], part.shape[1])
+    )
+    return part, moved
+
+
+def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
+    """Sample at the centres of the window's pixels, each between the four nearest cells.
+
+    Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
+    within stand for them.
+
+    Args:
+        maps: float32 (C, h, w).
+        grid: Map from the image to the cells of `maps`.
+        window: Pixels of the image, not empty.
+        upsample: How many times larger, bilinearly, the maps are made before.
+
+    Returns:
+        float32 (C, H, W) of the window.
+
+    Source: PyTorch, interpolate, bilinear with align_corners=False.
+    """
+    width, height = grid.network_wh
+    x, y = _axes(grid_of(grid, (height * upsample, width * upsample)))
+    used_columns, columns = x.taps(window.left, window.right).cut()
+    used_rows, rows = y.taps(window.top, window.bottom).cut()
+    if upsample == 1:
+        return _sample(maps[:, used_rows, used_columns], rows, columns)
+    step = 1 / upsample
+    fine = Affine(step, step, 0, 0, width * upsample, height * upsample, (width, height))
+    part = Window(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)
+    return _sample(bilinear(maps, fine, part), rows, columns)
+
+
+def nearest(cells: npt.NDArray[Any], grid: Affine, window: Window) -> npt.NDArray[Any]:
+    """Take for each pixel of the window the cell in which its centre lies.
+
+    Args:
+        cells: (h, w) of any type.
+        grid: Map from the image to the cells.
+        window: Pixels of the image, not empty.
+
+    Returns:
+        The same type, (H, W) of the window.
+    """
+    x, y = _axes(grid)
+    rows = cells[y.nearest(window.top, window.bottom)]
+    return np.take(rows, x.nearest(window.left, window.right), axis=1)
+
+
+def _sample(maps: Floats, rows: _Taps, columns: _Taps) -> Floats:
+    # along the rows first: there are fewer of them as long as an output is smaller than the image
+    wide = np.take(maps, columns.low, axis=2)
+    step = np.take(maps, columns.high, axis=2)
+    step -= wide
+    step *= columns.share
+    wide += step
+    tall = np.take(wide, rows.low, axis=1)
+    step = np.take(wide, rows.high, axis=1)
+    step -= tall
+    step *= rows.share[:, None]
+    tall += step
+    return tall

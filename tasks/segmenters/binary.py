@@ -1,0 +1,104 @@
+"""One thing and its background: BiRefNet, IS-Net, U2Net and other networks of one mask."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.sampling import Floats, bilinear, grid_of, visible
+from tasks.segmenters import Asked, Region
+
+_TILE_PX = 512
+
+
+def single(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the first output, float (1, h, w) or (h, w), as probabilities or logits.
+
+    Where any value lies outside of 0 to 1 the sigmoid is applied. A pixel belongs to the thing whose
+    probability, enlarged to the image, is above one half. The thing has the last of at most two
+    labels.
+
+    Raises:
+        OutputError: The output has another shape, or holds values that are not finite.
+    """
+    return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
+
+
+def last(outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked) -> Iterator[Region]:
+    """Read the last of several outputs as `single` does: the finest of BiRefNet.
+
+    Raises:
+        OutputError: As `single`.
+    """
+    return _thing(_probabilities(list(outputs.values())[-1], asked), affine, asked)
+
+
+def stretched(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the first of several outputs, its lowest value as 0 and its highest as 1.
+
+    U2Net and IS-Net are used so; they expect that there is a thing in every image.
+
+    Raises:
+        OutputError: As `single`.
+
+    Source: U2Net, `u2net_test.py`, normPRED.
+    """
+    cells = _cells(next(iter(outputs.values())))
+    low, high = float(cells.min()), float(cells.max())
+    return _thing((cells - low) / max(high - low, 1e-12), affine, asked)
+
+
+def _cells(output: npt.NDArray[Any]) -> Floats:
+    if output.ndim == 3 and output.shape[0] == 1:
+        output = output[0]
+    if output.ndim != 2 or not output.size:
+        raise OutputError(
+            f"expected an output to have the shape (1, height, width), got {output.shape}"
+        )
+    cells = output.astype(np.float32, copy=False)
+    if not np.isfinite(cells).all():
+        raise OutputError("expected the output to hold finite numbers, got NaN or infinity")
+    return cells
+
+
+def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
+    cells = _cells(output)
+    if asked.activation == "sigmoid" or cells.min() < 0 or cells.max() > 1:
+        # of a power that cannot overflow: the result is the same from 80 on
+        return np.asarray(1 / (1 + np.exp(-np.clip(cells, -80, 80))), np.float32)
+    return cells
+
+
+def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
+    if asked.label_count not in {1, 2}:
+        raise OutputError(
+            f"expected one label, or two with the background first, got {asked.label_count}"
+        )
+    grid = grid_of(affine, cells.shape)
+    window = visible(grid)
+    if window.empty:
+        return
+    probabilities = np.empty(window.size_hw, np.float32)
+    for tile in window.tiles(_TILE_PX, _TILE_PX):
+        rows = slice(tile.top - window.top, tile.bottom - window.top)
+        columns = slice(tile.left - window.left, tile.right - window.left)
+        probabilities[rows, columns] = bilinear(cells[None], grid, tile)[0]
+    mask = (probabilities > 0.5).view(np.uint8)
+    left, top, width, height = cv2.boundingRect(mask)
+    if width:
+        crop = slice(top, top + height), slice(left, left + width)
+        yield Region(
+            class_id=asked.label_count - 1,
+            mask=mask[crop],
+            left=window.left + left,
+            top=window.top + top,
+            probabilities=probabilities[crop],
+        )

@@ -1,0 +1,123 @@
+"""Mask R-CNN of torchvision and mmdeploy: boxes, labels, scores and a mask for each box."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.sampling import Floats, Window, grid_of, visible
+from tasks.segmenters import Asked, Region
+from tasks.segmenters.instances import Candidate, region_of
+
+_INSIDE = 0.5
+
+
+class _Found(msgspec.Struct, frozen=True, eq=False):
+    boxes: npt.NDArray[np.float64]
+    """float64 (N, 4), xyxy, pixels of the network's input."""
+    scores: npt.NDArray[np.float64]
+    class_ids: npt.NDArray[np.int64]
+    masks: npt.NDArray[Any]
+    """float (N, h, w), probabilities."""
+
+
+def box_masks(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read four outputs, told apart by their shapes and types, in any order.
+
+    Boxes, float (N, 4), xyxy in pixels of the network's input, with scores, float (N,); or both in
+    one, float (N, 5). Labels, integer (N,). Masks, probabilities, float (N, 1, h, w) or (N, h, w):
+    of the size of the network's input, or smaller and then each within its box. A pixel above one
+    half is inside. Overlapping boxes are suppressed in the graph.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: torchvision 0.28, `models/detection/roi_heads.py` paste_masks_in_image; mmdeploy.
+    """
+    found = _read(outputs)
+    order = np.argsort(-found.scores, kind="stable")
+    kept = order[found.scores[order] > asked.score_threshold][: asked.limit]
+    class_ids = found.class_ids - asked.label_offset
+    for index in kept.tolist():
+        if class_ids[index] < 0:
+            continue  # the background
+        candidate = Candidate(int(class_ids[index]), float(found.scores[index]))
+        mask = found.masks[index].astype(np.float32) - np.float32(_INSIDE)
+        if not np.isfinite(mask).all():
+            raise OutputError("expected masks to hold finite numbers, got NaN or infinity")
+        if mask.shape == affine.network_wh[::-1]:
+            grid = grid_of(affine, mask.shape)
+            region = region_of(mask, grid, candidate, visible(grid))
+        else:
+            region = _pasted(mask, found.boxes[index], affine, candidate)
+        if region is not None:
+            yield region
+
+
+def _pasted(
+    mask: Floats, box: npt.NDArray[np.float64], affine: Affine, candidate: Candidate
+) -> Region | None:
+    """Lay a mask over its box; a row of cells around it is outside, as torchvision pads it."""
+    left, top, right, bottom = affine.to_image(box[None])[0].tolist()
+    if right <= left or bottom <= top:
+        return None
+    height, width = mask.shape
+    cell_w, cell_h = (right - left) / width, (bottom - top) / height
+    # an image so large that no edge of it cuts the box: cells beyond an edge would take no part
+    before_x, before_y = max(0, math.ceil(cell_w - left)), max(0, math.ceil(cell_h - top))
+    grid = Affine(
+        sx=1 / cell_w,
+        sy=1 / cell_h,
+        px=1 - (left + before_x) / cell_w,
+        py=1 - (top + before_y) / cell_h,
+        width=before_x + math.ceil(max(right + cell_w, affine.width)),
+        height=before_y + math.ceil(max(bottom + cell_h, affine.height)),
+        network_wh=(width + 2, height + 2),
+    )
+    seen = visible(affine)
+    within = Window(
+        seen.left + before_x, seen.top + before_y, seen.right + before_x, seen.bottom + before_y
+    )
+    padded = np.pad(mask, 1, constant_values=-_INSIDE)
+    region = region_of(padded, grid, candidate, within)
+    if region is None:
+        return None
+    return msgspec.structs.replace(region, left=region.left - before_x, top=region.top - before_y)
+
+
+def _only(
+    arrays: list[npt.NDArray[Any]], what: str, fits: Callable[[npt.NDArray[Any]], bool]
+) -> npt.NDArray[Any]:
+    found = [array for array in arrays if fits(array)]
+    if len(found) != 1:
+        shapes = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+        raise OutputError(f"expected one output of {what}, got {len(found)} among {shapes}")
+    return found[0]
+
+
+def _read(outputs: Mapping[str, npt.NDArray[Any]]) -> _Found:
+    arrays = list(outputs.values())
+    masks = _only(arrays, "masks", lambda array: array.ndim >= 3)
+    labels = _only(arrays, "labels", lambda array: array.ndim == 1 and array.dtype.kind in "iu")
+    boxes = _only(arrays, "boxes", lambda array: array.ndim == 2 and array.shape[1] in {4, 5})
+    if boxes.shape[1] == 5:
+        scores = boxes[:, 4]
+    else:
+        scores = _only(arrays, "scores", lambda a: a.ndim == 1 and a.dtype.kind == "f")
+    if masks.ndim == 4 and masks.shape[1] == 1:
+        masks = masks[:, 0]
+    if masks.ndim != 3 or not len(boxes) == len(scores) == len(labels) == len(masks):
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise OutputError(f"expected as many boxes, scores, labels and masks, got {shapes}")
+    if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
+        raise OutputError("expected boxes and scores to be finite, got NaN or infinity")
+    return _Found(
+        boxes[:, :4].astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), masks
+    )

@@ -1,0 +1,127 @@
+"""Networks that answer a fixed number of queries, each a class and a mask: RF-DETR, MaskFormer's kind."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.sampling import Floats, grid_of, visible
+from tasks.segmenters import Asked, Region
+from tasks.segmenters.instances import Candidate, named, region_of
+from tasks.segmenters.semantic import best_classes
+
+
+def rf_detr(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read `labels`, float (Q, classes) logits, and `masks`, float (Q, h, w) logits.
+
+    Each class of each query is a candidate with the sigmoid of its logit as score; the mask is
+    enlarged to the image, above zero is inside. The boxes, `dets`, are not needed.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: RF-DETR, `models/lwdetr.py` PostProcess.
+    """
+    logits = _classes(named(outputs, "labels", 1, 2), asked)
+    masks = _masks(named(outputs, "masks", 2, 3), logits)
+    scores = _sigmoid(logits)
+    return _best(scores, scores, masks, affine, asked)
+
+
+def maskformer_instance(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read `class_queries_logits`, float (Q, classes + 1), and `masks_queries_logits`, (Q, h, w).
+
+    Each class of each query is a candidate, of which the Q most probable are taken. The score is the
+    softmax of the class, without the last, times the mean probability of the mask where it is above
+    one half. MaskFormer, Mask2Former and OneFormer answer so.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: transformers 4.57, Mask2Former, `post_process_instance_segmentation`; masks are enlarged
+    before they are cut, not after.
+    """
+    chances, masks = _maskformer(outputs, asked)
+    inside = masks > 0
+    sizes = inside.sum(axis=(1, 2))
+    certainty = np.where(inside, _sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
+    return _best(chances, chances * certainty[:, None], masks, affine, asked)
+
+
+def maskformer_semantic(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the same outputs for a class at each pixel.
+
+    The score of a class in a cell is the sum over the queries of the probability of the class times
+    that of the mask. It is enlarged to the image; the best class wins, and its score, at most 1,
+    counts as probability.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: transformers 4.57, MaskFormer, `post_process_semantic_segmentation`.
+    """
+    chances, masks = _maskformer(outputs, asked)
+    scores = chances.T @ _sigmoid(masks).reshape(len(masks), -1)
+    maps = scores.reshape(-1, *masks.shape[1:])
+    return best_classes(maps, affine, asked, "none")
+
+
+def _maskformer(outputs: Mapping[str, npt.NDArray[Any]], asked: Asked) -> tuple[Floats, Floats]:
+    """Give the probability of each label, float32 (Q, classes), and the masks, float32 (Q, h, w)."""
+    logits = named(outputs, "class_queries_logits", 0, 2).astype(np.float32)
+    if logits.shape[1] != asked.label_count + 1:
+        raise OutputError(
+            f"expected class_queries_logits to have {asked.label_count} + 1 columns,"
+            f" one for each label and one for nothing, got {logits.shape[1]}"
+        )
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    chances = (powers / powers.sum(axis=1, keepdims=True))[:, :-1]
+    return chances, _masks(named(outputs, "masks_queries_logits", 1, 3), logits)
+
+
+def _classes(logits: npt.NDArray[Any], asked: Asked) -> Floats:
+    """Leave out numbers below the first label, and those for nothing after the last."""
+    stop = asked.label_offset + asked.label_count
+    if logits.shape[1] < stop:
+        raise OutputError(f"expected labels to have at least {stop} columns, got {logits.shape[1]}")
+    return logits[:, asked.label_offset : stop].astype(np.float32)
+
+
+def _masks(masks: npt.NDArray[Any], queries: Floats) -> Floats:
+    if len(masks) != len(queries) or not masks.size:
+        raise OutputError(
+            f"expected a mask for each of {len(queries)} queries, got the shape {masks.shape}"
+        )
+    return masks.astype(np.float32, copy=False)
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    # the result is the same from 80 on, and no power overflows
+    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))), np.float32)
+
+
+def _best(
+    ranking: Floats, scores: Floats, masks: Floats, affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Take as many candidates as there are queries by their rank, then answer by their score."""
+    count = ranking.shape[1]
+    top = np.argsort(-ranking.ravel(), kind="stable")[: len(masks)]
+    flat = scores.ravel()
+    top = top[flat[top] > asked.score_threshold]
+    top = top[np.argsort(-flat[top], kind="stable")][: asked.limit]
+    grid = grid_of(affine, masks.shape[1:])
+    for index in top.tolist():
+        query, class_id = divmod(index, count)
+        candidate = Candidate(class_id, float(flat[index]))
+        region = region_of(masks[query], grid, candidate, visible(grid))
+        if region is not None:
+            yield region

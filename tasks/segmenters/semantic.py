@@ -1,0 +1,159 @@
+"""A class for each pixel: SegFormer, DeepLab, FCN, UperNet, U-Net, and graphs that end in an argmax.
+
+Needs about ten bytes for each pixel of the image, whatever the number of classes: scores are enlarged
+tile by tile, and of a tile only those classes that may win or matter in the softmax.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
+from tasks.segmenters import Asked, Region
+
+_TILE_WIDTH, _TILE_MIN_ROWS = 256, 16
+_TILE_ELEMENTS = 1 << 17
+"""Of the scores of one tile: as float32 they stay in the cache."""
+_NEGLIGIBLE = 12.0
+"""A class this far below the best has a share of less than 6.2e-6 in the softmax."""
+
+
+def class_logits(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
+
+    Scores are enlarged to the image before they are compared. The probability of a pixel is the
+    softmax of its enlarged scores, unless all scores lie in 0 to 1: then they are probabilities.
+
+    Raises:
+        OutputError: The output has another shape, or holds values that are not finite.
+
+    Source: transformers 4.57, SegFormer, `post_process_semantic_segmentation`.
+    """
+    scores = next(iter(outputs.values()))
+    if scores.ndim != 3 or scores.shape[0] != asked.label_count or asked.label_count < 2:
+        raise OutputError(
+            f"expected output 0 to have the shape (classes, height, width) with"
+            f" {max(asked.label_count, 2)} classes, got {scores.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    activation = asked.activation
+    if activation == "none" and (scores.min() < 0 or scores.max() > 1):
+        activation = "softmax"
+    return best_classes(scores.astype(np.float32, copy=False), affine, asked, activation)
+
+
+def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) -> Iterator[Region]:
+    """Give the pixels that each class wins, with the probability of the class there.
+
+    Args:
+        scores: float32 (C, h, w), C at least 1.
+        affine: How the image lies in the network's input.
+        asked: What is wanted.
+        activation: What makes probabilities of scores; with `none` they are, and are cut at 1.
+    """
+    grid = grid_of(affine, scores.shape[1:])
+    window = visible(grid)
+    if window.empty:
+        return
+    classes = np.empty(window.size_hw, np.uint8 if len(scores) <= 256 else np.uint16)
+    certainty = np.empty(window.size_hw, np.float32)
+    won = np.zeros(len(scores), np.bool_)
+    rows = max(_TILE_MIN_ROWS, _TILE_ELEMENTS // (_TILE_WIDTH * len(scores)))
+    for tile in window.tiles(rows, _TILE_WIDTH):
+        place = (
+            slice(tile.top - window.top, tile.bottom - window.top),
+            slice(tile.left - window.left, tile.right - window.left),
+        )
+        part, part_grid = cut(scores, grid, tile)
+        behind = _behind(part)
+        likely = np.flatnonzero(behind <= (_NEGLIGIBLE if activation == "softmax" else 0))
+        enlarged = bilinear(part[likely], part_grid, tile)
+        best = enlarged.max(axis=0)
+        for index in np.flatnonzero(behind[likely] <= 0)[::-1]:  # of equal ones the first stays
+            where = enlarged[index] == best
+            if where.any():
+                won[likely[index]] = True
+                np.copyto(classes[place], classes.dtype.type(likely[index]), where=where)
+        certainty[place] = _certainty(enlarged, best, activation)
+    for class_id in np.flatnonzero(won).tolist():
+        if class_id != asked.background:
+            yield from _region(classes, class_id, window, certainty)
+
+
+def class_map(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
+
+    A model of one label says where it is by numbers above 0.
+
+    Raises:
+        OutputError: The output has another shape or type, or names a class without label.
+
+    Source: Ultralytics 8.4, `models/yolo/semantic/predict.py`.
+    """
+    cells = next(iter(outputs.values()))
+    if cells.ndim == 3 and cells.shape[0] == 1:
+        cells = cells[0]
+    if cells.ndim != 2 or cells.dtype.kind not in "iub" or not cells.size:
+        raise OutputError(
+            f"expected output 0 to be integers of the shape (height, width),"
+            f" got {cells.dtype} of the shape {cells.shape}"
+        )
+    if asked.label_count == 1:
+        cells = np.where(cells > 0, 0, 1)
+    low, high = int(cells.min()), int(cells.max())
+    if low < 0 or high >= max(asked.label_count, 2):
+        raise OutputError(
+            f"expected output 0 to hold class numbers from 0 to {asked.label_count - 1},"
+            f" got {low} to {high}"
+        )
+    grid = grid_of(affine, cells.shape)
+    window = visible(grid)
+    if window.empty:
+        return
+    classes = nearest(cells.astype(np.uint8 if high < 256 else np.uint16), grid, window)
+    for class_id in range(min(high + 1, asked.label_count)):
+        if class_id != asked.background:
+            yield from _region(classes, class_id, window, None)
+
+
+def _behind(part: Floats) -> Floats:
+    """Give how far each class stays behind the best all over a tile; at most 0 if it may win."""
+    flat = part.reshape(len(part), -1)
+    return np.asarray(flat.min(axis=1).max() - flat.max(axis=1))
+
+
+def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
+    """Give the probability of the best class of each pixel; `scores` is used up."""
+    if activation == "softmax":
+        scores -= best
+        return np.asarray(1 / np.exp(scores, out=scores).sum(axis=0))
+    if activation == "sigmoid":
+        # the result is the same from 80 on, and no power overflows
+        return np.asarray(1 / (1 + np.exp(-np.clip(best, -80, 80))))
+    return np.asarray(np.minimum(best, 1))
+
+
+def _region(
+    classes: npt.NDArray[Any], class_id: int, window: Window, certainty: Floats | None
+) -> Iterator[Region]:
+    mask = (classes == class_id).view(np.uint8)
+    left, top, width, height = cv2.boundingRect(mask)
+    if width:
+        crop = slice(top, top + height), slice(left, left + width)
+        yield Region(
+            class_id=class_id,
+            mask=mask[crop],
+            left=window.left + left,
+            top=window.top + top,
+            probabilities=None if certainty is None else certainty[crop],
+        )

@@ -1,0 +1,125 @@
+"""Ultralytics instance segmentation: YOLOv5, v8, v9, 11, 12, 26 with mask prototypes.
+
+Masks are made at the resolution of the image, as the library does with `retina_masks=True`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.decoders import Candidates, ultralytics
+from tasks.geometry import clip_boxes, nms
+from tasks.predictions import OutputError
+from tasks.resize import Affine
+from tasks.sampling import Floats, cut, grid_of, visible
+from tasks.segmenters import Asked, Region
+from tasks.segmenters.instances import Candidate, pixels_of_box, region_of
+
+_WHOLE = 1e-6
+
+
+def raw_head(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
+
+    The first 4 + classes rows are those of a detection head; the other k are the shares of the
+    prototypes in the mask. Overlapping boxes are suppressed before masks are made.
+
+    Raises:
+        OutputError: The outputs have other shapes, or hold values that are not finite.
+
+    Source: Ultralytics 8.4, `models/yolo/segment/predict.py` and `utils/ops.py` process_mask_native.
+    """
+    head, prototypes = _split(outputs)
+    count = 4 + asked.label_count
+    if head.shape[0] != count + len(prototypes):
+        raise OutputError(
+            f"expected output 0 to have 4 + {asked.label_count} + {len(prototypes)} rows,"
+            f" for boxes, labels and prototypes, got {head.shape[0]}"
+        )
+    threshold = asked.score_threshold
+    likely = head[:, ~(head[4:count].max(axis=0) <= threshold)]  # NaN passes, to be reported
+    found = ultralytics.raw_head({"output0": likely[:count]}, threshold, affine.network_wh)
+    kept = nms(found.boxes, found.scores, asked.iou_threshold, found.class_ids, asked.limit)
+    return _regions(found, kept, likely[count:].T, prototypes, affine)
+
+
+def end_to_end(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each thing is answered once.
+
+    A row is left, top, right, bottom in pixels of the network's input, score, class and the shares
+    of the prototypes.
+
+    Raises:
+        OutputError: The outputs have other shapes, or hold values that are not finite.
+    """
+    rows, prototypes = _split(outputs)
+    if rows.shape[1] != 6 + len(prototypes):
+        raise OutputError(
+            f"expected output 0 to have 6 + {len(prototypes)} columns, for boxes, scores, classes"
+            f" and prototypes, got {rows.shape[1]}"
+        )
+    rows = rows[~(rows[:, 4] <= asked.score_threshold)].astype(np.float32, copy=False)
+    if not np.isfinite(rows).all():
+        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    kept = np.argsort(-rows[:, 4], kind="stable")[: asked.limit]
+    found = Candidates(
+        boxes=rows[:, :4],
+        scores=rows[:, 4],
+        class_ids=rows[:, 5].astype(np.int64),
+        suppress=False,
+    )
+    return _regions(found, kept, rows[:, 6:], prototypes, affine)
+
+
+def _split(outputs: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Floats]:
+    heads = [output for output in outputs.values() if output.ndim == 2]
+    prototypes = [output for output in outputs.values() if output.ndim == 3]
+    if len(heads) != 1 or len(prototypes) != 1:
+        shapes = ", ".join(str(output.shape) for output in outputs.values())
+        raise OutputError(f"expected a head of 2 axes and prototypes of 3 axes, got {shapes}")
+    if not np.isfinite(prototypes[0]).all():
+        raise OutputError("expected prototypes to hold finite numbers, got NaN or infinity")
+    return heads[0], prototypes[0].astype(np.float32, copy=False)
+
+
+def _regions(
+    found: Candidates,
+    kept: npt.NDArray[np.int64],
+    shares: npt.NDArray[Any],
+    prototypes: Floats,
+    affine: Affine,
+) -> Iterator[Region]:
+    if not np.isfinite(shares).all():
+        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    factor = _enlargement(affine, prototypes.shape[1:])
+    grid = grid_of(affine, prototypes.shape[1:])
+    boxes = clip_boxes(affine.to_image(found.boxes), affine.width, affine.height)
+    for index in kept.tolist():
+        window = pixels_of_box(affine, boxes[index].tolist()).meet(visible(affine))
+        if window.empty:
+            continue
+        part, part_grid = cut(prototypes, grid, window, margin=2)
+        # the mask in its box alone; not by matrix product, whose threads cost more than they give
+        logits = np.einsum("k,khw->hw", shares[index].astype(np.float32), part)
+        found_here = Candidate(int(found.class_ids[index]), float(found.scores[index]))
+        region = region_of(logits, part_grid, found_here, window, factor)
+        if region is not None:
+            yield region
+
+
+def _enlargement(affine: Affine, cells_hw: tuple[int, ...]) -> int:
+    """Give how much to enlarge the prototypes for the letterbox border to be whole cells: 1, 2 or 4."""
+    for factor in (1, 2, 4):
+        height, width = cells_hw[0] * factor, cells_hw[1] * factor
+        grid = grid_of(affine, (height, width))
+        right, bottom = grid.px + grid.sx * grid.width, grid.py + grid.sy * grid.height
+        edges = max(grid.px, 0), max(grid.py, 0), min(right, width), min(bottom, height)
+        if all(abs(edge - round(edge)) < _WHOLE for edge in edges):
+            return factor
+    return 1

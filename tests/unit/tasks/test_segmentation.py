@@ -1,0 +1,314 @@
+import io
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import PIL.Image
+import pytest
+
+from tasks import SHORT_NAMES, TASKS, OutputError, Task
+from tasks.contours import fill, to_rings
+from tasks.image import Image, decode
+from tasks.parameters import ParameterError
+from tasks.references import ObjectReferenceError, load
+from tasks.resize import place
+from tasks.segmentation import ImageSegmentation
+from tasks.segmenters import Region
+from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from tests.by_definition import components
+
+LABELS = ("background", "cat", "dog")
+
+
+def segmentation(decoder="class_map", labels=LABELS, input_spec=None, **output: Any):
+    return ImageSegmentation(
+        ModelSpec(
+            task="IMAGE_SEGMENTATION",
+            input=input_spec or InputSpec(name="images", size_wh=(8, 8), resize="none"),
+            output=OutputSpec(decoder=decoder, **output),
+            labels=labels,
+        )
+    )
+
+
+def answer(task, output, image_wh=None, **parameters: Any):
+    width, height = image_wh or output.shape[::-1][:2]
+    _, affine = task.preprocess(Image(np.zeros((height, width, 3), np.uint8)))
+    return task.predict({"output0": output}, affine, task.options(parameters))
+
+
+def picture(*rows):
+    """Class numbers; a dot is 0."""
+    return np.array([[int(cell.replace(".", "0")) for cell in row] for row in rows], np.uint8)
+
+
+def mask_of(segment, width, height):
+    return fill(to_rings(segment.contour), width, height)
+
+
+def test_a_segmentation_is_a_task_of_the_tables():
+    task: Task = segmentation()
+    assert task.actions == ("predict", "segment")
+    assert load(TASKS[SHORT_NAMES["segmentation"]]) is ImageSegmentation
+
+
+EVERYTHING = picture(
+    "1..22.",
+    ".1.22.",
+    "....1.",
+    "111...",
+    "1.1..1",
+    "111...",
+)
+
+
+def test_connected_parts_are_answered_one_by_one_those_of_equal_score_by_size():
+    found = answer(segmentation(), EVERYTHING)
+    assert [(item.label, item.score) for item in found] == [
+        ("cat", 1.0),
+        ("dog", 1.0),
+        ("cat", 1.0),
+        ("cat", 1.0),
+        ("cat", 1.0),
+    ]
+    assert [int(mask_of(item, 6, 6).sum()) for item in found] == [8, 4, 2, 1, 1]
+    assert len(found[0].contour) == 2, "an outer ring and a hole"
+    together = sum(mask_of(item, 6, 6) * LABELS.index(item.label) for item in found)
+    np.testing.assert_array_equal(together, EVERYTHING)
+
+
+def test_a_class_can_be_answered_as_one():
+    found = answer(segmentation(), EVERYTHING, regions="class")
+    assert [item.label for item in found] == ["cat", "dog"]
+    for item in found:
+        expected = LABELS.index(item.label) == EVERYTHING
+        np.testing.assert_array_equal(mask_of(item, 6, 6), expected)
+
+
+def test_noise_comes_back_part_by_part_as_flooding_finds_it():
+    cells = np.random.default_rng(4).integers(0, 3, (20, 31)).astype(np.uint8)
+    found = answer(segmentation(), cells, max_segments=10_000)
+    for number in (1, 2):
+        expected = {frozenset(part) for part in components(cells == number)}
+        masks = [mask_of(item, 31, 20) for item in found if item.label == LABELS[number]]
+        assert {frozenset((int(x), int(y)) for y, x in np.argwhere(m)) for m in masks} == expected
+
+
+MIN_AREAS = [(0, 5), (1, 5), (1.5, 3), (2, 3), (2.01, 2), (8, 1), (8.5, 0), (1e300, 0)]
+
+
+@pytest.mark.parametrize(("min_area", "count"), MIN_AREAS)
+def test_small_parts_are_left_out(min_area, count):
+    assert len(answer(segmentation(), EVERYTHING, min_area=min_area)) == count
+    by_class = answer(segmentation(), EVERYTHING, min_area=min_area, regions="class")
+    large = [part for n in (1, 2) for part in components(n == EVERYTHING) if len(part) >= min_area]
+    assert sum(int(mask_of(item, 6, 6).sum()) for item in by_class) == sum(map(len, large))
+
+
+def test_the_best_are_kept():
+    logits = np.zeros((2, 1, 8), np.float32)
+    logits[1, 0] = [-9, 1, -9, 3, -9, 2, -9, -9]
+    task = segmentation("semantic_logits", labels=("background", "cat"))
+    found = answer(task, logits, (8, 1), max_segments=2)
+    assert [item.contour[0][0].x for item in found] == [3, 5]
+    assert len(answer(task, logits, (8, 1), score_threshold=0.9)) == 1
+
+
+def test_the_score_of_a_region_is_its_mean_probability():
+    logits = np.zeros((3, 2, 4), np.float32)
+    logits[1, 0, :2], logits[2, 1, 3] = [2, 1], 3
+    found = answer(segmentation("semantic_logits"), logits, (4, 2), score_threshold=0.1)
+    e = np.exp
+    expected = [e(3) / (e(3) + 2), (e(2) / (e(2) + 2) + e(1) / (e(1) + 2)) / 2]
+    assert [item.label for item in found] == ["dog", "cat"]
+    np.testing.assert_allclose([item.score for item in found], expected, rtol=1e-6)
+
+
+BACKGROUNDS = [
+    (("Background", "cat", "dog"), None, {"cat", "dog"}),
+    (("__background__", "cat", "dog"), None, {"cat", "dog"}),
+    (("wall", "cat", "dog"), None, {"wall", "cat", "dog"}),
+    (("background", "cat", "dog"), -1, {"background", "cat", "dog"}),
+    (("wall", "cat", "dog"), 2, {"wall", "cat"}),
+]
+
+
+@pytest.mark.parametrize(("labels", "background", "answered"), BACKGROUNDS)
+def test_the_background_is_not_answered(labels, background, answered):
+    found = answer(segmentation(labels=labels, background=background), EVERYTHING)
+    assert {item.label for item in found} == answered
+    logits = (np.arange(3)[:, None, None] == EVERYTHING).astype(np.float32)
+    task = segmentation("semantic_logits", labels=labels, background=background)
+    assert {item.label for item in answer(task, logits, (6, 6))} == answered
+
+
+def test_a_background_alone_is_no_prediction():
+    assert answer(segmentation(), np.zeros((5, 6), np.uint8)) == []
+
+
+def test_one_label_is_answered_whatever_its_name():
+    found = answer(segmentation(labels=("background",)), EVERYTHING, regions="class")
+    assert [item.label for item in found] == ["background"]
+
+
+def own_segmenter(outputs, affine, asked):
+    mask = next(iter(outputs.values()))
+    yield Region(class_id=1, mask=mask, left=2, top=1, score=0.75, instance=True)
+    yield Region(class_id=asked.label_count, mask=mask[:0], left=0, top=0, score=0.6)
+
+
+def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
+    monkeypatch.setattr("tasks.segmenters.binary.own", own_segmenter, raising=False)
+    task = segmentation("tasks.segmenters.binary:own", labels=("a", "b", "c", "d"))
+    with pytest.raises(OutputError, match="a label for each class, got class 4 and 4 labels"):
+        answer(task, picture("1.11"), (9, 4))
+    monkeypatch.setattr(
+        "tasks.segmenters.binary.own",
+        lambda *given: [next(own_segmenter(*given))],
+        raising=False,
+    )
+    task = segmentation("tasks.segmenters.binary:own")
+    [found] = answer(task, picture("1.11"), (9, 4))
+    assert (found.label, found.score) == ("cat", 0.75)
+    assert [[(point.x, point.y) for point in ring] for ring in found.contour] in (
+        [[(2, 1)], [(4, 1), (5, 1)]],
+        [[(4, 1), (5, 1)], [(2, 1)]],
+    )
+    [found] = answer(task, picture("1.11"), (9, 4), min_area=2)
+    assert [len(ring) for ring in found.contour] == [2]
+    assert answer(task, picture("1.11"), (9, 4), min_area=3) == []
+
+
+def test_simplifying_takes_points_and_keeps_rings():
+    y, x = np.mgrid[:200, :200]
+    radius = np.hypot(x - 100, y - 100)
+    ring = ((radius < 90) & (radius > 40)).astype(np.uint8)
+    [exact] = answer(segmentation(), ring)
+    [fewer] = answer(segmentation(), ring, simplify=True, epsilon=2)
+    assert [len(item.contour) for item in (exact, fewer)] == [2, 2]
+    counts = [sum(map(len, item.contour)) for item in (exact, fewer)]
+    assert counts[1] < counts[0] / 8
+    differing = mask_of(fewer, 200, 200) != ring
+    assert differing.sum() / ring.sum() < 0.05
+    [same] = answer(segmentation(), ring, simplify=True, epsilon=0)
+    assert same == exact
+
+
+WAYS = [
+    ("stretch", (120, 80), (64, 48)),
+    ("stretch", (30, 20), (96, 96)),
+    ("letterbox", (120, 80), (64, 64)),
+    ("letterbox", (81, 133), (64, 64)),
+    ("letterbox_topleft", (120, 80), (64, 64)),
+    ("letterbox_rect", (120, 70), (64, 64)),
+    ("shortest_crop", (120, 80), (64, 64)),
+    ("shortest_longest", (120, 80), (60, 80)),
+    ("none", (120, 80), (64, 64)),
+]
+
+
+@pytest.mark.parametrize(("resize", "image_wh", "network_wh"), WAYS)
+@pytest.mark.parametrize("decoder", ["class_map", "semantic_logits", "binary"])
+def test_a_mask_comes_back_to_the_pixels_it_was_on(decoder, resize, image_wh, network_wh):
+    spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
+    width, height = image_wh
+    y, x = np.mgrid[:height, :width]
+    known = np.hypot((x + 0.5) / width - 0.6, (y + 0.5) / height - 0.4) < 0.3
+    known[: height // 3, : width // 2] = True
+    affine = place(width, height, spec).affine
+    v, u = np.mgrid[: affine.network_wh[1], : affine.network_wh[0]] + 0.5
+    there = np.floor(affine.to_image(np.stack([u, v], axis=2))).astype(int)
+    inside = (there >= 0).all(axis=2) & (there < image_wh).all(axis=2)
+    column, row = np.clip(there, 0, np.array(image_wh) - 1).transpose(2, 0, 1)
+    network = known[row, column] & inside
+    output = {
+        "class_map": network.astype(np.uint8),
+        "semantic_logits": np.stack([~network, network]).astype(np.float32),
+        "binary": network[None].astype(np.float32),
+    }[decoder]
+    task = segmentation(decoder, ("background", "thing"), spec)
+    [found] = answer(task, output, image_wh, regions="class")
+    mask = mask_of(found, width, height) > 0
+    u, v = (affine.to_network(np.stack([x + 0.5, y + 0.5], axis=2))).transpose(2, 0, 1)
+    seen = (u >= 0) & (u < affine.network_wh[0]) & (v >= 0) & (v < affine.network_wh[1])
+    assert not mask[~seen].any()
+    expected = known & seen
+    if resize == "none":
+        np.testing.assert_array_equal(mask, expected)
+    # no pixel is wrong that lies further from the edge than a cell of the network
+    cell = int(np.ceil(max(1 / affine.sx, 1 / affine.sy))) + 1
+    kernel = np.ones((2 * cell + 1, 2 * cell + 1), np.uint8)
+    sure = cv2.erode(known.astype(np.uint8), kernel, borderValue=1) > 0
+    never = cv2.dilate(known.astype(np.uint8), kernel) == 0
+    assert mask[sure & seen].all()
+    assert not mask[never].any()
+
+
+def test_a_turned_photo_has_the_contours_of_the_upright_one():
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[5:30, 10:25] = 255
+    pixels[12:20, 14:20] = 0
+    task = segmentation(labels=("thing",))
+
+    def contours(orientation):
+        turned = {1: pixels, 6: np.rot90(pixels), 3: np.rot90(pixels, 2), 8: np.rot90(pixels, -1)}
+        file = io.BytesIO()
+        exif = PIL.Image.Exif()
+        exif[0x0112] = orientation
+        PIL.Image.fromarray(np.ascontiguousarray(turned[orientation])).save(file, "PNG", exif=exif)
+        image = decode(file.getvalue())
+        tensor, affine = task.preprocess(image)
+        output = (tensor[0] > 0.5).astype(np.uint8)
+        return task.predict({"output0": output}, affine, task.options({}))
+
+    assert len(contours(1)) == 1
+    assert contours(6) == contours(3) == contours(8) == contours(1)
+
+
+def test_answers_are_plain_json_in_the_order_of_the_protocol():
+    [found] = answer(segmentation(), picture(".11", "..."))
+    assert msgspec.json.encode(found) == (
+        b'{"label":"cat","score":1.0,"contour":[[{"x":1.0,"y":0.0},{"x":2.0,"y":0.0}]]}'
+    )
+
+
+REFUSED = [
+    ({"action": "detect"}, "action"),
+    ({"score_threshold": 1.5}, "score_threshold"),
+    ({"iou_threshold": True}, "iou_threshold"),
+    ({"max_segments": 0}, "max_segments"),
+    ({"max_segments": 10_001}, "max_segments"),
+    ({"regions": "instance"}, "regions"),
+    ({"min_area": -1}, "min_area"),
+    ({"min_area": "9"}, "min_area"),
+    ({"simplify": 1}, "simplify"),
+    ({"epsilon": float("nan")}, "epsilon"),
+    ({"epsilon": float("inf")}, "epsilon"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "name"), REFUSED)
+def test_parameters_out_of_range_are_refused(parameters, name):
+    with pytest.raises(ParameterError, match=f"expected parameters.{name} to be"):
+        segmentation().options(parameters)
+
+
+def test_options_default_to_those_of_the_model():
+    spec = ModelSpec(
+        task="IMAGE_SEGMENTATION",
+        input=InputSpec(name="images", size_wh=(8, 8)),
+        output=OutputSpec(decoder="class_map"),
+        labels=LABELS,
+        defaults=Defaults(score_threshold=0.2, iou_threshold=0.4, max_detections=7),
+    )
+    options = ImageSegmentation(spec).options({"min_area": None, "metadata": {"camera": 1}})
+    assert msgspec.structs.astuple(options) == (
+        *("predict", 0.2, 0.4, 7),
+        *("component", 0.0, False, 1.0),
+    )
+
+
+def test_an_unknown_segmenter_is_refused_with_those_there_are():
+    with pytest.raises(ObjectReferenceError, match=r"output\.decoder to be one of semantic_logits"):
+        segmentation("yolo99")

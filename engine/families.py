@@ -161,7 +161,9 @@ FAMILIES: dict[str, Family] = {
         {**_STRETCH, **IMAGENET},
         (0, 1, 0),
     ),
-    "unet": _segmenter("U-Net and the like on values from 0 to 1", "semantic_logits", _STRETCH, (0, 1, 0)),
+    "unet": _segmenter(
+        "U-Net and the like on values from 0 to 1", "semantic_logits", _STRETCH, (0, 1, 0)
+    ),
     "class-map": _segmenter("map of class indices", "class_map", {**_STRETCH, **IMAGENET}),
     "birefnet": _segmenter("BiRefNet", "birefnet", {**_STRETCH, **IMAGENET}),
     "u2net": _segmenter("U²-Net, IS-Net", "u2net", {**_STRETCH, **IMAGENET}),
@@ -172,7 +174,14 @@ FAMILIES: dict[str, Family] = {
     "maskformer": _segmenter(
         "MaskFormer, Mask2Former or OneFormer, semantic",
         "maskformer_semantic",
-        {"antialias": True}, (0, 2, 1)
+        {"antialias": True},
+        (0, 2, 1),
+    ),
+    "maskformer-instance": _segmenter(
+        "MaskFormer or Mask2Former, instances",
+        "maskformer_instance",
+        {"antialias": True},
+        (0, 2, 1),
     ),
     # classification
     "hf-classifier": _classifier("image classifier of Hugging Face", {"antialias": True}),

@@ -84,7 +84,10 @@ def _by_config(evidence: Evidence) -> Reading | None:
     for architecture in config.get("architectures") or ():
         for ending, family in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                return Reading((family,), f"config.json, architecture {architecture}")
+                found = (family,)
+                if family == "maskformer":  # the same class serves both, and the files do not tell
+                    found = ("maskformer", "maskformer-instance")
+                return Reading(found, f"config.json, architecture {architecture}")
     return None
 
 
@@ -95,7 +98,7 @@ def _by_names(evidence: Evidence) -> Reading | None:
     if {"pred_boxes", "logits"} <= names:
         found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
-        found = ("maskformer",)
+        found = ("maskformer", "maskformer-instance")
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
         found = ("tf-od",)
     elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:

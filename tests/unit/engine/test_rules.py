@@ -72,7 +72,6 @@ BY_CONFIG = [
     ({"model_type": "deformable_detr"}, {"logits": floats(1, 300, 91), "pred_boxes": floats(1, 300, 4)}, "detr-sigmoid-100"),
     ({"architectures": ["ViTForImageClassification"]}, {"logits": floats(1, 10)}, "hf-classifier"),
     ({"architectures": ["SegformerForSemanticSegmentation"]}, {"logits": floats(1, 19, 128, 128)}, "segformer"),
-    ({"architectures": ["Mask2FormerForUniversalSegmentation"]}, {"x": floats(1, 100, 20), "y": floats(1, 100, 96, 96)}, "maskformer"),
     ({"architecture": "resnet18", "pretrained_cfg": {}}, {"output": floats(1, 10)}, "timm"),
 ]  # fmt: skip
 
@@ -93,8 +92,18 @@ BY_NAMES = [
     ({"dets": floats(1, 100, 6), "labels": ("INT64", (1, 100))}, (IMAGES,), "mmdeploy-rotated"),
     ({"detection_boxes": floats(1, 100, 4), "detection_scores": floats(1, 100), "detection_classes": floats(1, 100), "num_detections": floats(1)}, (IMAGES,), "tf-od"),
     ({"num_dets": ("INT32", (1, 1)), "det_boxes": floats(1, 100, 4), "det_scores": floats(1, 100), "det_classes": ("INT32", (1, 100))}, (IMAGES,), "efficient-nms"),
-    ({"class_queries_logits": floats(1, 100, 20), "masks_queries_logits": floats(1, 100, 96, 96)}, (IMAGES,), "maskformer"),
 ]  # fmt: skip
+
+
+OPEN_NAMES = [
+    ({"class_queries_logits": floats(1, 100, 20), "masks_queries_logits": floats(1, 100, 96, 96)}, {"maskformer", "maskformer-instance"}),
+    ({"logits": floats(1, 100, 92), "pred_boxes": floats(1, 100, 4)}, {"detr", "detr-sigmoid", "detr-sigmoid-100"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "families"), OPEN_NAMES)
+def test_names_that_several_families_give(outputs, families):
+    assert set(readings(evidence(outputs)).families) == families
 
 
 @pytest.mark.parametrize(("outputs", "inputs", "family"), BY_NAMES)
@@ -139,7 +148,7 @@ def test_what_no_rule_sees_is_tensors(output, inputs):
 def test_every_family_of_a_rule_is_in_the_table():
     named = {family for _, _, _, family in BY_METADATA}
     named |= {family for _, _, family in (*BY_CONFIG, *BY_NAMES)}
-    for _, _, families in BY_SHAPE:
+    for families in (*(row[2] for row in BY_SHAPE), *(row[1] for row in OPEN_NAMES)):
         named |= families
     assert named == set(FAMILIES) - {"damo-yolo", "yolov7-end2end"}
     assert {family.task for family in FAMILIES.values()} <= set(TASKS)

@@ -14,6 +14,15 @@ _STRETCH = {"resize": "stretch"}
 _PILLOW_STRETCH = {"resize": "stretch", "antialias": True}
 _AS_IT_IS = {"resize": "none"}
 _RAW = {"scale": 1.0}
+_CLASS_PER_PIXEL = {
+    "semantic_logits",
+    "class_map",
+    "binary",
+    "birefnet",
+    "u2net",
+    "maskformer_semantic",
+}
+"""Segmenters whose regions are not found by a threshold: each pixel has its class."""
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -47,7 +56,8 @@ def _oriented(
 def _segmenter(
     about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
 ) -> Family:
-    return Family("IMAGE_SEGMENTATION", about, image, {"decoder": decoder}, {}, classes)
+    defaults = {"score_threshold": 0.0} if decoder in _CLASS_PER_PIXEL else {}
+    return Family("IMAGE_SEGMENTATION", about, image, {"decoder": decoder}, defaults, classes)
 
 
 def _classifier(about: str, image: dict[str, Any], activation: str | None = None) -> Family:

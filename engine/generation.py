@@ -216,6 +216,9 @@ def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def _read_toml(folder: Path) -> ModelToml:
     toml = read_model_toml(folder)
+    for name in ("family", "labels", "output", "defaults"):
+        if getattr(toml, name):
+            raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
     if toml.task is not None and SHORT_NAMES.get(toml.task.lower(), toml.task.upper()) != TASK:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"

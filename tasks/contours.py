@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.uint8]
 Ring = npt.NDArray[np.int32]
 """int32 (N, 2), x and y of pixels; the last point is joined to the first."""
 
-_MIN_CORNERS = 3
+_MIN_CORNERS, _FEW_POINTS = 3, 4
 
 
 def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
@@ -53,14 +53,20 @@ def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
 def simplify(ring: Ring, epsilon_px: float) -> Ring:
     """Leave out points so that no point of the ring is further than `epsilon_px` from the result.
 
-    A ring of three or more points keeps at least three: one that would lose more stays as it is.
+    Rings of up to four points stay as they are, others keep at least three: where `epsilon_px` would
+    leave fewer, it is halved until it does not.
 
     Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
     """
-    if len(ring) <= _MIN_CORNERS or epsilon_px <= 0:
+    if len(ring) <= _FEW_POINTS:
         return ring
-    fewer = cv2.approxPolyDP(ring.reshape(-1, 1, 2), epsilon_px, closed=True).reshape(-1, 2)
-    return ring if len(fewer) < _MIN_CORNERS else fewer.astype(np.int32, copy=False)
+    epsilon = min(epsilon_px, float(np.ptp(ring, axis=0).max()))
+    while epsilon > min(epsilon_px, 1.0) / 4:
+        fewer = cv2.approxPolyDP(ring.reshape(-1, 1, 2), epsilon, closed=True).reshape(-1, 2)
+        if len(fewer) >= _MIN_CORNERS:
+            return fewer.astype(np.int32, copy=False)
+        epsilon /= 2
+    return ring
 
 
 def to_points(ring: Ring) -> list[Point]:

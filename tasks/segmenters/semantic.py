@@ -16,7 +16,7 @@ from tasks.resize import Affine
 from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
 from tasks.segmenters import Asked, Region
 
-_TILE_WIDTH, _TILE_MIN_ROWS = 256, 16
+_TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_ELEMENTS = 1 << 17
 """Of the scores of one tile: as float32 they stay in the cache."""
 _NEGLIGIBLE = 12.0

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from engine import model_toml, settings
+from engine.families import FAMILIES
 from engine.text_files import TextTable
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
@@ -59,6 +60,12 @@ def test_every_key_for_text_models_is_described():
     text = (ROOT / "docs" / "serving.md").read_text()
     for name in TextTable.__struct_fields__:
         assert f"`{name}`" in text, name
+
+
+def test_every_family_is_described():
+    text = (ROOT / "docs" / "families.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \|$", text, re.MULTILINE)
+    assert rows == [(name, family.task, family.about) for name, family in FAMILIES.items()]
 
 
 def test_every_operator_is_described():

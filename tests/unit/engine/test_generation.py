@@ -239,7 +239,7 @@ WRONG = [
     ("[input]\nsize = [8, 8]", "expected input.size to be [4, 4]"),
     ("[input]\nresize = 'warp'", "input"),
     ("[input]\nwidth = 3", "expected a key of [input]"),
-    ("[output]\ndecoder = 'x'", "unknown field"),
+    ("[output]\ndecoder = 'x'", "no output"),
     ("[text", "TOML"),
 ]
 

@@ -97,7 +97,7 @@ def test_a_crop_has_the_rings_of_the_image(mask, left, top):
     assert sorted(ours) == sorted(ring.tolist() for ring in rings(image))
 
 
-@given(masks(), st.floats(0, 5))
+@given(masks(), st.floats(0, 5) | st.sampled_from([1e3, 1e300]))
 @settings(deadline=None)
 def test_simplified_rings_stay_near_and_stay_rings(mask, epsilon):
     for ring in rings(mask):
@@ -108,6 +108,13 @@ def test_simplified_rings_stay_near_and_stay_rings(mask, epsilon):
             for x, y in ring.tolist():
                 distance = cv2.pointPolygonTest(fewer, (x, y), measureDist=True)
                 assert abs(distance) <= epsilon + 1 + 1e-4
+
+
+def test_a_large_epsilon_takes_what_a_ring_can_spare():
+    disc = cv2.circle(np.zeros((99, 99), np.uint8), (49, 49), 40, (1,), cv2.FILLED)
+    [ring] = rings(disc)
+    for epsilon in (30, 60, 1e300):
+        assert 3 <= len(simplify(ring, epsilon)) <= 6
 
 
 def test_simplifying_leaves_corners_and_takes_steps():

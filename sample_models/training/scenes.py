@@ -230,9 +230,7 @@ def draw_class_map(
     return classes
 
 
-def _cover(
-    polygon: Points, size_wh: tuple[int, int]
-) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
+def _cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
     """Give the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
 
     OpenCV's own antialiased fill is wider than the polygon by 0.6 px, so the polygon is filled on

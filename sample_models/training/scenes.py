@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -210,7 +211,10 @@ def fill_polygon(
 
 
 def draw_class_map(
-    scene: Scene, labels: tuple[str, ...], size_wh: tuple[int, int]
+    scene: Scene,
+    labels: tuple[str, ...],
+    size_wh: tuple[int, int],
+    named: Literal["shape", "colour"] = "shape",
 ) -> npt.NDArray[np.uint8]:
     """Draw the class of every pixel, at any size: the scene is stretched to it.
 
@@ -218,15 +222,16 @@ def draw_class_map(
         scene: the ground truth.
         labels: names in the order of the indices; the first is the background.
         size_wh: width and height of the map in pixels.
+        named: what of an object the labels name.
 
     Returns:
-        uint8 (height, width), indices into `labels`: the shape that covers half of a pixel or more.
+        uint8 (height, width), indices into `labels`: the object that covers half of a pixel or more.
     """
     classes = np.zeros((size_wh[1], size_wh[0]), dtype=np.uint8)
     scale = np.array(size_wh) / scene.image.shape[1::-1]
     for one in scene.objects:
         rows, columns, coverage = _cover(one.polygon * scale, size_wh)
-        classes[rows, columns][coverage >= 128] = labels.index(one.shape)
+        classes[rows, columns][coverage >= 128] = labels.index(getattr(one, named))
     return classes
 
 

@@ -92,7 +92,7 @@ _SPECIAL: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {
 }
 _TURNED = {
     *(("classification", 7), ("detection", 3), ("detection", 16)),
-    *(("oriented", 3), ("segmentation", 2)),
+    *(("oriented", 0), ("segmentation", 2)),
 }
 _DIAGONAL = 1
 """The one of the oriented scenes, 16:9, whose first ship heads to the lower right."""

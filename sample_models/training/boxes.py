@@ -1,11 +1,17 @@
-"""Overlap, suppression and average precision of axis-aligned boxes, in numpy."""
+"""Overlap, suppression and average precision of boxes, in numpy.
 
+Boxes are axis-aligned unless another overlap is given: see `oriented_boxes.py`.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Boxes = npt.NDArray[np.float64]
+Overlap = Callable[[Boxes, Boxes], npt.NDArray[np.float64]]
+"""Gives the overlap, 0..1, of each of N boxes with each of M: float64 (N, M)."""
 
 
 @dataclass(frozen=True)
@@ -13,7 +19,7 @@ class BoxSet:
     """The boxes of one image, found or true.
 
     Attributes:
-        boxes: float64 (N, 4), xyxy, pixels of the image.
+        boxes: float64 (N, 4), xyxy, pixels of the image; or (N, 5), oriented.
         labels: int64 (N,), class indices.
         scores: float64 (N,); ones for ground truth.
     """
@@ -41,17 +47,20 @@ def pairwise_iou(left: Boxes, right: Boxes) -> npt.NDArray[np.float64]:
     return iou
 
 
-def suppress(found: BoxSet, iou_threshold: float, most: int) -> BoxSet:
+def suppress(
+    found: BoxSet, iou_threshold: float, most: int, overlap: Overlap = pairwise_iou
+) -> BoxSet:
     """Keep the best boxes, best first: class by class, none overlaps a better one too much.
 
     Args:
         found: boxes of one image.
         iou_threshold: boxes of one class that overlap more than this are duplicates.
         most: largest number of boxes to keep.
+        overlap: what counts as overlap.
     """
     order = np.argsort(-found.scores, kind="stable")
     boxes, labels = found.boxes[order], found.labels[order]
-    duplicate = pairwise_iou(boxes, boxes) > iou_threshold
+    duplicate = overlap(boxes, boxes) > iou_threshold
     duplicate &= labels[:, None] == labels[None, :]
     alive = np.ones(len(order), dtype=bool)
     for index in range(len(order)):
@@ -61,7 +70,9 @@ def suppress(found: BoxSet, iou_threshold: float, most: int) -> BoxSet:
     return BoxSet(found.boxes[kept], found.labels[kept], found.scores[kept])
 
 
-def match(found: Boxes, truth: Boxes, iou_threshold: float) -> npt.NDArray[np.bool_]:
+def match(
+    found: Boxes, truth: Boxes, iou_threshold: float, overlap: Overlap = pairwise_iou
+) -> npt.NDArray[np.bool_]:
     """Mark true positives among the found boxes of one class in one image.
 
     Each found box, best score first, takes the free true box that it overlaps most.
@@ -70,22 +81,27 @@ def match(found: Boxes, truth: Boxes, iou_threshold: float) -> npt.NDArray[np.bo
         found: float64 (N, 4), xyxy, sorted by falling score.
         truth: float64 (M, 4), xyxy.
         iou_threshold: least overlap of a match.
+        overlap: what counts as overlap.
 
     Returns:
         bool (N,).
     """
-    overlap = pairwise_iou(found, truth)
+    free = overlap(found, truth)
     hit = np.zeros(len(found), dtype=bool)
     for index in range(len(found) if len(truth) else 0):
-        best = int(overlap[index].argmax())
-        if overlap[index, best] >= iou_threshold:
+        best = int(free[index].argmax())
+        if free[index, best] >= iou_threshold:
             hit[index] = True
-            overlap[:, best] = -1
+            free[:, best] = -1
     return hit
 
 
 def average_precision(
-    found: list[BoxSet], truth: list[BoxSet], label: int, iou_threshold: float
+    found: list[BoxSet],
+    truth: list[BoxSet],
+    label: int,
+    iou_threshold: float,
+    overlap: Overlap = pairwise_iou,
 ) -> float:
     """Give the 101-point interpolated average precision of one class, as COCO defines it.
 
@@ -94,6 +110,7 @@ def average_precision(
         truth: ground truth, in the same order.
         label: class index.
         iou_threshold: least overlap of a match.
+        overlap: what counts as overlap.
 
     Returns:
         0..1, or NaN where no image has the class.
@@ -103,7 +120,7 @@ def average_precision(
         mine = np.flatnonzero(one.labels == label)
         mine = mine[np.argsort(-one.scores[mine], kind="stable")]
         wanted = true.boxes[true.labels == label]
-        hits.append(match(one.boxes[mine], wanted, iou_threshold))
+        hits.append(match(one.boxes[mine], wanted, iou_threshold, overlap))
         scores.append(one.scores[mine])
         positives += len(wanted)
     if positives == 0:

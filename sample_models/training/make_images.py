@@ -7,8 +7,10 @@ a stream of their own, which neither training nor evaluation touches. `annotatio
 
 import argparse
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,20 @@ import numpy as np
 from PIL import ExifTags
 from PIL import Image as PillowImage
 
+from sample_models.training.aerial_scenes import (
+    CRAFT,
+    AerialRecipe,
+    aerial_boxes,
+    draw_aerial_scene,
+)
+from sample_models.training.questions import QUESTIONS, answer, draw_clear_scene
+from sample_models.training.questions import RECIPE as QUESTIONED
 from sample_models.training.scenes import (
     SEVERAL_SHAPES,
     SHAPES,
     SINGLE_SHAPE,
     Image,
     Recipe,
-    Scene,
     Stream,
     draw_scene,
     scene_rng,
@@ -37,6 +46,11 @@ ROTATE_TO_SHOW = 6
 """EXIF orientation: the stored pixels must be turned by 90 degrees clockwise to be upright."""
 
 
+Annotations = list[dict[str, Any]]
+Draw = Callable[[np.random.Generator, tuple[int, int]], tuple[Image, Annotations]]
+"""Draws an image of the given width and height in pixels, and gives its annotations."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """One file to write.
@@ -44,13 +58,13 @@ class Picture:
     Attributes:
         name: file name; the suffix decides the format.
         size_wh: width and height in pixels, as a viewer shows it.
-        recipe: what the scene contains.
+        draw: what the scene contains, and what is said of it.
         turned: store the pixels lying on their side, with an EXIF orientation to undo it.
     """
 
     name: str
     size_wh: tuple[int, int]
-    recipe: Recipe
+    draw: Draw
     turned: bool = False
 
 
@@ -61,37 +75,63 @@ _SPECIAL: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {
     ("detection", 5): ("png", (320, 240)),
     ("detection", 13): ("webp", (640, 360)),
     ("detection", 19): ("png", (256, 256)),
+    ("oriented", 5): ("png", (320, 240)),
+    ("oriented", 8): ("webp", (480, 640)),
+    ("segmentation", 4): ("png", (320, 180)),
+    ("segmentation", 6): ("webp", (512, 384)),
+    **{
+        ("image-text", index): (suffix, size_wh)
+        for index, (suffix, size_wh) in enumerate(
+            (
+                *(("jpg", (400, 300)), ("jpg", (384, 384)), ("jpg", (300, 400))),
+                *(("png", (240, 180)), ("jpg", (400, 225)), ("webp", (360, 360))),
+                *(("jpg", (225, 400)), ("jpg", (400, 267))),
+            )
+        )
+    },
 }
-_TURNED = {("classification", 7), ("detection", 3), ("detection", 16)}
+_TURNED = {
+    *(("classification", 7), ("detection", 3), ("detection", 16)),
+    *(("oriented", 0), ("segmentation", 2)),
+}
+_DIAGONAL = 1
+"""The one of the oriented scenes, 16:9, whose first ship heads to the lower right."""
 
 
 def main() -> None:
-    """Draw and write both folders."""
+    """Draw and write all folders."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=40)
     parser.add_argument("--output", type=Path, default=Path("sample_models/images"))
     options = parser.parse_args()
     cv2.setNumThreads(1)
+    diagonal = AerialRecipe(count=(3, 5), grain_sigma=GRAIN_SIGMA, first_heading_rad=math.pi / 4)
+    aerial = AerialRecipe(count=(2, 6), grain_sigma=GRAIN_SIGMA)
+    folders: dict[str, list[Draw]] = {
+        "classification": [
+            partial(draw_labelled, replace(SINGLE_SHAPE, shapes=(SHAPES[k % 5],)))
+            for k in range(12)
+        ],
+        "detection": [draw_boxed] * 24,
+        "oriented": [
+            partial(draw_oriented, diagonal if k == _DIAGONAL else aerial) for k in range(12)
+        ],
+        "segmentation": [draw_contoured] * 8,
+        "image-text": [draw_asked] * 8,
+    }
     first = 0
-    for folder, recipes in (
-        ("classification", [replace(SINGLE_SHAPE, shapes=(SHAPES[k % 5],)) for k in range(12)]),
-        ("detection", [SEVERAL_SHAPES] * 24),
-    ):
-        write_folder(options.output / folder, list(plan(folder, recipes)), options.seed, first)
-        first += len(recipes)
+    for folder, draws in folders.items():
+        write_folder(options.output / folder, list(plan(folder, draws)), options.seed, first)
+        first += len(draws)
 
 
-def plan(folder: str, recipes: list[Recipe]) -> Iterator[Picture]:
+def plan(folder: str, draws: list[Draw]) -> Iterator[Picture]:
     """Choose name, format and size of each file of a folder."""
-    for index, recipe in enumerate(recipes):
+    for index, draw in enumerate(draws):
         usual = ("jpg", _JPEG_SIZES[index % len(_JPEG_SIZES)])
         suffix, size_wh = _SPECIAL.get((folder, index), usual)
-        yield Picture(
-            name=f"scene_{index + 1:02d}.{suffix}",
-            size_wh=size_wh,
-            recipe=replace(recipe, grain_sigma=GRAIN_SIGMA),
-            turned=(folder, index) in _TURNED,
-        )
+        name = f"scene_{index + 1:02d}.{suffix}"
+        yield Picture(name, size_wh, draw, turned=(folder, index) in _TURNED)
 
 
 def write_folder(folder: Path, pictures: list[Picture], seed: int, first: int) -> None:
@@ -107,25 +147,66 @@ def write_folder(folder: Path, pictures: list[Picture], seed: int, first: int) -
     annotations, metadata = [], []
     for index, picture in enumerate(pictures):
         rng = scene_rng(seed, Stream.IMAGES, first + index)
-        scene = draw_scene(rng, picture.size_wh, picture.recipe)
-        save(scene.image, folder / picture.name, turned=picture.turned)
-        boxes = picture.recipe.count[1] > 1
-        annotations.append({"path": picture.name, "annotations": annotate(scene, boxes=boxes)})
+        image, given = picture.draw(rng, picture.size_wh)
+        save(image, folder / picture.name, turned=picture.turned)
+        annotations.append({"path": picture.name, "annotations": given})
         metadata.append({"path": picture.name, "metadata": invent_metadata(rng, index)})
     write_lines(folder / "annotations.jsonl", annotations)
     write_lines(folder / "metadata.jsonl", metadata)
 
 
-def annotate(scene: Scene, *, boxes: bool) -> list[dict[str, Any]]:
-    """Give the annotations of a scene: class labels, with boxes in pixels where asked for."""
-    given: list[dict[str, Any]] = []
+def draw_labelled(
+    recipe: Recipe, rng: np.random.Generator, size_wh: tuple[int, int]
+) -> tuple[Image, Annotations]:
+    """Draw shapes, and name their classes."""
+    scene = draw_scene(rng, size_wh, replace(recipe, grain_sigma=GRAIN_SIGMA))
+    return scene.image, [{"class_label": one.shape} for one in scene.objects]
+
+
+def draw_boxed(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:
+    """Draw several shapes, with boxes in pixels."""
+    scene = draw_scene(rng, size_wh, replace(SEVERAL_SHAPES, grain_sigma=GRAIN_SIGMA))
+    given: Annotations = []
     for one in scene.objects:
-        annotation: dict[str, Any] = {"class_label": one.shape}
-        if boxes:
-            xmin, ymin, xmax, ymax = (round(side, 2) for side in one.box)
-            annotation["bbox"] = {"xmin": xmin, "xmax": xmax, "ymin": ymin, "ymax": ymax}
-        given.append(annotation)
-    return given
+        xmin, ymin, xmax, ymax = (round(side, 2) for side in one.box)
+        box = {"xmin": xmin, "xmax": xmax, "ymin": ymin, "ymax": ymax}
+        given.append({"class_label": one.shape, "bbox": box})
+    return scene.image, given
+
+
+def draw_oriented(
+    recipe: AerialRecipe, rng: np.random.Generator, size_wh: tuple[int, int]
+) -> tuple[Image, Annotations]:
+    """Draw craft from above; boxes turned in pixels, then divided by width and height."""
+    scene = draw_aerial_scene(rng, size_wh, recipe)
+    truth = aerial_boxes(scene)
+    scale = np.array([*size_wh, *size_wh, 1.0])
+    given: Annotations = []
+    for label, box in zip(truth.labels, truth.boxes / scale, strict=True):
+        sides = dict(
+            zip(("cx", "cy", "w", "h", "r"), (round(x, 5) for x in box.tolist()), strict=True)
+        )
+        given.append({"class_label": CRAFT[label], "oriented_bbox": sides})
+    return scene.image, given
+
+
+def draw_contoured(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:
+    """Draw several shapes, with their outlines in pixels."""
+    scene = draw_scene(rng, size_wh, replace(SEVERAL_SHAPES, grain_sigma=GRAIN_SIGMA))
+    given: Annotations = []
+    for one in scene.objects:
+        outline = [{"x": round(x, 2), "y": round(y, 2)} for x, y in one.polygon.tolist()]
+        given.append({"class_label": one.shape, "contour": [outline]})
+    return scene.image, given
+
+
+def draw_asked(rng: np.random.Generator, size_wh: tuple[int, int]) -> tuple[Image, Annotations]:
+    """Draw shapes, and answer one question of each kind."""
+    scene = draw_clear_scene(rng, size_wh, replace(QUESTIONED, grain_sigma=GRAIN_SIGMA))
+    return scene.image, [
+        {"context": wordings[0], "generated_text": answer(kind, scene)}
+        for kind, wordings in QUESTIONS.items()
+    ]
 
 
 def invent_metadata(rng: np.random.Generator, index: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measure both models outside what they were trained on: empty scenes, smaller and larger shapes.
+"""Measure the models on images outside what they were trained on: empty scenes, smaller and larger shapes.
 
 Run from the repository root: `python -m sample_models.training.measure_limits`. Torch is not
 needed.
@@ -13,14 +13,25 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from sample_models.training.aerial_scenes import (
+    CRAFT,
+    AerialRecipe,
+    AerialScene,
+    aerial_boxes,
+    draw_aerial_scene,
+)
 from sample_models.training.measurement import (
     SCORE_THRESHOLD,
     Figures,
     classify,
     detect,
+    detect_oriented,
     measure_detector,
+    measure_oriented,
+    measure_segmenter,
     open_session,
     scene_boxes,
+    segment,
 )
 from sample_models.training.preprocessing import stretch, to_tensor
 from sample_models.training.scenes import (
@@ -30,6 +41,7 @@ from sample_models.training.scenes import (
     Recipe,
     Scene,
     Stream,
+    draw_class_map,
     draw_scene,
     draw_size_wh,
     scene_rng,
@@ -41,10 +53,11 @@ EMPTY = replace(SINGLE_SHAPE, count=(0, 0))
 SINGLE_DIAMETERS = ((0.15, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.35), (0.35, 0.85))
 SEVERAL_DIAMETERS = ((0.1, 0.13), (0.13, 0.17), (0.17, 0.2), (0.2, 0.45), (0.45, 0.6))
 CLOSE_UP_DIAMETERS = ((0.45, 0.6), (0.6, 0.9))
+CRAFT_LENGTHS = ((0.12, 0.16), (0.16, 0.2), (0.2, 0.28), (0.28, 0.6), (0.6, 0.85))
 
 
 def main() -> None:
-    """Print the figures of both models as one JSON object."""
+    """Print the figures as one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=50)
     parser.add_argument("--models", type=Path, default=Path("sample_models"))
@@ -56,6 +69,12 @@ def main() -> None:
         ),
         "detector": detector_limits(
             options.models / "shapes-detector" / "model.onnx", options.seed
+        ),
+        "segmenter": segmenter_limits(
+            options.models / "shapes-segmenter" / "model.onnx", options.seed
+        ),
+        "oriented": oriented_limits(
+            options.models / "ships-oriented-detector" / "model.onnx", options.seed
         ),
     }
     print(json.dumps(figures, indent=2))
@@ -97,6 +116,43 @@ def detector_limits(path: Path, seed: int) -> Figures:
     }
 
 
+def segmenter_limits(path: Path, seed: int) -> Figures:
+    """Measure mean IoU by diameter, and count the empty scenes in which it sees a shape."""
+    labels = ("background", *SHAPES)
+    miou = {}
+    for recipe, diameters in (
+        (SEVERAL_SHAPES, SEVERAL_DIAMETERS),
+        (SINGLE_SHAPE, CLOSE_UP_DIAMETERS),
+    ):
+        number = "one" if recipe is SINGLE_SHAPE else "several"
+        for diameter in diameters:
+            scenes = draw_scenes(seed, replace(recipe, diameter=diameter))
+            samples = (
+                (one.image, draw_class_map(one, labels, one.image.shape[1::-1])) for one in scenes
+            )
+            name = f"{number} of {diameter[0]}..{diameter[1]}"
+            miou[name] = measure_segmenter(path, samples, labels)["miou"]
+    session = open_session(path)
+    seen = [bool(segment(session, one.image).any()) for one in draw_scenes(seed, EMPTY)]
+    return {"miou_by_diameter": miou, "empty_scenes_with_a_shape": sum(seen)}
+
+
+def oriented_limits(path: Path, seed: int) -> Figures:
+    """Measure mAP50, precision and recall by length, and count boxes in empty scenes."""
+    figures = {}
+    for length in CRAFT_LENGTHS:
+        scenes = draw_aerial_scenes(seed, AerialRecipe(length=length))
+        measured = measure_oriented(path, ((one.image, aerial_boxes(one)) for one in scenes), CRAFT)
+        figures[f"{length[0]}..{length[1]}"] = {
+            "map50": measured["map50"],
+            **measured["at_default_thresholds"],
+        }
+    session = open_session(path)
+    empty = draw_aerial_scenes(seed, AerialRecipe(count=(0, 0)))
+    found = sum(len(detect_oriented(session, one.image, SCORE_THRESHOLD).boxes) for one in empty)
+    return {"by_length": figures, "boxes_on_empty": found}
+
+
 def by_diameter(
     path: Path, seed: int, recipe: Recipe, diameters: tuple[tuple[float, float], ...]
 ) -> Figures:
@@ -118,6 +174,13 @@ def draw_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
     for index in range(SCENES):
         rng = scene_rng(seed, Stream.EVALUATION, index)
         yield draw_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
+
+
+def draw_aerial_scenes(seed: int, recipe: AerialRecipe) -> Iterator[AerialScene]:
+    """Draw unseen scenes of varied size."""
+    for index in range(SCENES):
+        rng = scene_rng(seed, Stream.EVALUATION, index)
+        yield draw_aerial_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
 
 
 def truth(scene: Scene) -> int:

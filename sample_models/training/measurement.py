@@ -7,16 +7,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import onnxruntime  # type: ignore[import-untyped]
 
 from sample_models.training.boxes import (
     BoxSet,
+    Overlap,
     average_precision,
     cxcywh_to_xyxy,
     match,
+    pairwise_iou,
     suppress,
+)
+from sample_models.training.oriented_boxes import (
+    axis_difference,
+    oriented_to_image,
+    polygon_iou,
 )
 from sample_models.training.preprocessing import letterbox, network_to_image, stretch, to_tensor
 from sample_models.training.scenes import Image, Scene
@@ -25,6 +33,8 @@ Figures = dict[str, Any]
 
 SCORE_THRESHOLD = 0.25
 IOU_THRESHOLD = 0.7
+ORIENTED_IOU_THRESHOLD = 0.3
+"""Lower: a box that is turned or moved a little soon overlaps little with a narrow neighbour."""
 MAX_DETECTIONS = 300
 
 _RANKING_THRESHOLD = 0.001
@@ -66,6 +76,34 @@ def detect(session: onnxruntime.InferenceSession, image: Image, score_threshold:
     )
     found = BoxSet(boxes, labels[kept].astype(np.int64), scores[kept])
     return suppress(found, IOU_THRESHOLD, MAX_DETECTIONS)
+
+
+def detect_oriented(
+    session: onnxruntime.InferenceSession, image: Image, score_threshold: float
+) -> BoxSet:
+    """Detect in uint8 (H, W, 3) RGB; gives oriented boxes in pixels of that image, best first."""
+    wanted = session.get_inputs()[0]
+    fitted, frame = letterbox(image, (wanted.shape[3], wanted.shape[2]))
+    (output,) = session.run(None, {wanted.name: to_tensor(fitted[None])})
+    rows = np.asarray(output, dtype=np.float64)[0].T
+    labels, scores = rows[:, 4:-1].argmax(axis=1), rows[:, 4:-1].max(axis=1)
+    kept = scores > score_threshold
+    boxes = oriented_to_image(rows[kept][:, [0, 1, 2, 3, -1]], frame)
+    found = BoxSet(boxes, labels[kept].astype(np.int64), scores[kept])
+    return suppress(found, ORIENTED_IOU_THRESHOLD, MAX_DETECTIONS, polygon_iou)
+
+
+def segment(session: onnxruntime.InferenceSession, image: Image) -> npt.NDArray[np.uint8]:
+    """Segment uint8 (H, W, 3) RGB; gives the class of each pixel of that image, uint8 (H, W)."""
+    wanted = session.get_inputs()[0]
+    tensor = to_tensor(stretch(image, (wanted.shape[3], wanted.shape[2]))[None])
+    (logits,) = session.run(None, {wanted.name: tensor})
+    planes = [
+        cv2.resize(plane, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
+        for plane in np.asarray(logits)[0]
+    ]
+    classes: npt.NDArray[np.uint8] = np.argmax(planes, axis=0).astype(np.uint8)
+    return classes
 
 
 def measure_classifier(
@@ -117,8 +155,72 @@ def measure_detector(
     for image, boxes in samples:
         found.append(detect(session, image, _RANKING_THRESHOLD))
         truth.append(boxes)
+    return _detection_figures(found, truth, labels, pairwise_iou)
+
+
+def measure_oriented(
+    path: Path, samples: Iterable[tuple[Image, BoxSet]], labels: tuple[str, ...]
+) -> Figures:
+    """Measure as `measure_detector` does, with the polygon IoU of oriented boxes.
+
+    Args:
+        path: the ONNX file.
+        samples: RGB image and true oriented boxes.
+        labels: class names.
+    """
+    session = open_session(path)
+    found, truth = [], []
+    for image, boxes in samples:
+        found.append(detect_oriented(session, image, _RANKING_THRESHOLD))
+        truth.append(boxes)
+    errors = [
+        axis_difference(one.boxes[hit, 4], true.boxes[index, 4])
+        for one, true in zip(found, truth, strict=True)
+        for hit, index in np.argwhere(polygon_iou(one.boxes, true.boxes) >= 0.5)
+        if one.scores[hit] > SCORE_THRESHOLD and one.labels[hit] == true.labels[index]
+    ]
+    return {
+        **_detection_figures(found, truth, labels, polygon_iou),
+        "median_angle_error_deg": round(float(np.degrees(np.median(errors))), 2),
+    }
+
+
+def measure_segmenter(
+    path: Path, samples: Iterable[tuple[Image, npt.NDArray[np.uint8]]], labels: tuple[str, ...]
+) -> Figures:
+    """Measure intersection over union of the pixels of each class, over all images together.
+
+    Logits are upsampled bilinearly to the original image before the class is chosen.
+
+    Args:
+        path: the ONNX file.
+        samples: RGB image and its true classes, uint8 (H, W), in pixels of that image.
+        labels: class names, background first.
+    """
+    session = open_session(path)
+    confusion = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    count = 0
+    for image, truth in samples:
+        count += 1
+        pairs = truth.astype(np.int64) * len(labels) + segment(session, image)
+        confusion += np.bincount(pairs.ravel(), minlength=confusion.size).reshape(confusion.shape)
+    right = confusion.diagonal()
+    iou = right / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1) - right, 1)
+    return {
+        "samples": count,
+        "miou": round(float(iou.mean()), 4),
+        "pixel_accuracy": round(float(right.sum() / confusion.sum()), 4),
+        "iou_per_class": _by_label(labels, iou),
+    }
+
+
+def _detection_figures(
+    found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
+) -> Figures:
     precision = {
-        iou: np.array([average_precision(found, truth, k, iou) for k in range(len(labels))])
+        iou: np.array(
+            [average_precision(found, truth, k, iou, overlap) for k in range(len(labels))]
+        )
         for iou in np.linspace(0.5, 0.95, 10).round(2).tolist()
     }
     return {
@@ -128,18 +230,20 @@ def measure_detector(
         "map75": round(float(np.nanmean(precision[0.75])), 4),
         "map50_95": round(float(np.nanmean(list(precision.values()))), 4),
         "ap50_per_class": _by_label(labels, precision[0.5]),
-        "at_default_thresholds": _hits(found, truth, labels),
+        "at_default_thresholds": _hits(found, truth, labels, overlap),
     }
 
 
-def _hits(found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...]) -> Figures:
+def _hits(
+    found: list[BoxSet], truth: list[BoxSet], labels: tuple[str, ...], overlap: Overlap
+) -> Figures:
     """Give precision and recall at the default score threshold, IoU 0.5."""
     right = shown = wanted = 0
     for one, true in zip(found, truth, strict=True):
         for label in range(len(labels)):
             sure = one.boxes[(one.labels == label) & (one.scores > SCORE_THRESHOLD)]
             real = true.boxes[true.labels == label]
-            right += int(match(sure, real, 0.5).sum())
+            right += int(match(sure, real, 0.5, overlap).sum())
             shown += len(sure)
             wanted += len(real)
     return {

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image as PillowImage
 
 from sample_models.training.boxes import Boxes
 from sample_models.training.scenes import Image
@@ -67,6 +68,12 @@ def network_to_image(boxes: Boxes, frame: Letterbox, image_wh: tuple[int, int]) 
 def stretch(image: Image, size_wh: tuple[int, int]) -> Image:
     """Resize uint8 (H, W, 3) to the given width and height, whatever its aspect ratio."""
     return cv2.resize(image, size_wh, interpolation=cv2.INTER_LINEAR).astype(np.uint8)
+
+
+def shrink_smoothly(image: Image, size_wh: tuple[int, int]) -> Image:
+    """Stretch as `stretch` does, with the antialias of Pillow that Hugging Face processors use."""
+    resized = PillowImage.fromarray(image).resize(size_wh, PillowImage.Resampling.BILINEAR)
+    return np.asarray(resized, dtype=np.uint8)
 
 
 def to_tensor(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

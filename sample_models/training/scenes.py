@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -124,14 +125,14 @@ def draw_scene(rng: np.random.Generator, size_wh: tuple[int, int], recipe: Recip
         size_wh: width and height in pixels.
         recipe: what the scene contains.
     """
-    canvas = _render_background(rng, size_wh)
+    canvas = render_background(rng, size_wh)
     objects = []
     for centre, radius in _place_circles(rng, size_wh, recipe):
         shape = recipe.shapes[int(rng.integers(len(recipe.shapes)))]
         colour = tuple(COLOURS)[int(rng.integers(len(COLOURS)))]
         drawn = _outline_object(shape, colour, centre, radius, float(rng.uniform(0, 2 * math.pi)))
         paint = np.clip(np.array(COLOURS[colour]) + rng.uniform(-14, 14, 3), 0, 255)
-        _fill(canvas, drawn.polygon, paint)
+        fill_polygon(canvas, drawn.polygon, paint)
         objects.append(drawn)
     sigma = rng.uniform(*recipe.grain_sigma)
     grain = rng.standard_normal((*canvas.shape[:2], 1), dtype=np.float32) * np.float32(sigma)
@@ -139,7 +140,7 @@ def draw_scene(rng: np.random.Generator, size_wh: tuple[int, int], recipe: Recip
     return Scene(image=image, objects=tuple(objects))
 
 
-def _render_background(
+def render_background(
     rng: np.random.Generator, size_wh: tuple[int, int]
 ) -> npt.NDArray[np.float32]:
     """Render two octaves of soft, desaturated noise and sometimes stripes.
@@ -199,24 +200,57 @@ def _outline_object(
     return SceneObject(shape, colour, polygon, box, rotation_rad)
 
 
-def _fill(canvas: npt.NDArray[np.float32], polygon: Points, paint: npt.NDArray[np.float64]) -> None:
-    """Blend a filled polygon into float32 (H, W, 3) in place; edges are antialiased.
+def fill_polygon(
+    canvas: npt.NDArray[np.float32], polygon: Points, paint: npt.NDArray[np.float64]
+) -> None:
+    """Blend a filled polygon into float32 (H, W, 3) in place; edges are antialiased."""
+    rows, columns, coverage = _cover(polygon, (canvas.shape[1], canvas.shape[0]))
+    alpha = coverage[:, :, None].astype(np.float32) / 255
+    region = canvas[rows, columns]
+    region += alpha * (paint.astype(np.float32) - region)
+
+
+def draw_class_map(
+    scene: Scene,
+    labels: tuple[str, ...],
+    size_wh: tuple[int, int],
+    named: Literal["shape", "colour"] = "shape",
+) -> npt.NDArray[np.uint8]:
+    """Draw the class of every pixel, at any size: the scene is stretched to it.
+
+    Args:
+        scene: the ground truth.
+        labels: names in the order of the indices; the first is the background.
+        size_wh: width and height of the map in pixels.
+        named: what of an object the labels name.
+
+    Returns:
+        uint8 (height, width), indices into `labels`: the object that covers half of a pixel or more.
+    """
+    classes = np.zeros((size_wh[1], size_wh[0]), dtype=np.uint8)
+    scale = np.array(size_wh) / scene.image.shape[1::-1]
+    for one in scene.objects:
+        rows, columns, coverage = _cover(one.polygon * scale, size_wh)
+        classes[rows, columns][coverage >= 128] = labels.index(getattr(one, named))
+    return classes
+
+
+def _cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
+    """Give the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
 
     OpenCV's own antialiased fill is wider than the polygon by 0.6 px, so the polygon is filled on
     a finer grid and averaged: its edge then lies within about 0.1 px of the ground truth.
     """
     first = np.maximum(np.floor(polygon.min(axis=0)).astype(int) - 1, 0)
-    last = np.minimum(np.ceil(polygon.max(axis=0)).astype(int) + 1, canvas.shape[1::-1])
-    size_wh = (int(last[0] - first[0]), int(last[1] - first[1]))
-    fine = np.zeros((size_wh[1] * _OVERSAMPLING, size_wh[0] * _OVERSAMPLING), dtype=np.uint8)
+    last = np.minimum(np.ceil(polygon.max(axis=0)).astype(int) + 1, size_wh)
+    region_wh = (int(last[0] - first[0]), int(last[1] - first[1]))
+    fine = np.zeros((region_wh[1] * _OVERSAMPLING, region_wh[0] * _OVERSAMPLING), dtype=np.uint8)
     # OpenCV counts from pixel centres, our frame from pixel corners.
     corners = (polygon - first) * _OVERSAMPLING - 0.5
     fixed = np.rint(corners * (1 << _SUBPIXEL_BITS)).astype(np.int32)
     cv2.fillPoly(fine, [fixed], 255, lineType=cv2.LINE_8, shift=_SUBPIXEL_BITS)
-    coverage = cv2.resize(fine, size_wh, interpolation=cv2.INTER_AREA)
-    alpha = coverage[:, :, None].astype(np.float32) / 255
-    region = canvas[first[1] : last[1], first[0] : last[0]]
-    region += alpha * (paint.astype(np.float32) - region)
+    coverage = cv2.resize(fine, region_wh, interpolation=cv2.INTER_AREA).astype(np.uint8)
+    return slice(first[1], last[1]), slice(first[0], last[0]), coverage
 
 
 def _ring(radii: tuple[float, ...], count: int) -> Points:

@@ -1,0 +1,103 @@
+"""Questions about a scene of shapes, with their true answers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise, product
+
+import cv2
+import numpy as np
+
+from sample_models.training.scenes import (
+    COLOURS,
+    SEVERAL_SHAPES,
+    SHAPES,
+    Recipe,
+    Scene,
+    SceneObject,
+    draw_scene,
+    draw_size_wh,
+)
+
+LONG_SIDE_PX = (96, 400)
+RECIPE = replace(SEVERAL_SHAPES, count=(1, 4), diameter=(0.3, 0.6))
+CLEARLY_LARGER = 1.3
+"""The largest shape of a scene has at least this many times the area of any other."""
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "count": (
+        "How many shapes are there?",
+        "How many shapes are in the image?",
+        "Count the shapes.",
+    ),
+    "colour of the largest": (
+        "What colour is the largest shape?",
+        "What color is the largest shape?",
+        "What is the colour of the largest shape?",
+    ),
+    "shape of the largest": (
+        "What shape is the largest one?",
+        "Which shape is the largest?",
+        "What is the largest shape?",
+    ),
+    "describe": (
+        "Describe the image.",
+        "Describe the picture.",
+        "What is in the image?",
+    ),
+}
+"""Each kind of question, in the wordings that are trained and measured."""
+
+
+def draw_clear_scene(
+    rng: np.random.Generator, size_wh: tuple[int, int] | None = None, recipe: Recipe = RECIPE
+) -> Scene:
+    """Draw scenes, of any size or the given one, until it is clear which shape is the largest."""
+    while True:
+        scene = draw_scene(rng, size_wh or draw_size_wh(rng, LONG_SIDE_PX), recipe)
+        areas = sorted((_area(one) for one in scene.objects), reverse=True)
+        if len(areas) == 1 or areas[0] >= CLEARLY_LARGER * areas[1]:
+            return scene
+
+
+def answer(kind: str, scene: Scene) -> str:
+    """Give the true answer to a kind of question."""
+    return _ANSWERS[kind](scene)
+
+
+def every_phrase() -> list[str]:
+    """List the wordings of all questions, and what answers are made of."""
+    things = [_name(colour, shape) for colour, shape in product(COLOURS, SHAPES)]
+    together = [f"{one}, {other} and {one}" for one, other in pairwise(things)]
+    numbers = [str(number) for number in range(1, RECIPE.count[1] + 1)]
+    asked = [wording for wordings in QUESTIONS.values() for wording in wordings]
+    return [*asked, *numbers, *COLOURS, *SHAPES, *things, *together]
+
+
+def _describe(scene: Scene) -> str:
+    """List all shapes, those of one form together; their places make no difference."""
+    order = tuple(COLOURS)
+    objects = sorted(
+        scene.objects, key=lambda one: (SHAPES.index(one.shape), order.index(one.colour))
+    )
+    names = [_name(one.colour, one.shape) for one in objects]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _name(colour: str, shape: str) -> str:
+    return f"{'an' if colour[0] in 'aeiou' else 'a'} {colour} {shape}"
+
+
+def _largest(scene: Scene) -> SceneObject:
+    return max(scene.objects, key=_area)
+
+
+def _area(one: SceneObject) -> float:
+    return float(cv2.contourArea(one.polygon.astype(np.float32)))
+
+
+_ANSWERS: dict[str, Callable[[Scene], str]] = {
+    "count": lambda scene: str(len(scene.objects)),
+    "colour of the largest": lambda scene: _largest(scene).colour,
+    "shape of the largest": lambda scene: _largest(scene).shape,
+    "describe": _describe,
+}

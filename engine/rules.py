@@ -84,7 +84,7 @@ def _by_config(evidence: Evidence) -> Reading | None:
     for architecture in config.get("architectures") or ():
         for ending, family in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                found = (family,)
+                found: tuple[str, ...] = (family,)
                 if family == "maskformer":  # the same class serves both, and the files do not tell
                     found = ("maskformer", "maskformer-instance")
                 return Reading(found, f"config.json, architecture {architecture}")

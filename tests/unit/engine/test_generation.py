@@ -202,6 +202,7 @@ def test_a_prompt_cannot_bring_the_image_token(tmp_path):
     [
         ("{image}<bos> {prompt}", [*IMAGE_PLACES, 1], []),
         ("<bos> {prompt}", [*IMAGE_PLACES, 1], []),
+        ("<bos> <image> {prompt} six", [1, *IMAGE_PLACES], [10]),
         ("two {image} {prompt} six", [6, *IMAGE_PLACES], [10]),
     ],
 )
@@ -232,6 +233,7 @@ WRONG = [
     ("[text]\nprompt_template = 'What?'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {prompt}'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {picture}'", "got {picture}"),
+    ("[text]\nprompt_template = '<image> {image} {prompt}'", "once in [text] prompt_template"),
     ("[text]\nimage_token = '<none>'", "token of tokenizer.json"),
     ("[text]\nimage_token = 99", "token of tokenizer.json"),
     ("[text]\nmax_new_tokens = 0", "max_new_tokens"),

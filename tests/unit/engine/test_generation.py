@@ -17,6 +17,7 @@ from tests.text_models import (
     EOS,
     FIRST,
     IMAGE_PLACES,
+    PREPROCESSOR,
     encoder_decoder,
     expected,
     ids,
@@ -296,6 +297,13 @@ def test_graphs_may_stand_in_a_folder_of_their_own_and_be_quantised(tmp_path):
         path.rename(folder / "onnx" / path.name.replace(".onnx", "_q4.onnx"))
     assert ask(TextPackage(folder), ["one"]) == [by_rule("one", WHITE)]
     assert [status.name for status in ModelRepository(folder).statuses()] == [folder.name]
+
+
+def test_the_image_processor_may_stand_in_a_processor_s_file(tmp_path):
+    folder = vision_language(tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    write_json(folder, processor_config={"image_processor": PREPROCESSOR, "processor_class": "P"})
+    assert ask(TextPackage(folder), ["one"]) == [by_rule("one", WHITE)]
 
 
 def test_generation_config_gives_the_defaults(tmp_path):

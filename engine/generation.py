@@ -146,8 +146,11 @@ class TextPackage:
             {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
         ).values()
         features = encoded.reshape(1, -1, encoded.shape[-1])
-        read = [self._reader.read(prompt, features) for prompt in options.prompts]
-        limits = [self._limit(index, item, options) for index, item in enumerate(read)]
+        read: list[Read] = []
+        limits: list[int] = []
+        for prompt in options.prompts:
+            read.append(self._reader.read(prompt, features))
+            limits.append(self._limit(read, options))
         answers: dict[int, str] = {}
         for group in self._groups(read):
             mine = [read[index] for index in group]
@@ -162,16 +165,16 @@ class TextPackage:
             answers |= zip(group, map(self._files.decode, found), strict=True)
         return [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
 
-    def _limit(self, index: int, read: Read, options: ImageTextOptions) -> int:
-        """Say how long the answer to a prompt may be."""
-        length = len(read.sequence)
+    def _limit(self, read: Sequence[Read], options: ImageTextOptions) -> int:
+        """Say how long the answer to the last prompt read may be."""
+        length = len(read[-1].sequence)
         wanted = options.search.limit(length)
         context = self._files.context_length
         if context is None:
             return wanted
         if length >= context:
             raise ParameterError(
-                f"expected parameters.prompts[{index}] to take fewer than {context} tokens with the "
+                f"expected parameters.prompts[{len(read) - 1}] to take fewer than {context} tokens with the "
                 f"template and the image, got {length}"
             )
         return min(wanted, context - length)
@@ -243,6 +246,8 @@ def _input(
         )
     file = "preprocessor_config.json"
     config = read_json(folder / file)
+    if not config:  # where transformers 5 keeps it
+        config = read_json(folder / "processor_config.json").get("image_processor", {})
     _, channels, height, width = tensor.shape
     sources: list[tuple[dict[str, Any], str]] = [
         (

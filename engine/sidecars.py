@@ -28,6 +28,9 @@ _SHORTEST_BY_NUMBER = (
 )
 """Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
 
+_MAX_ASPECT = 10
+"""Bound of an input whose shortest side alone is given, so that no image asks for any memory it likes."""
+
 
 def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an image processor's configuration.
@@ -113,7 +116,8 @@ def _shortest(config: Mapping[str, Any], shortest: int) -> dict[str, Any]:
     elif "Levit" in _processor(config):
         shortest = int(256 / 224 * shortest)
     if crop_wh is None:
-        return {"resize": "shortest_longest", "size_wh": (shortest, 1 << 30), "divisor": 1}
+        longest = _MAX_ASPECT * shortest
+        return {"resize": "shortest_longest", "size_wh": (shortest, longest), "divisor": 1}
     if crop_wh[0] != crop_wh[1]:
         raise _error("crop_size", "a square", config["crop_size"])
     if crop_wh[0] > shortest:

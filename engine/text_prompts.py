@@ -73,10 +73,14 @@ class Inserting:
                 f"{template!r:.200}: name it with [text] image_token"
             )
         placed = "" if self._image_token is None else files.token_text(self._image_token)
-        self._template = f"{before}{placed}{after}" if marked else f"{placed}{template}"
+        if marked:
+            self._template = f"{before}{placed}{after}"
+        else:  # a template may also hold the token itself
+            self._template = template if placed and placed in template else f"{placed}{template}"
         if self._image_token is not None and self._tokens("").count(self._image_token) != 1:
             raise LoadError(
-                f"expected tokenizer.json to read {placed!r} as the image token {self._image_token} alone"
+                f"expected tokenizer.json to find the image token {placed!r} ({self._image_token}) once in "
+                f"[text] prompt_template, got {template!r:.200}"
             )
 
     def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:

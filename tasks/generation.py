@@ -27,6 +27,8 @@ Rows may be dropped, repeated and reordered. Gives the logits of the next token,
 """
 
 _NEVER = np.float32(-1e9)
+_MIN_TEMPERATURE = 1e-3
+"""Below it nothing but the best is ever drawn, and the quotient would leave float32."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +117,8 @@ def generate(
 def _check(logits: Scores, rows: int) -> None:
     if logits.ndim != 2 or len(logits) != rows:
         raise OutputError(f"expected logits of {rows} rows, got the shape {logits.shape}")
-    if np.isnan(logits).any():
-        raise OutputError("expected logits to be numbers, got NaN")
+    if not (logits < np.inf).all():
+        raise OutputError("expected logits below infinity, got infinity or NaN")
 
 
 class _Single:
@@ -247,7 +249,8 @@ def _warped(scores: Scores, search: Search) -> Scores:
     """Apply what holds only where tokens are drawn."""
     at_least = 1 + len(search.eos_token_ids) if search.num_beams > 1 else 1
     if search.temperature != 1:
-        scores = np.asarray(scores / np.float32(search.temperature), np.float32)
+        temperature = max(search.temperature, _MIN_TEMPERATURE)
+        scores = np.asarray(scores / np.float32(temperature), np.float32)
     if search.top_k > 0:
         scores = rule.keep_top_k(scores, max(search.top_k, at_least))
     if search.top_p < 1:

@@ -17,6 +17,7 @@ from tests.text_models import (
     EOS,
     FIRST,
     IMAGE_PLACES,
+    PREPROCESSOR,
     encoder_decoder,
     expected,
     ids,
@@ -202,6 +203,7 @@ def test_a_prompt_cannot_bring_the_image_token(tmp_path):
     [
         ("{image}<bos> {prompt}", [*IMAGE_PLACES, 1], []),
         ("<bos> {prompt}", [*IMAGE_PLACES, 1], []),
+        ("<bos> <image> {prompt} six", [1, *IMAGE_PLACES], [10]),
         ("two {image} {prompt} six", [6, *IMAGE_PLACES], [10]),
     ],
 )
@@ -232,6 +234,7 @@ WRONG = [
     ("[text]\nprompt_template = 'What?'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {prompt}'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {picture}'", "got {picture}"),
+    ("[text]\nprompt_template = '<image> {image} {prompt}'", "once in [text] prompt_template"),
     ("[text]\nimage_token = '<none>'", "token of tokenizer.json"),
     ("[text]\nimage_token = 99", "token of tokenizer.json"),
     ("[text]\nmax_new_tokens = 0", "max_new_tokens"),
@@ -294,6 +297,13 @@ def test_graphs_may_stand_in_a_folder_of_their_own_and_be_quantised(tmp_path):
         path.rename(folder / "onnx" / path.name.replace(".onnx", "_q4.onnx"))
     assert ask(TextPackage(folder), ["one"]) == [by_rule("one", WHITE)]
     assert [status.name for status in ModelRepository(folder).statuses()] == [folder.name]
+
+
+def test_the_image_processor_may_stand_in_a_processor_s_file(tmp_path):
+    folder = vision_language(tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    write_json(folder, processor_config={"image_processor": PREPROCESSOR, "processor_class": "P"})
+    assert ask(TextPackage(folder), ["one"]) == [by_rule("one", WHITE)]
 
 
 def test_generation_config_gives_the_defaults(tmp_path):

@@ -129,6 +129,11 @@ GEOMETRY = [
         },
         {"resize": "letterbox", "size_wh": (1920, 2560), "pad_value": 0},
     ),
+    (
+        "shortest side alone",
+        {"size": {"shortest_edge": 384}},
+        {"resize": "shortest_longest", "size_wh": (384, 3840), "divisor": 1},
+    ),
     ("no resize", {"do_resize": False}, {"resize": "none"}),
 ]
 

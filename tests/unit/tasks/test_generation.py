@@ -124,7 +124,9 @@ def test_without_a_seed_answers_differ():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-4}], ids=lambda s: next(iter(s))
+    "settings",
+    [{"top_k": 1}, {"top_p": 0.0}, {"temperature": 1e-4}, {"temperature": 1e-300}],
+    ids=str,
 )
 def test_drawing_from_one_token_is_greedy(settings):
     search = msgspec.structs.replace(DRAWING, **settings)
@@ -147,7 +149,12 @@ def test_drawn_tokens_follow_the_probabilities():
 
 @pytest.mark.parametrize(
     "logits",
-    [np.full((1, 10), np.nan, np.float32), np.zeros((2, 10), np.float32), np.zeros(10, np.float32)],
+    [
+        np.full((1, 10), np.nan, np.float32),
+        np.full((1, 10), np.inf, np.float32),
+        np.zeros((2, 10), np.float32),
+        np.zeros(10, np.float32),
+    ],
 )
 def test_logits_that_are_none_are_the_model_s_fault(logits):
     with pytest.raises(OutputError, match="expected logits"):

@@ -49,7 +49,7 @@ resize = "letterbox"
 pad_value = 114
 
 [output]
-decoder = "ultralytics"       # (batch, 4 + classes + 1, anchors): cx, cy, w, h, probabilities, angle
+decoder = "ultralytics_obb"   # (batch, 4 + classes + 1, anchors): cx, cy, w, h, probabilities, angle
 
 [defaults]
 score_threshold = 0.25

@@ -27,14 +27,29 @@ from rich.table import Table
 
 from tasks.drawing import draw
 from tasks.image import decode
-from tasks.predictions import Classification, Detection
+from tasks.predictions import Answer as SpokenAnswer
+from tasks.predictions import Classification, Detection, OrientedDetection, Segment
 
 HERE = Path(__file__).parent
 OUTPUT = Path("demo-output")
-MODELS = {"classification": "shapes-classifier", "detection": "shapes-detector"}
-KINDS: dict[str, Any] = {"classification": Classification, "detection": Detection}
+MODELS = {
+    "classification": "shapes-classifier",
+    "detection": "shapes-detector",
+    "oriented": "ships-oriented-detector",
+    "segmentation": "shapes-segmenter",
+    "image-text": "shapes-image-text",
+}
+KINDS: dict[str, Any] = {
+    "classification": Classification,
+    "detection": Detection,
+    "oriented": OrientedDetection,
+    "segmentation": Segment,
+    "image-text": SpokenAnswer,
+}
+PARAMETERS: dict[str, dict[str, Any]] = {"segmentation": {"min_area": 100, "simplify": True}}
+"""What a request asks for beside the image."""
 CLIENTS = 4
-SHOWN = 6
+SHOWN = 4
 
 QUERIES: list[tuple[str, dict[str, Any]]] = [
     ("from camera north", {"meta.camera_id": "north"}),
@@ -100,7 +115,12 @@ class Client:
     def infer(self, sample: Sample) -> Answer:
         """Send one image with its metadata."""
         image = base64.b64encode(sample.path.read_bytes()).decode()
-        parameters = {"metadata": json.dumps(sample.metadata)}
+        parameters = {
+            "metadata": json.dumps(sample.metadata),
+            **PARAMETERS.get(sample.task, {}),
+        }
+        if sample.task == "image-text":
+            parameters["prompts"] = [each["context"] for each in sample.truth]
         body = {
             "inputs": [
                 {
@@ -189,16 +209,38 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
                 answer.sample.path.name,
                 f"{metadata['camera_id']}, {metadata['altitude']} m, "
                 f"{place['building']}{place['floor']}, {metadata['weather']}",
-                ", ".join(f"{p['label']} {p['score']:.2f}" for p in answer.predictions),
-                ", ".join(sorted(t["class_label"] for t in answer.sample.truth)),
+                ", ".join(in_words(prediction) for prediction in answer.predictions),
+                ", ".join(truth_of(answer.sample)),
             )
         console.print(table)
-        right = sum(
-            sorted(p["label"] for p in answer.predictions)
-            == sorted(t["class_label"] for t in answer.sample.truth)
-            for answer in mine
-        )
-        console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
+        if task == "image-text":
+            pairs = [
+                pair
+                for answer in mine
+                for pair in zip(answer.predictions, truth_of(answer.sample), strict=True)
+            ]
+            right = sum(said["answer"] == truth for said, truth in pairs)
+            console.print(f"{right} of {len(pairs)} answers word for word as the truth\n")
+        else:
+            right = sum(
+                sorted(p["label"] for p in answer.predictions) == truth_of(answer.sample)
+                for answer in mine
+            )
+            console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
+
+
+def in_words(prediction: dict[str, Any]) -> str:
+    """Say a prediction shortly."""
+    if "answer" in prediction:
+        return str(prediction["answer"])
+    return f"{prediction['label']} {prediction['score']:.2f}"
+
+
+def truth_of(sample: Sample) -> list[str]:
+    """Give the labels of an image, or the answers to its questions."""
+    if sample.task == "image-text":
+        return [each["generated_text"] for each in sample.truth]
+    return sorted(each["class_label"] for each in sample.truth)
 
 
 def run_queries(console: Console, client: Client) -> None:
@@ -218,7 +260,7 @@ def run_queries(console: Console, client: Client) -> None:
         console.print(f"[bold]{title}[/bold]: {page['count']} inferences in {elapsed_ms:.1f} ms")
         console.print(f"  {json.dumps(where)}", style="dim", soft_wrap=True)
         for record in page["inferences"]:
-            labels = ", ".join(f"{p['label']} {p['score']:.2f}" for p in record["predictions"][:4])
+            labels = ", ".join(in_words(each) for each in record["predictions"][:4])
             line = f"  {record['id']}  {record['input']['name']:14}  {labels}"
             console.print(line, soft_wrap=True, highlight=False)
         console.print()
@@ -231,7 +273,9 @@ def draw_pictures(answers: list[Answer]) -> list[Path]:
         mine = [answer for answer in answers if answer.sample.task == task]
         best = max(mine, key=lambda answer: len(answer.predictions))
         image = decode(best.sample.path.read_bytes())
-        picture = draw(image, msgspec.convert(best.predictions, list[KINDS[task]]))  # type: ignore[misc]  # chosen at run time
+        predictions = msgspec.convert(best.predictions, list[KINDS[task]])  # type: ignore[misc]  # chosen at run time
+        labels = sorted({label for answer in mine for label in truth_of(answer.sample)})
+        picture = draw(image, predictions, labels)
         paths.append(OUTPUT / f"{task}.png")
         cv2.imwrite(str(paths[-1]), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
     return paths

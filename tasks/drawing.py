@@ -11,7 +11,14 @@ import numpy.typing as npt
 
 from tasks.image import Image, Pixels
 from tasks.overlays import Box, Color, outline, overlay_of, tint
-from tasks.predictions import Classification, Detection, OrientedDetection, Prediction, Segment
+from tasks.predictions import (
+    Answer,
+    Classification,
+    Detection,
+    OrientedDetection,
+    Prediction,
+    Segment,
+)
 from tasks.rotated import xywhr_to_corners
 
 _MIN_WIDTH_PX = 320
@@ -95,8 +102,8 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     """Draw predictions on a copy of their image.
 
     Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
-    best drawn last, rotated boxes with a dot at the corner where their width starts; classifications stand
-    in a strip below the image, at most ten.
+    best drawn last, rotated boxes with a dot at the corner where their width starts; classifications and
+    answers stand in a strip below the image, at most ten.
 
     Args:
         image: Not changed.
@@ -119,6 +126,9 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     _draw_tags(pen, boxes)
     if captions:
         canvas = np.concatenate([canvas, _captions(pen, captions[:_MAX_CAPTIONS])])
+    answers = [item for item in predictions if isinstance(item, Answer)]
+    if answers:
+        canvas = np.concatenate([canvas, _answers(pen, answers[:_MAX_CAPTIONS])])
     return canvas
 
 
@@ -249,4 +259,19 @@ def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:
         if filled:
             pen.fill((bar_left, top, bar_left + filled, bottom), pen.color(item.label))
         pen.write(f"{item.score:.3f}", number_left, middle, _INK)
+    return strip
+
+
+def _answers(pen: _Pen, items: Sequence[Answer]) -> Pixels:
+    """Make a strip of two rows each: the prompt, and the answer under it."""
+    width = pen.canvas.shape[1]
+    row, margin = round(pen.font_px * 1.7), round(pen.font_px * 0.7)
+    strip = np.full((2 * row * len(items) + 2 * margin, width, 3), _PAPER, np.uint8)
+    pen = msgspec.structs.replace(pen, canvas=strip)
+    for index, item in enumerate(items):
+        middle = margin + row * (2 * index + 0.5)
+        pen.write(pen.shorten(item.prompt, width - 2 * margin), margin, round(middle), _FAINT)
+        pen.write(
+            pen.shorten(item.answer, width - 2 * margin), margin, round(middle + row * 0.9), _INK
+        )
     return strip

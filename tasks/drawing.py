@@ -27,7 +27,8 @@ _SHADES = ((0.55, 1.0), (0.42, 0.75), (0.74, 0.85))
 """Lightness and saturation of HLS: three shades tell labels apart whose hues lie close."""
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
 """Steps of it around a circle never come close to where one was before."""
-_PAPER, _TROUGH, _INK = (24, 26, 30), (52, 56, 64), (244, 244, 244)
+_PAPER, _TROUGH = (24, 26, 30), (52, 56, 64)
+_INK, _FAINT = (244, 244, 244), (150, 150, 155)
 _MAX_CAPTIONS = 10
 _WEIGHT = 500
 """Of the font, 400 being regular."""

@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from store import database, journal
-from store.errors import StoreError
+from store.errors import NotReadyError, StoreError
 from store.records import JournaledRecord
 from store.rows import Names, Rows
 
@@ -81,7 +81,7 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
-            except (sa.exc.DatabaseError, OSError) as error:
+            except (sa.exc.DatabaseError, OSError, NotReadyError) as error:
                 if isinstance(error, sa.exc.DatabaseError) and not database.is_away(error):
                     raise
                 if not failing:
@@ -103,23 +103,33 @@ class Writer:
 
     def drain(self) -> int:
         """Move everything that is in the journal now and return how many records that was."""
-        moved = 0
+        before = self.records_moved
         try:
-            if self._offsets is None:
-                self._offsets = self._begin()
-            while True:
-                closed = [
-                    path for path in journal.segments(self._directory) if journal.is_closed(path)
-                ]
-                batch = self._batch(self._offsets)
-                if not batch:
-                    self._remove(closed, self._offsets)
-                    return moved
-                moved += self._commit(batch, self._offsets)
-        except (sa.exc.DatabaseError, OSError):
-            self._offsets = self._names = None
-            self._engine.dispose()
+            try:
+                self._move()
+            except NotReadyError as error:
+                _log.warning("the journal is moved again from where it is: %s", error)
+                self._forget()
+                self._move()
+        except (sa.exc.DatabaseError, OSError, NotReadyError):
+            self._forget()
             raise
+        return self.records_moved - before
+
+    def _forget(self) -> None:
+        self._offsets = self._names = None
+        self._engine.dispose()
+
+    def _move(self) -> None:
+        if self._offsets is None:
+            self._offsets = self._begin()
+        while True:
+            closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
+            batch = self._batch(self._offsets)
+            if not batch:
+                self._remove(closed, self._offsets)
+                return
+            self._commit(batch, self._offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -138,7 +148,7 @@ class Writer:
                 )
             }
             # A segment is removed before its offset, so these were finished when a writer died.
-            _forget(connection, [segment for segment in offsets if segment not in there])
+            _forget_offsets(connection, [segment for segment in offsets if segment not in there])
         return {segment: offset for segment, offset in offsets.items() if segment in there}
 
     def _batch(self, offsets: dict[str, int]) -> list[Frame]:
@@ -152,26 +162,26 @@ class Writer:
                     return batch
         return batch
 
-    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> int:
-        """Commit a batch and return how many of its records the database took."""
+    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> None:
         ends = {frame.segment: frame.end for frame in batch}
         moved = len(batch)
         try:
             self._insert(batch, ends)
-        except OSError:
+        except (OSError, NotReadyError):
             raise
         except Exception as error:  # whatever a record does, it may not stop the others
             if database.is_away(error):
                 raise
             self._names = None
             if len(batch) > 1:
-                return sum(self._commit([frame], offsets) for frame in batch)
+                for frame in batch:
+                    self._commit([frame], offsets)
+                return
             self._bury(batch[0], error)
             self._insert([], ends)
             moved = 0
         offsets.update(ends)
         self.records_moved += moved
-        return moved
 
     def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
         if self._names is None:
@@ -181,6 +191,7 @@ class Writer:
         for frame in batch:
             rows.add(_decoder.decode(frame.payload))
         with self._engine.begin() as connection:
+            database.check_in_place(connection)
             rows.insert(connection)
             connection.exec_driver_sql(_SET_OFFSET, list(ends.items()))
 
@@ -198,6 +209,9 @@ class Writer:
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
         """Remove closed segments, all of whose whole frames are committed."""
+        # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
+        with self._engine.connect() as connection:
+            database.check_in_place(connection)
         for path in closed:
             offset = offsets.get(path.name, 0)
             if path.stat().st_size > offset:
@@ -205,7 +219,7 @@ class Writer:
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
-                    _forget(connection, [path.name])
+                    _forget_offsets(connection, [path.name])
 
     def _keep_damaged(self, path: Path, offset: int) -> None:
         data = path.read_bytes()[offset:]
@@ -216,7 +230,7 @@ class Writer:
         _log.error("segment %s is damaged from byte %d on: kept as %s", path.name, offset, kept)
 
 
-def _forget(connection: sa.Connection, names: list[str]) -> None:
+def _forget_offsets(connection: sa.Connection, names: list[str]) -> None:
     if names:
         connection.exec_driver_sql(
             "DELETE FROM journal_offset WHERE segment = ?", [(name,) for name in names]

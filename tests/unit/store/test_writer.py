@@ -260,3 +260,94 @@ def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, re
     thread.join()
     writer.close()
     assert place.seqs() == list(range(1, 301))
+
+
+DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
+
+
+@pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
+def test_nothing_appended_after_the_database_was_deleted_is_lost(
+    place: Place, record, names: tuple[str, ...]
+) -> None:
+    journal = Journal(place.directory, 1, segment_bytes=3000)  # segments are removed all the time
+    writer, stop = Writer(place.directory, place.url), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,))
+    thread.start()
+    after: list[int] = []
+    seq = 0
+    for _ in range(4):
+        for _ in range(300):
+            seq += 1
+            journal.append([record(seq, metadata={f"key-{seq % 50}": seq})])
+            after.append(seq)
+            time.sleep(0.0005)
+        if len(after) < 1200:
+            for name in names:
+                (place.root / name).unlink(missing_ok=True)
+            after.clear()
+    journal.close()
+    stop.set()
+    thread.join()
+    writer.close()
+    assert seq == 1200
+    assert set(after) <= set(place.seqs())
+    assert place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert segments(place.directory) == []
+
+
+def test_what_is_still_in_the_journal_moves_into_a_new_database(place: Place, record) -> None:
+    writer = Writer(place.directory, place.url)
+    place.journal.append([record(1)])
+    assert writer.drain() == 1
+    (place.root / "store.db").unlink()
+    place.journal.close()
+    place.journal.append([record(2)])
+    assert writer.drain() == 2  # the closed segment was not removed before it was moved again
+    assert place.seqs() == [1, 2]
+    assert writer.drain() == 0
+    (place.root / "store.db").unlink()
+    assert writer.drain() == 1  # without news, too
+    writer.close()
+    assert place.seqs() == [2]
+
+
+def test_a_commit_to_a_deleted_file_removes_no_segment(place: Place, record) -> None:
+    writer = Writer(place.directory, place.url)
+    writer.drain()
+    place.journal.append([record(1)])
+    place.journal.close()
+
+    def delete(_: sa.Connection) -> None:
+        (place.root / "store.db").unlink()
+
+    # After the look at the file, before the commit.
+    sa.event.listen(writer._engine, "commit", delete, once=True)
+    assert writer.drain() == 2
+    writer.close()
+    assert place.seqs() == [1]
+
+
+@pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
+def test_a_database_put_in_place_of_another_takes_the_rest(
+    place: Place, record, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    other = Place(tmp_path / "other")
+    other.journal.append([record(1, metadata={"b": 1, "a": 2}, predictions=[{"label": "x"}])])
+    other.drain()
+    other.journal.close()
+    writer = Writer(place.directory, place.url)
+    place.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
+    writer.drain()
+    place.journal.close()
+    writer.drain()
+    for name in names[1:]:
+        (place.root / name).unlink()
+    (other.root / "store.db").rename(place.root / "store.db")
+    place.journal.append([record(500, metadata={"a": 500})])
+    assert writer.drain() == 1
+    writer.close()
+    assert place.seqs() == [1, 500]
+    assert place.rows(KEYS.format("meta_num")) == [
+        ("a", 0, 2.0, 1), ("a", 0, 500.0, 500), ("b", 0, 1.0, 1)
+    ]  # fmt: skip
+    assert place.rows("PRAGMA integrity_check") == [("ok",)]

@@ -7,6 +7,7 @@ was written, so a crash anywhere is repaired by doing the same again.
 import fcntl
 import logging
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -34,6 +35,7 @@ _SET_OFFSET = (
 )
 _log = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(JournaledRecord)
+_SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"request_id":')
 
 
 class Frame(NamedTuple):
@@ -51,7 +53,7 @@ class Writer:
 
     Args:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
-            records that the database refused, and `dead/` with the damaged ends of segments.
+            records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
 
     Raises:
@@ -67,7 +69,7 @@ class Writer:
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
-        self.segments_damaged = 0
+        self.parts_damaged = 0
 
     def run(self, stop: threading.Event) -> None:
         """Move records as they come until `stop` is set, then those still there, and return.
@@ -155,7 +157,12 @@ class Writer:
         batch: list[Frame] = []
         size = 0
         for path in journal.segments(self._directory):
-            for seq, payload, end in journal.frames(path, offsets.get(path.name, 0)):
+            position = offsets.get(path.name, 0)
+            for seq, payload, end in journal.frames(path, position):
+                start = end - len(payload) - journal.HEADER_BYTES
+                if start > position:
+                    self._set_aside(path, position, start)
+                position = end
                 batch.append(Frame(path.name, seq, payload, end))
                 size += len(payload)
                 if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
@@ -214,20 +221,30 @@ class Writer:
             database.check_in_place(connection)
         for path in closed:
             offset = offsets.get(path.name, 0)
-            if path.stat().st_size > offset:
-                self._keep_damaged(path, offset)
+            size = path.stat().st_size
+            if size > offset:
+                self._set_aside(path, offset, size)
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
                     _forget_offsets(connection, [path.name])
 
-    def _keep_damaged(self, path: Path, offset: int) -> None:
-        data = path.read_bytes()[offset:]
-        kept = self._beside / "dead" / f"{path.name}.{offset}"
+    def _set_aside(self, path: Path, start: int, end: int) -> None:
+        """Keep a damaged part of a segment, once, however often it is read again."""
+        kept = self._beside / "dead" / f"{path.name}.{start}"
+        if kept.exists() and kept.stat().st_size == end - start:
+            return
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(end - start)
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(data)
-        self.segments_damaged += 1
-        _log.error("segment %s is damaged from byte %d on: kept as %s", path.name, offset, kept)
+        self.parts_damaged += 1
+        seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
+        _log.error(
+            "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
+            path.name, start, end, len(seqs), ", ".join(seqs[:10]), kept,
+        )  # fmt: skip
 
 
 def _forget_offsets(connection: sa.Connection, names: list[str]) -> None:

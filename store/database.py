@@ -136,6 +136,10 @@ class Readers:
         event.listen(self._engine, "connect", _prepare_reader)
         event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
 
+    def has_database(self) -> bool:
+        """Tell whether there is a database at all."""
+        return self._path.exists()
+
     @contextmanager
     def snapshot(self) -> Iterator[sa.Connection]:
         """Give a connection that sees one state of the database.
@@ -144,7 +148,7 @@ class Readers:
             NotReadyError: The database is not there yet, or its tables are older than this code.
             QueryTimeoutError: The time was up.
         """
-        if not self._path.exists():
+        if not self.has_database():
             raise NotReadyError("expected the database to be there, got none yet")
         try:
             with self._engine.connect() as connection:

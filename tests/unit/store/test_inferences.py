@@ -47,6 +47,18 @@ def test_before_the_first_migration_it_is_not_ready(store: Store) -> None:
     assert store.inferences.latest_seq() == 0
 
 
+def test_the_latest_id_of_a_database_that_does_not_answer_is_unknown(
+    store: Store, record, tmp_path: Path
+) -> None:
+    store.journal.append([record(5)])
+    for content in (b"", b"no database" * 1000):
+        (tmp_path / "store.db").write_bytes(content)
+        with pytest.raises(NotReadyError):
+            store.inferences.latest_seq()
+    (tmp_path / "store.db").unlink()
+    assert store.inferences.latest_seq() == 5
+
+
 def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -> None:
     first, second = record(5, latency_ms=1.23456, metadata={"a": [1, None]}), record(6)
     store.journal.append([first, second])

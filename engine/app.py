@@ -1,7 +1,9 @@
 """Puts the server together: the only file that knows every part."""
 
 import asyncio
+import logging
 import threading
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,18 @@ from proto import v2_rest
 from proto.chariot import without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.http import error_answer, error_body
+from store import journal
 from store.blobs import BlobStore
+from store.errors import NotReadyError, QueryTimeoutError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
 from store.routes import routes as store_routes
+
+LATEST_SEQ_S = 5.0
+"""How long a worker's start waits for a database that is there and does not answer."""
+
+_log = logging.getLogger(__name__)
 
 
 class Application:
@@ -46,7 +55,7 @@ class Application:
         if settings.store:
             blobs = BlobStore(settings.blob_directory)
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            ids = IdSource(worker, inferences.latest_seq())
+            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
             recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
             handlers = store_routes(inferences)
         self.pipeline = Pipeline(
@@ -86,6 +95,25 @@ class Application:
     def close(self) -> None:
         """Finish what runs and close the journal."""
         self.pipeline.close()
+
+
+def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
+    """Return the largest id that is kept, or that is journaled while the database is away.
+
+    A new database does not answer before its first migration. One that stays away stops no worker:
+    its ids repeat no others as long as the clock was not set back.
+    """
+    until = time.monotonic() + LATEST_SEQ_S
+    while True:
+        try:
+            return inferences.latest_seq()
+        except (NotReadyError, QueryTimeoutError) as error:
+            if time.monotonic() > until:
+                _log.error(
+                    "new ids follow the clock alone, the newest stored is unknown: %s", error
+                )
+                return journal.latest_seq(journal_directory)
+        time.sleep(0.05)
 
 
 class _Front:

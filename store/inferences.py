@@ -158,14 +158,18 @@ class Inferences:
         return data, image.mime or "application/octet-stream"
 
     def latest_seq(self) -> int:
-        """Return the largest id that was ever given out, 0 where there is none."""
-        with_journal = journal.latest_seq(self._directory)
-        try:
-            with self._readers.snapshot() as connection:
-                stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-        except NotReadyError:
-            stored = 0
-        return max(with_journal, stored or 0)
+        """Return the largest id that is kept, 0 where there is none.
+
+        Raises:
+            NotReadyError: There is a database, but it does not answer.
+            QueryTimeoutError: The same.
+        """
+        journaled = journal.latest_seq(self._directory)
+        if not self._readers.has_database():
+            return journaled
+        with self._readers.snapshot() as connection:
+            stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
+        return max(journaled, stored or 0)
 
     def close(self) -> None:
         """Close all connections."""

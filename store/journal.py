@@ -2,7 +2,8 @@
 
 A folder of segment files. Each worker process appends to a segment of its own, locked (flock) while it
 is open; a segment that nobody locks is closed for good. A segment is a row of frames, little-endian:
-payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord`).
+payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord`, whose
+first field is the same seq: so a frame is found again behind damage).
 """
 
 import fcntl
@@ -14,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -22,7 +24,10 @@ from store.records import InferenceRecord
 
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
+HEADER_BYTES = _FRAME.size
 _SEQ = struct.Struct("<q")
+_BEGINNING = b'{"seq":'
+_CHUNK_BYTES = 1 << 20
 
 
 class Journal:
@@ -129,8 +134,9 @@ def sizes(directory: Path) -> dict[str, int]:
 def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
     """Yield (seq, payload, offset of the next frame) from an offset on.
 
-    Stops before the first frame that is not whole or whose checksum is wrong: in a segment that is
-    still open that is an append under way, in a closed one it is damage.
+    Damage is passed over where a valid frame follows; appends are one write each, so it is none that
+    is under way. Where none follows this stops: in a segment that is still open that may be an append
+    under way, in a closed one it is damage.
     """
     try:
         file = path.open("rb")
@@ -139,16 +145,50 @@ def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
     with file:
         size = os.fstat(file.fileno()).st_size
         file.seek(offset)
-        while offset + _FRAME.size <= size:
-            length, checksum, seq = _FRAME.unpack(file.read(_FRAME.size))
-            end = offset + _FRAME.size + length
-            if end > size:
+        while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+            length, checksum, seq = _FRAME.unpack(header)
+            end = offset + HEADER_BYTES + length
+            if end <= size:
+                payload = file.read(length)
+                if zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) == checksum:
+                    yield seq, payload, end
+                    offset = end
+                    continue
+            found = _find_frame(file, offset + 1, size)
+            if found is None:
                 return
-            payload = file.read(length)
-            if zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) != checksum:
-                return
-            yield seq, payload, end
-            offset = end
+            offset = file.seek(found)
+
+
+def _find_frame(file: BinaryIO, start: int, size: int) -> int | None:
+    """Return where the first valid frame at or behind `start` begins, if there is one."""
+    position = start + HEADER_BYTES
+    while position < size:
+        file.seek(position)
+        chunk = file.read(min(_CHUNK_BYTES, size - position))
+        if len(chunk) < len(_BEGINNING):
+            return None
+        at = chunk.find(_BEGINNING)
+        while at >= 0:
+            if _is_valid(file, position + at - HEADER_BYTES, size):
+                return position + at - HEADER_BYTES
+            at = chunk.find(_BEGINNING, at + 1)
+        position += (
+            len(chunk) - len(_BEGINNING) + 1
+        )  # one may begin in this chunk and end in the next
+    return None
+
+
+def _is_valid(file: BinaryIO, offset: int, size: int) -> bool:
+    file.seek(offset)
+    length, checksum, seq = _FRAME.unpack(file.read(HEADER_BYTES))
+    if offset + HEADER_BYTES + length > size:
+        return False
+    payload = file.read(length)
+    return (
+        payload.startswith(b"%b%d," % (_BEGINNING, seq))
+        and zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) == checksum
+    )
 
 
 def is_closed(path: Path) -> bool:

@@ -7,6 +7,7 @@ was written, so a crash anywhere is repaired by doing the same again.
 import fcntl
 import logging
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 import sqlalchemy as sa
 
 from store import database, journal
-from store.errors import StoreError
+from store.errors import NotReadyError, StoreError
 from store.records import JournaledRecord
 from store.rows import Names, Rows
 
@@ -34,6 +35,7 @@ _SET_OFFSET = (
 )
 _log = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(JournaledRecord)
+_SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"request_id":')
 
 
 class Frame(NamedTuple):
@@ -51,7 +53,7 @@ class Writer:
 
     Args:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
-            records that the database refused, and `dead/` with the damaged ends of segments.
+            records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
 
     Raises:
@@ -67,7 +69,7 @@ class Writer:
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
-        self.segments_damaged = 0
+        self.parts_damaged = 0
 
     def run(self, stop: threading.Event) -> None:
         """Move records as they come until `stop` is set, then those still there, and return.
@@ -81,7 +83,7 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
-            except (sa.exc.DatabaseError, OSError) as error:
+            except (sa.exc.DatabaseError, OSError, NotReadyError) as error:
                 if isinstance(error, sa.exc.DatabaseError) and not database.is_away(error):
                     raise
                 if not failing:
@@ -103,23 +105,33 @@ class Writer:
 
     def drain(self) -> int:
         """Move everything that is in the journal now and return how many records that was."""
-        moved = 0
+        before = self.records_moved
         try:
-            if self._offsets is None:
-                self._offsets = self._begin()
-            while True:
-                closed = [
-                    path for path in journal.segments(self._directory) if journal.is_closed(path)
-                ]
-                batch = self._batch(self._offsets)
-                if not batch:
-                    self._remove(closed, self._offsets)
-                    return moved
-                moved += self._commit(batch, self._offsets)
-        except (sa.exc.DatabaseError, OSError):
-            self._offsets = self._names = None
-            self._engine.dispose()
+            try:
+                self._move()
+            except NotReadyError as error:
+                _log.warning("the journal is moved again from where it is: %s", error)
+                self._forget()
+                self._move()
+        except (sa.exc.DatabaseError, OSError, NotReadyError):
+            self._forget()
             raise
+        return self.records_moved - before
+
+    def _forget(self) -> None:
+        self._offsets = self._names = None
+        self._engine.dispose()
+
+    def _move(self) -> None:
+        if self._offsets is None:
+            self._offsets = self._begin()
+        while True:
+            closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
+            batch = self._batch(self._offsets)
+            if not batch:
+                self._remove(closed, self._offsets)
+                return
+            self._commit(batch, self._offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -138,40 +150,45 @@ class Writer:
                 )
             }
             # A segment is removed before its offset, so these were finished when a writer died.
-            _forget(connection, [segment for segment in offsets if segment not in there])
+            _forget_offsets(connection, [segment for segment in offsets if segment not in there])
         return {segment: offset for segment, offset in offsets.items() if segment in there}
 
     def _batch(self, offsets: dict[str, int]) -> list[Frame]:
         batch: list[Frame] = []
         size = 0
         for path in journal.segments(self._directory):
-            for seq, payload, end in journal.frames(path, offsets.get(path.name, 0)):
+            position = offsets.get(path.name, 0)
+            for seq, payload, end in journal.frames(path, position):
+                start = end - len(payload) - journal.HEADER_BYTES
+                if start > position:
+                    self._set_aside(path, position, start)
+                position = end
                 batch.append(Frame(path.name, seq, payload, end))
                 size += len(payload)
                 if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
                     return batch
         return batch
 
-    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> int:
-        """Commit a batch and return how many of its records the database took."""
+    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> None:
         ends = {frame.segment: frame.end for frame in batch}
         moved = len(batch)
         try:
             self._insert(batch, ends)
-        except OSError:
+        except (OSError, NotReadyError):
             raise
         except Exception as error:  # whatever a record does, it may not stop the others
             if database.is_away(error):
                 raise
             self._names = None
             if len(batch) > 1:
-                return sum(self._commit([frame], offsets) for frame in batch)
+                for frame in batch:
+                    self._commit([frame], offsets)
+                return
             self._bury(batch[0], error)
             self._insert([], ends)
             moved = 0
         offsets.update(ends)
         self.records_moved += moved
-        return moved
 
     def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
         if self._names is None:
@@ -181,6 +198,7 @@ class Writer:
         for frame in batch:
             rows.add(_decoder.decode(frame.payload))
         with self._engine.begin() as connection:
+            database.check_in_place(connection)
             rows.insert(connection)
             connection.exec_driver_sql(_SET_OFFSET, list(ends.items()))
 
@@ -198,25 +216,38 @@ class Writer:
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
         """Remove closed segments, all of whose whole frames are committed."""
+        # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
+        with self._engine.connect() as connection:
+            database.check_in_place(connection)
         for path in closed:
             offset = offsets.get(path.name, 0)
-            if path.stat().st_size > offset:
-                self._keep_damaged(path, offset)
+            size = path.stat().st_size
+            if size > offset:
+                self._set_aside(path, offset, size)
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
-                    _forget(connection, [path.name])
+                    _forget_offsets(connection, [path.name])
 
-    def _keep_damaged(self, path: Path, offset: int) -> None:
-        data = path.read_bytes()[offset:]
-        kept = self._beside / "dead" / f"{path.name}.{offset}"
+    def _set_aside(self, path: Path, start: int, end: int) -> None:
+        """Keep a damaged part of a segment, once, however often it is read again."""
+        kept = self._beside / "dead" / f"{path.name}.{start}"
+        if kept.exists() and kept.stat().st_size == end - start:
+            return
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(end - start)
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(data)
-        self.segments_damaged += 1
-        _log.error("segment %s is damaged from byte %d on: kept as %s", path.name, offset, kept)
+        self.parts_damaged += 1
+        seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
+        _log.error(
+            "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
+            path.name, start, end, len(seqs), ", ".join(seqs[:10]), kept,
+        )  # fmt: skip
 
 
-def _forget(connection: sa.Connection, names: list[str]) -> None:
+def _forget_offsets(connection: sa.Connection, names: list[str]) -> None:
     if names:
         connection.exec_driver_sql(
             "DELETE FROM journal_offset WHERE segment = ?", [(name,) for name in names]

@@ -108,6 +108,22 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
     assert sorted(stored) == sorted(clients.acknowledged)
 
 
+def test_nothing_acknowledged_after_the_database_was_deleted_is_lost(data, shape):
+    with ServerProcess(data) as server:
+        clients = Clients(server, shape[0])
+        server.wait_until(lambda: len(clients.acknowledged) > 100)
+        server.wait_until(lambda: len(server.query({})) > 50)
+        (data / "store.db").unlink()
+        before = set(clients.acknowledged)
+        server.wait_until(lambda: len(clients.acknowledged) > len(before) + 100)
+        clients.finish()
+        after = set(clients.acknowledged) - before
+        assert clients.failed == []
+        # A query is answered with 503 until the new database is there.
+        server.wait_until(lambda: server.call("POST", "/api/inferences/query", {})[0] == 200)
+        server.wait_until(lambda: after <= {record["id"] for record in server.query({})})
+
+
 def test_a_worker_that_dies_is_started_again(data, shape):
     with ServerProcess(data) as server:
         body = {"inputs": [image_input(shape[0])]}

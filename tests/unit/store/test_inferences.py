@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +45,18 @@ def test_before_the_first_migration_it_is_not_ready(store: Store) -> None:
     with pytest.raises(NotFoundError):
         store.inferences.get("1")
     assert store.inferences.latest_seq() == 0
+
+
+def test_the_latest_id_of_a_database_that_does_not_answer_is_unknown(
+    store: Store, record, tmp_path: Path
+) -> None:
+    store.journal.append([record(5)])
+    for content in (b"", b"no database" * 1000):
+        (tmp_path / "store.db").write_bytes(content)
+        with pytest.raises(NotReadyError):
+            store.inferences.latest_seq()
+    (tmp_path / "store.db").unlink()
+    assert store.inferences.latest_seq() == 5
 
 
 def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -> None:
@@ -185,3 +199,82 @@ def test_an_idle_writer_costs_little(store: Store, record) -> None:
     stop.set()
     thread.join()
     assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
+
+
+def test_readers_leave_a_deleted_database(store: Store, record, tmp_path: Path) -> None:
+    store.journal.append([record(seq) for seq in range(1, 5000)])
+    store.journal.close()
+    store.writer.drain()
+    assert store.ids(limit=2) == [4999, 4998]
+    (tmp_path / "store.db").unlink()
+    with pytest.raises(NotReadyError, match="got none yet"):
+        store.ids()
+    store.journal.append([record(7)])
+    assert store.inferences.get("7").id == "7"
+    store.writer.drain()
+    assert store.ids() == [7]
+    with pytest.raises(NotFoundError):
+        store.inferences.get("4999")
+    store.journal.append([record(8)])
+    store.writer.drain()
+    assert store.ids() == [8, 7]
+
+
+def test_readers_take_a_database_put_in_place_of_another(
+    store: Store, record, tmp_path: Path
+) -> None:
+    other = Store(tmp_path / "other")
+    other.journal.append([record(3)])
+    other.writer.drain()
+    for part in (other.inferences, other.writer, other.journal):
+        part.close()
+    store.journal.append([record(seq) for seq in range(10, 5000)])
+    store.journal.close()
+    store.writer.drain()
+    assert store.ids(limit=1) == [4999]
+    (tmp_path / "other" / "store.db").rename(tmp_path / "store.db")
+    with pytest.raises(NotReadyError, match="got the old log"):  # they do not mix the two
+        store.ids()
+    store.writer.drain()
+    assert store.ids() == [3]
+
+
+READER = """
+import sys
+from pathlib import Path
+from store.database import Readers
+from store.errors import NotReadyError
+readers = Readers(sys.argv[1])
+for _ in sys.stdin:
+    try:
+        with readers.snapshot() as connection:
+            print(connection.exec_driver_sql("SELECT count(*) FROM inference").scalar(), flush=True)
+    except NotReadyError:
+        print("not ready", flush=True)
+"""
+
+
+def test_readers_in_other_processes_leave_a_deleted_database(
+    store: Store, record, tmp_path: Path
+) -> None:
+    store.journal.append([record(seq) for seq in range(1, 5000)])
+    store.journal.close()
+    store.writer.drain()
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, f"sqlite:///{tmp_path}/store.db"],
+        cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+
+        def ask() -> str:
+            child.stdin.write("\n")
+            child.stdin.flush()
+            return child.stdout.readline().strip()
+
+        assert ask() == "4999"
+        (tmp_path / "store.db").unlink()
+        assert ask() == "not ready"
+        for seq in range(1, 4):
+            store.journal.append([record(seq)])
+            store.writer.drain()
+            assert ask() == str(seq)
+        child.stdin.close()

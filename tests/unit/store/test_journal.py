@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from store import journal as module
 from store.errors import JournalError
 from store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
 from store.records import InferenceRecord
@@ -85,16 +86,45 @@ def test_a_torn_tail_ends_a_segment(directory: Path, record, lost: int) -> None:
     assert [end for _, _, end in frames(segment)] == ends[:1]
 
 
-@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 60])
-def test_a_damaged_frame_ends_a_segment_after_the_good_ones(directory: Path, record, at) -> None:
+@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 60])
+@pytest.mark.parametrize(("damaged", "left"), [([0], [1, 2, 3]), ([1], [0, 2, 3]), ([3], [0, 1, 2]),
+    ([1, 2], [0, 3]), ([2, 3], [0, 1]), ([0, 2], [1, 3]), ([0, 1, 2, 3], [])])  # fmt: skip
+def test_damage_costs_no_other_frame(directory: Path, record, at: int, damaged, left) -> None:
     journal = Journal(directory, 0)
-    journal.append([record(1), record(2), record(3)])
+    journal.append([record(seq) for seq in range(4)])
     (segment,) = segments(directory)
-    ends = [end for _, _, end in frames(segment)]
+    whole = list(frames(segment))
+    begins = [0, *(end for _, _, end in whole)]
     data = bytearray(segment.read_bytes())
-    data[ends[0] + at] ^= 0xFF
+    for number in damaged:
+        data[begins[number] + at] ^= 0xFF
     segment.write_bytes(data)
-    assert [end for _, _, end in frames(segment)] == ends[:1]
+    assert list(frames(segment)) == [whole[number] for number in left]
+
+
+def test_a_frame_is_found_wherever_a_chunk_of_the_search_ends(
+    directory: Path, record, monkeypatch
+) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1), record(2)])
+    (segment,) = segments(directory)
+    second = list(frames(segment))[1:]
+    data = bytearray(segment.read_bytes())
+    data[0] ^= 1
+    segment.write_bytes(data)
+    for chunk_bytes in range(7, 40):
+        monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
+        assert list(frames(segment)) == second
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b'{"seq":' * 1000, b"\xff" * 15, b"\0" * 16])
+def test_nothing_is_found_in_a_tail_without_frames(directory: Path, record, tail: bytes) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1)])
+    (segment,) = segments(directory)
+    whole = list(frames(segment))
+    segment.write_bytes(segment.read_bytes() + tail)
+    assert list(frames(segment)) == whole
 
 
 def test_threads_never_mix_their_frames(directory: Path, record) -> None:

@@ -1,17 +1,23 @@
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from store.database import open_writer
 from store.errors import StoreError
-from store.journal import Journal, segments
+from store.journal import HEADER_BYTES, Journal, frames, segments
 from store.writer import Writer
+from tests.unit.store.conftest import make_record
 
 
 class Place:
@@ -24,13 +30,13 @@ class Place:
         self.url = f"sqlite:///{root}/store.db"
 
     def drain(self) -> tuple[int, int, int]:
-        """Move the journal; return how many records moved, died, and segments were damaged."""
+        """Move the journal; return how many records moved, died, and parts were damaged."""
         writer = Writer(self.directory, self.url)
         try:
             writer.drain()
         finally:
             writer.close()
-        return writer.records_moved, writer.records_dead, writer.segments_damaged
+        return writer.records_moved, writer.records_dead, writer.parts_damaged
 
     def rows(self, statement: str) -> list[tuple]:
         """Return what the database answers."""
@@ -173,25 +179,113 @@ def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, rec
     assert place.drain() == (0, 0, 0)
 
 
-@pytest.mark.parametrize(("at", "moved"), [(70, 1), (-1, 2)])
-def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
-    place: Place, record, at: int, moved: int
-) -> None:
-    place.journal.append([record(1)])
+def test_the_damaged_end_of_a_closed_segment_is_kept_apart(place: Place, record) -> None:
+    place.journal.append([record(1), record(2), record(3)])
     (segment,) = segments(place.directory)
-    first = segment.stat().st_size
-    place.journal.append([record(2), record(3)])
     data = bytearray(segment.read_bytes())
-    data[first + at if at > 0 else at] ^= 0xFF
+    data[-1] ^= 0xFF
     segment.write_bytes(data)
-    assert place.drain() == (moved, 0, 0)
+    assert place.drain() == (2, 0, 0)
     assert place.drain() == (0, 0, 0)  # open still: it may be an append under way
     place.journal.close()
     assert place.drain() == (0, 0, 1)
     assert segments(place.directory) == []
     (kept,) = (place.root / "dead").iterdir()
     assert data.endswith(kept.read_bytes())
-    assert kept.read_bytes()
+    assert b'"request-3"' in kept.read_bytes()
+
+
+@pytest.mark.parametrize("state", ["open", "closed"])
+@pytest.mark.parametrize("damaged", [[1], [2], [1, 2], [1, 3]], ids=str)
+@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 70])
+def test_a_damaged_frame_alone_is_kept_apart(
+    place: Place, caplog, damaged: list[int], at: int, state: str
+) -> None:
+    place.journal.append([make_record(seq) for seq in range(1, 6)])
+    (segment,) = segments(place.directory)
+    ends = [0, *(end for _, _, end in frames(segment))]
+    data = bytearray(segment.read_bytes())
+    for seq in damaged:
+        data[ends[seq - 1] + at] ^= 0xFF
+    segment.write_bytes(data)
+    if state == "closed":
+        place.journal.close()
+    parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
+    assert place.drain() == (5 - len(damaged), 0, parts)
+    assert place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
+    kept = sorted((place.root / "dead").iterdir())
+    assert b"".join(path.read_bytes() for path in kept) == b"".join(
+        data[ends[seq - 1] : ends[seq]] for seq in damaged
+    )
+    assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
+    if at in (0, 3, 5, 9, 70):
+        assert all(re.search(rf"records \(.*\b{seq}\b.*\)", caplog.text) for seq in damaged)
+    (place.root / "store.db").unlink()
+    assert place.drain() == (
+        (5 - len(damaged), 0, 0) if state == "open" else (0, 0, 0)
+    )  # said once
+
+
+class Damage(NamedTuple):
+    """Something that happens to the bytes of a segment."""
+
+    where: float
+    bytes_lost: int
+    bytes_come: bytes
+
+
+_DAMAGE = st.lists(
+    st.builds(
+        Damage,
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 400),
+        st.binary(max_size=40) | st.sampled_from([b"\0" * 400, b'{"seq":1,', b"}\x10\0\0\0"]),
+    ),
+    max_size=4,
+)
+
+
+@pytest.fixture(scope="module")
+def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Writer]]:
+    place = Place(tmp_path_factory.mktemp("place"))
+    writer = Writer(place.directory, place.url)
+    yield place, writer
+    writer.close()
+    place.journal.close()
+
+
+_FIRST_SEQS = count(1, 100)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    damages=_DAMAGE, records=st.integers(1, 12), state=st.sampled_from(["open", "closed", "torn"])
+)
+def test_whatever_the_damage_every_other_frame_is_moved_once(
+    lasting_place: tuple[Place, Writer], damages: list[Damage], records: int, state: str
+) -> None:
+    place, writer = lasting_place
+    place.journal.close()
+    writer.drain()
+    before, moved_before = place.seqs(), writer.records_moved
+    seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
+    place.journal.append([make_record(seq) for seq in seqs])
+    (segment,) = segments(place.directory)
+    data = segment.read_bytes()
+    whole = [data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in frames(segment)]
+    for damage in damages:
+        at = int(damage.where * len(data))
+        data = data[:at] + damage.bytes_come + data[at + damage.bytes_lost :]
+    if state == "torn":
+        data = data[:-100]
+    segment.write_bytes(data)
+    if state == "closed":
+        place.journal.close()
+    for _ in range(2):
+        writer.drain()
+    left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
+    assert place.seqs() == before + left
+    assert writer.records_moved - moved_before == len(left)
 
 
 def test_a_second_writer_is_refused(place: Place) -> None:
@@ -260,3 +354,94 @@ def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, re
     thread.join()
     writer.close()
     assert place.seqs() == list(range(1, 301))
+
+
+DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
+
+
+@pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
+def test_nothing_appended_after_the_database_was_deleted_is_lost(
+    place: Place, record, names: tuple[str, ...]
+) -> None:
+    journal = Journal(place.directory, 1, segment_bytes=3000)  # segments are removed all the time
+    writer, stop = Writer(place.directory, place.url), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,))
+    thread.start()
+    after: list[int] = []
+    seq = 0
+    for _ in range(4):
+        for _ in range(300):
+            seq += 1
+            journal.append([record(seq, metadata={f"key-{seq % 50}": seq})])
+            after.append(seq)
+            time.sleep(0.0005)
+        if len(after) < 1200:
+            for name in names:
+                (place.root / name).unlink(missing_ok=True)
+            after.clear()
+    journal.close()
+    stop.set()
+    thread.join()
+    writer.close()
+    assert seq == 1200
+    assert set(after) <= set(place.seqs())
+    assert place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert segments(place.directory) == []
+
+
+def test_what_is_still_in_the_journal_moves_into_a_new_database(place: Place, record) -> None:
+    writer = Writer(place.directory, place.url)
+    place.journal.append([record(1)])
+    assert writer.drain() == 1
+    (place.root / "store.db").unlink()
+    place.journal.close()
+    place.journal.append([record(2)])
+    assert writer.drain() == 2  # the closed segment was not removed before it was moved again
+    assert place.seqs() == [1, 2]
+    assert writer.drain() == 0
+    (place.root / "store.db").unlink()
+    assert writer.drain() == 1  # without news, too
+    writer.close()
+    assert place.seqs() == [2]
+
+
+def test_a_commit_to_a_deleted_file_removes_no_segment(place: Place, record) -> None:
+    writer = Writer(place.directory, place.url)
+    writer.drain()
+    place.journal.append([record(1)])
+    place.journal.close()
+
+    def delete(_: sa.Connection) -> None:
+        (place.root / "store.db").unlink()
+
+    # After the look at the file, before the commit.
+    sa.event.listen(writer._engine, "commit", delete, once=True)
+    assert writer.drain() == 2
+    writer.close()
+    assert place.seqs() == [1]
+
+
+@pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
+def test_a_database_put_in_place_of_another_takes_the_rest(
+    place: Place, record, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    other = Place(tmp_path / "other")
+    other.journal.append([record(1, metadata={"b": 1, "a": 2}, predictions=[{"label": "x"}])])
+    other.drain()
+    other.journal.close()
+    writer = Writer(place.directory, place.url)
+    place.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
+    writer.drain()
+    place.journal.close()
+    writer.drain()
+    for name in names[1:]:
+        (place.root / name).unlink()
+    (other.root / "store.db").rename(place.root / "store.db")
+    place.journal.append([record(500, metadata={"a": 500})])
+    assert writer.drain() == 1
+    writer.close()
+    assert place.seqs() == [1, 500]
+    assert place.rows(KEYS.format("meta_num")) == [
+        ("a", 0, 2.0, 1), ("a", 0, 500.0, 500), ("b", 0, 1.0, 1)
+    ]  # fmt: skip
+    assert place.rows("PRAGMA integrity_check") == [("ok",)]

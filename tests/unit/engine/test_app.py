@@ -1,0 +1,59 @@
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine import app
+from engine.app import latest_seq
+from store.blobs import BlobStore
+from store.database import open_writer
+from store.inferences import Inferences
+from store.journal import Journal
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+
+
+@pytest.fixture
+def inferences(tmp_path: Path) -> Iterator[Inferences]:
+    """What a restart finds: record 7 in the database, 5 in the journal."""
+    directory, url = tmp_path / "journal", f"sqlite:///{tmp_path}/store.db"
+    journal, writer = Journal(directory, 0), Writer(directory, url)
+    journal.append([make_record(7)])
+    journal.close()
+    writer.drain()
+    writer.close()
+    journal.append([make_record(5)])
+    journal.close()
+    inferences = Inferences(url, directory, BlobStore(tmp_path / "blobs"))
+    yield inferences
+    inferences.close()
+
+
+def test_a_start_waits_for_a_database_that_comes_back(
+    inferences: Inferences, tmp_path: Path
+) -> None:
+    (tmp_path / "store.db").rename(tmp_path / "kept")
+    (tmp_path / "store.db").touch()
+
+    def come_back() -> None:
+        time.sleep(0.3)
+        (tmp_path / "kept").rename(tmp_path / "store.db")
+
+    thread = threading.Thread(target=come_back)
+    thread.start()
+    assert latest_seq(inferences, tmp_path / "journal") == 7
+    thread.join()
+
+
+def test_a_start_goes_on_without_a_database_that_stays_away(
+    inferences: Inferences, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(app, "LATEST_SEQ_S", 0.2)
+    engine = open_writer(f"sqlite:///{tmp_path}/store.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = 'other'")
+    engine.dispose()
+    assert latest_seq(inferences, tmp_path / "journal") == 5
+    assert "the newest stored is unknown: expected the database at revision" in caplog.text

@@ -1,19 +1,24 @@
 """A model of one graph that takes images: from decoded images to predictions."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.schema import explain
 from engine.session import LoadError, RunError, Session
 from tasks import TASKS, Task
 from tasks.image import Image
+from tasks.parameters import ParameterError
 from tasks.predictions import OutputError, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine
-from tasks.specification import ModelSpec
+from tasks.specification import ModelSpec, Tiling
+from tasks.tiling import Merging, merge, tiles
+
+Read = TypeVar("Read")
 
 
 class _Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -22,6 +27,15 @@ class _Prepared(msgspec.Struct, frozen=True, eq=False):
     tensor: npt.NDArray[Any]
     affine: Affine
     options: Any
+
+
+class ImageOptions(msgspec.Struct, frozen=True):
+    """What a request asks of one image."""
+
+    action: str
+    task: Any
+    """As the task reads it."""
+    tiling: Tiling | None
 
 
 class ImageGraph:
@@ -48,21 +62,63 @@ class ImageGraph:
         axis = next(tensor.shape[0] for tensor in self._session.inputs if tensor.name == name)
         return self._max_batch if axis < 0 else -axis
 
-    def options(self, parameters: Mapping[str, Any]) -> Any:
+    def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input.
 
         Raises:
             tasks.parameters.ParameterError: An action is unknown or a value out of range.
         """
-        return self._task.options(parameters)
+        options = self._task.options(parameters)
+        tiling = read_tiling(parameters, self._spec.tiling)
+        if tiling is not None and not hasattr(self._task, "find"):
+            raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
+        return ImageOptions(options.action, options, tiling)
 
-    def predict(self, images: Sequence[Image], options: Sequence[Any]) -> list[list[Prediction]]:
+    def predict(
+        self, images: Sequence[Image], options: Sequence[ImageOptions]
+    ) -> list[list[Prediction]]:
         """Answer at most `batch_size` images in their order; those of one input size run together.
 
         Raises:
             OutputError: The outputs are not what the specification says.
             RunError: The graph failed.
         """
+        answers: list[list[Prediction]] = [[] for _ in images]
+        whole = [number for number, each in enumerate(options) if each.tiling is None]
+        read = self._read(
+            [images[n] for n in whole], [options[n].task for n in whole], self._task.predict
+        )
+        for number, predictions in zip(whole, read, strict=True):
+            answers[number] = predictions
+        for number, each in enumerate(options):
+            if each.tiling is not None:
+                answers[number] = self._in_tiles(images[number], each.task, each.tiling)
+        return answers
+
+    def _in_tiles(self, image: Image, options: Any, tiling: Tiling) -> list[Prediction]:
+        """Answer an image by its parts: candidates of each tile, joined over the borders."""
+        task: Any = self._task
+        places = tiles(image.width, image.height, tiling.size, tiling.overlap)
+        parts = [Image(place.cut(image.pixels), image.mime) for place in places]
+        found: list[Any] = []
+        size = abs(self.batch_size)
+        for start in range(0, len(parts), size):
+            chunk = parts[start : start + size]
+            found.extend(self._read(chunk, [options] * len(chunk), task.find))
+        merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
+        joined = merge(
+            list(zip(places, found, strict=True)), merging, self._spec.defaults.max_detections
+        )
+        predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
+        return predictions
+
+    def _read(
+        self,
+        images: Sequence[Image],
+        options: Sequence[Any],
+        reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
+    ) -> list[Read]:
+        """Run images, those of one input size together, and read the outputs of each."""
         prepared = [
             _Prepared(*self._task.preprocess(image), each)
             for image, each in zip(images, options, strict=True)
@@ -70,7 +126,7 @@ class ImageGraph:
         groups: dict[tuple[int, ...], list[int]] = {}
         for number, item in enumerate(prepared):
             groups.setdefault(item.tensor.shape, []).append(number)
-        predictions: dict[int, list[Prediction]] = {}
+        read: dict[int, Read] = {}
         for numbers in groups.values():
             outputs = self._run([prepared[number] for number in numbers])
             for row, number in enumerate(numbers):
@@ -78,8 +134,8 @@ class ImageGraph:
                 mine = outputs
                 if self._spec.output.batch_axis:
                     mine = {name: array[row] for name, array in outputs.items()}
-                predictions[number] = self._task.predict(mine, item.affine, item.options)
-        return [predictions[number] for number in range(len(prepared))]
+                read[number] = reader(mine, item.affine, item.options)
+        return [read[number] for number in range(len(prepared))]
 
     def _run(self, items: Sequence[_Prepared]) -> dict[str, npt.NDArray[Any]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
@@ -106,3 +162,23 @@ class ImageGraph:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         except OutputError as error:
             raise LoadError(f"the model's outputs do not fit its task: {error}") from error
+
+
+def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
+    """Read the parameter `tiling` of a request: an object, or false for the image as a whole.
+
+    Raises:
+        ParameterError: It is neither, or one of its values is not allowed.
+    """
+    written = parameters.get("tiling")
+    if written is None:
+        return default
+    if written is False:
+        return None
+    try:
+        return msgspec.convert(written, Tiling)
+    except msgspec.ValidationError as error:
+        text = explain(error, Tiling)
+        raise ParameterError(
+            f"expected parameters.tiling to be false or an object: {text}"
+        ) from error

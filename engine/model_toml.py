@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from engine.schema import explain
 from engine.session import LoadError
-from tasks.specification import Defaults, InputSpec, OutputSpec
+from tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
 
 class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +46,7 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     text: dict[str, Any] = {}
+    tiling: Tiling | None = None
     runtime: RuntimeOptions = RuntimeOptions()
     store: StoreOptions = StoreOptions()
 

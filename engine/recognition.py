@@ -88,6 +88,7 @@ def recognise(folder: Path, session: Session, score_threshold: float | None = No
         output=_output(decisions, written, evidence, family),
         labels=_labels(decisions, written, evidence, family, folder),
         defaults=_defaults(decisions, written, family, score_threshold),
+        tiling=written.tiling,
     )
     return Recognition(task, name, spec, written.runtime, written.store, tuple(decisions))
 

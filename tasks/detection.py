@@ -78,7 +78,7 @@ class ObjectDetection:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         found = self.find(outputs, affine, options)
-        return self.answer(found, affine.width, affine.height)
+        return self.answer(found, affine.width, affine.height, options)
 
     def find(
         self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
@@ -106,7 +106,13 @@ class ObjectDetection:
         found = take(found, kept)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
-    def answer(self, found: Candidates, width: int, height: int) -> list[Prediction]:
+    def answer(
+        self,
+        found: Candidates,
+        width: int,
+        height: int,
+        options: DetectionOptions,  # noqa: ARG002 - rotated boxes need theirs, and are asked alike
+    ) -> list[Prediction]:
         """Clip the boxes to the image and name them; what lies wholly outside of it is dropped."""
         boxes = clip_boxes(found.boxes, width, height)
         visible = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])

@@ -3,9 +3,10 @@
 `engine.recognition` decides every field; the tasks only read them.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 Resize = Literal[
     "letterbox",
@@ -86,6 +87,18 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 1
 
 
+class Tiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a large image is answered in parts; see `tasks.tiling`."""
+
+    size: tuple[Annotated[int, Meta(ge=16)], Annotated[int, Meta(ge=16)]]
+    """Width and height of a tile, pixels of the image."""
+    overlap: Annotated[float, Meta(ge=0, le=0.9)] = 0.2
+    """What neighbours share, as a fraction of the tile."""
+    merge: Literal["nms", "nmm"] = "nmm"
+    metric: Literal["iou", "ios"] = "ios"
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One model, ready to be used by its task."""
 
@@ -96,3 +109,5 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     """Label of each class index."""
     defaults: Defaults = Defaults()
+    tiling: Tiling | None = None
+    """Where a request says nothing; None for the image as a whole."""

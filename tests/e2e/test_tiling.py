@@ -1,0 +1,75 @@
+"""Large images in parts: small objects are found, objects over borders are one."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+
+from engine.image_inference import ImageModel, infer_images
+from engine.repository import Model
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, Tensor
+from tests.server_process import IMAGES, SAMPLE_MODELS
+
+FOLDERS = {"detection": "shapes-detector", "oriented": "ships-oriented-detector"}
+
+
+def answers(task, image, **parameters):
+    folder = SAMPLE_MODELS / FOLDERS[task]
+    model = Model(folder.name, "1", folder / "model.onnx")
+    images = ImageModel(model.images, model.spec, 50_000_000, 10)
+    data = cv2.imencode(".png", image)[1].tobytes()
+    request = InferRequest(folder.name, None, "", [Tensor("a", "BYTES", (1,), [data], parameters)])
+    return infer_images(images, request)[1][0].predictions
+
+
+def mosaic(task):
+    """Nine sample images of 480 x 480 in one, with the labels that are on them."""
+    folder = IMAGES / task
+    lines = [json.loads(line) for line in (folder / "annotations.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["path"].endswith(".jpg")][:9]
+    parts = [cv2.resize(cv2.imread(str(folder / line["path"])), (480, 480)) for line in lines]
+    labels = sorted(each["class_label"] for line in lines for each in line["annotations"])
+    rows = [np.concatenate(parts[start : start + 3], axis=1) for start in (0, 3, 6)]
+    return np.concatenate(rows), labels
+
+
+@pytest.mark.parametrize("task", FOLDERS)
+def test_tiles_find_what_is_too_small_for_the_whole(task):
+    image, labels = mosaic(task)
+    tiling = {"size": [480, 480], "overlap": 0.25}
+    whole, tiled = (
+        answers(task, image, score_threshold=0.6),
+        answers(task, image, score_threshold=0.6, tiling=tiling),
+    )
+    found = sorted(each.label for each in tiled)
+    missed = sum(max(0, labels.count(name) - found.count(name)) for name in set(labels))
+    assert missed <= len(labels) * 0.1
+    assert abs(len(found) - len(labels)) <= len(labels) * 0.25
+    assert len(whole) < len(labels) * 0.9
+
+
+def test_an_object_over_a_border_is_one():
+    image = cv2.imread(str(IMAGES / "detection" / "scene_05.jpg"))
+    whole = answers("detection", image, score_threshold=0.85)
+    tiling = {"size": [400, 300], "overlap": 0.5}
+    tiled = answers("detection", image, score_threshold=0.85, tiling=tiling)
+    assert sorted(each.label for each in tiled) == sorted(each.label for each in whole)
+
+
+@pytest.mark.parametrize(
+    ("tiling", "said"),
+    [
+        (True, "false or an object"),
+        ({}, "size"),
+        ({"size": [0, 100]}, "size"),
+        ({"size": [100, 100], "overlap": 1}, "overlap"),
+        ({"size": [100, 100], "merge": "wbf"}, "nms, nmm"),
+        ({"size": [100, 100], "overlaps": 0.1}, "overlaps"),
+    ],
+)
+def test_a_wrong_tiling_is_refused(tiling, said):
+    with pytest.raises(InvalidRequest) as caught:
+        answers("detection", np.zeros((50, 50, 3), np.uint8), tiling=tiling)
+    assert said in str(caught.value)

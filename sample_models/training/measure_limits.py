@@ -1,4 +1,4 @@
-"""Measure the models on images outside what they were trained on: empty scenes, smaller and larger shapes.
+"""Measure the models beyond their training: empty scenes, smaller and larger objects.
 
 Run from the repository root: `python -m sample_models.training.measure_limits`. Torch is not
 needed.
@@ -6,6 +6,7 @@ needed.
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from sample_models.training.measurement import (
     segment,
 )
 from sample_models.training.preprocessing import stretch, to_tensor
+from sample_models.training.questions import QUESTIONS, answer, draw_clear_scene
+from sample_models.training.questions import RECIPE as QUESTIONED
 from sample_models.training.scenes import (
     SEVERAL_SHAPES,
     SHAPES,
@@ -46,6 +49,7 @@ from sample_models.training.scenes import (
     draw_size_wh,
     scene_rng,
 )
+from sample_models.training.text_generation import Answerer, measure_answers
 
 LONG_SIDE_PX = (160, 800)
 SCENES = 200
@@ -53,6 +57,7 @@ EMPTY = replace(SINGLE_SHAPE, count=(0, 0))
 SINGLE_DIAMETERS = ((0.15, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.35), (0.35, 0.85))
 SEVERAL_DIAMETERS = ((0.1, 0.13), (0.13, 0.17), (0.17, 0.2), (0.2, 0.45), (0.45, 0.6))
 CLOSE_UP_DIAMETERS = ((0.45, 0.6), (0.6, 0.9))
+QUESTIONED_DIAMETERS = ((0.17, 0.3), (0.3, 0.6))
 CRAFT_LENGTHS = ((0.12, 0.16), (0.16, 0.2), (0.2, 0.28), (0.28, 0.6), (0.6, 0.85))
 
 
@@ -77,6 +82,7 @@ def main() -> None:
             options.models / "ships-oriented-detector" / "model.onnx", options.seed
         ),
     }
+    figures["image-text"] = image_text_limits(options.models / "shapes-image-text", options.seed)
     print(json.dumps(figures, indent=2))
 
 
@@ -153,6 +159,28 @@ def oriented_limits(path: Path, seed: int) -> Figures:
     return {"by_length": figures, "boxes_on_empty": found}
 
 
+def image_text_limits(folder: Path, seed: int) -> Figures:
+    """Measure the answers by diameter and for more shapes, and what is said of empty scenes."""
+    recipes = {
+        f"{low}..{high}": replace(QUESTIONED, diameter=(low, high))
+        for low, high in QUESTIONED_DIAMETERS
+    }
+    recipes["five or six of 0.17..0.45"] = replace(SEVERAL_SHAPES, count=(5, 6))
+    figures = {}
+    for name, recipe in recipes.items():
+        samples = (
+            (scene.image, {kind: answer(kind, scene) for kind in QUESTIONS})
+            for scene in draw_clear_scenes(seed, recipe)
+        )
+        figures[name] = measure_answers(folder, samples, QUESTIONS)["exact_match"]
+    answerer = Answerer(folder)
+    asked = QUESTIONS["count"][0]
+    empty = Counter(
+        answerer.answer(answerer.look(one.image), asked) for one in draw_scenes(seed, EMPTY)
+    )
+    return {"exact_match": figures, "counts_on_empty": dict(empty)}
+
+
 def by_diameter(
     path: Path, seed: int, recipe: Recipe, diameters: tuple[tuple[float, float], ...]
 ) -> Figures:
@@ -174,6 +202,12 @@ def draw_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
     for index in range(SCENES):
         rng = scene_rng(seed, Stream.EVALUATION, index)
         yield draw_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
+
+
+def draw_clear_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
+    """Draw unseen scenes of varied size, each with one shape that is clearly the largest."""
+    for index in range(SCENES):
+        yield draw_clear_scene(scene_rng(seed, Stream.EVALUATION, index), recipe=recipe)
 
 
 def draw_aerial_scenes(seed: int, recipe: AerialRecipe) -> Iterator[AerialScene]:

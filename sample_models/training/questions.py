@@ -23,29 +23,35 @@ RECIPE = replace(SEVERAL_SHAPES, count=(1, 4), diameter=(0.3, 0.6))
 CLEARLY_LARGER = 1.3
 """The largest shape of a scene has at least this many times the area of any other."""
 
+
+def _typed(*wordings: str) -> tuple[str, ...]:
+    """Add each wording as a hurried person types it: lower case, no mark at the end."""
+    return (*wordings, *(wording.lower().rstrip("?.") for wording in wordings))
+
+
 QUESTIONS: dict[str, tuple[str, ...]] = {
-    "count": (
+    "count": _typed(
         "How many shapes are there?",
         "How many shapes are in the image?",
         "Count the shapes.",
     ),
-    "colour of the largest": (
+    "colour of the largest": _typed(
         "What colour is the largest shape?",
         "What color is the largest shape?",
         "What is the colour of the largest shape?",
     ),
-    "shape of the largest": (
+    "shape of the largest": _typed(
         "What shape is the largest one?",
         "Which shape is the largest?",
         "What is the largest shape?",
     ),
-    "describe": (
+    "describe": _typed(
         "Describe the image.",
         "Describe the picture.",
         "What is in the image?",
     ),
 }
-"""Each kind of question, in the wordings that are trained and measured."""
+"""Each kind of question, in the wordings that are trained and measured; the usual one first."""
 
 
 def draw_clear_scene(

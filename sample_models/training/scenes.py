@@ -204,7 +204,7 @@ def fill_polygon(
     canvas: npt.NDArray[np.float32], polygon: Points, paint: npt.NDArray[np.float64]
 ) -> None:
     """Blend a filled polygon into float32 (H, W, 3) in place; edges are antialiased."""
-    rows, columns, coverage = _cover(polygon, (canvas.shape[1], canvas.shape[0]))
+    rows, columns, coverage = cover(polygon, (canvas.shape[1], canvas.shape[0]))
     alpha = coverage[:, :, None].astype(np.float32) / 255
     region = canvas[rows, columns]
     region += alpha * (paint.astype(np.float32) - region)
@@ -230,12 +230,12 @@ def draw_class_map(
     classes = np.zeros((size_wh[1], size_wh[0]), dtype=np.uint8)
     scale = np.array(size_wh) / scene.image.shape[1::-1]
     for one in scene.objects:
-        rows, columns, coverage = _cover(one.polygon * scale, size_wh)
+        rows, columns, coverage = cover(one.polygon * scale, size_wh)
         classes[rows, columns][coverage >= 128] = labels.index(getattr(one, named))
     return classes
 
 
-def _cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
+def cover(polygon: Points, size_wh: tuple[int, int]) -> tuple[slice, slice, npt.NDArray[np.uint8]]:
     """Give the rows and columns around a polygon, and how far it covers each pixel there, 0..255.
 
     OpenCV's own antialiased fill is wider than the polygon by 0.6 px, so the polygon is filled on

@@ -15,6 +15,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.pipeline import Pipeline
+from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.settings import Settings
@@ -79,9 +80,20 @@ class Application:
         self._front = _Front(app, v2_rest.infer_app(self.pipeline, settings.max_body_bytes))
         self.asgi: ASGIApp = self._front
 
-    def load_models(self) -> None:
-        """Start to load the models, in a thread of its own."""
-        threading.Thread(target=self.repository.load_all, name="load-models", daemon=True).start()
+    def load_models(self, board: Board, worker: int) -> None:
+        """Start to load the models, in a thread of its own, and say so when it is done.
+
+        Args:
+            board: Where workers say that they are ready; the server is when all of them are.
+            worker: Number of this one.
+        """
+        self.pipeline.board = board
+
+        def load() -> None:
+            self.repository.load_all()
+            board.mark(worker, loaded=True)
+
+        threading.Thread(target=load, name="load-models", daemon=True).start()
 
     async def drain(self, seconds: float) -> None:
         """Say that the server is going away, and go on serving for a while.

@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.image_inference import ImageModel, infer_images
+from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.session import RunError
@@ -61,6 +62,8 @@ class Pipeline:
         self._max_images = max_images
         self._strict_readiness = strict_readiness
         self.draining = False
+        self.board: Board | None = None
+        """Where the other workers say whether they are ready."""
 
     def run(self, job: Callable[[], Result]) -> Awaitable[Result]:
         """Run a job in the pool of threads; called on the event loop.
@@ -124,7 +127,7 @@ class Pipeline:
         failed = [f"{s.name} {s.version} ({s.reason})" for s in statuses if s.state == "FAILED"]
         if failed and (self._strict_readiness or len(failed) == len(statuses)):
             return f"expected every model to load, failed: {'; '.join(failed)}"
-        return None
+        return None if self.board is None else self.board.unready_reason()
 
     def close(self) -> None:
         """Finish what runs, then close the journal."""

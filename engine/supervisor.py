@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 
 from engine.listener import listen, url
+from engine.readiness import Board
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -31,8 +33,11 @@ _log = logging.getLogger("quadriga.supervisor")
 class _Child:
     """One child process, started again with growing delay while it keeps dying young."""
 
-    def __init__(self, name: str, task: ChildTask) -> None:
+    def __init__(
+        self, name: str, task: ChildTask, ended: Callable[[], None] = lambda: None
+    ) -> None:
         self.name = name
+        self._ended = ended
         self._task = task
         self._delay_s = 0.0
         self._start_at = 0.0
@@ -40,7 +45,7 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        descriptors = [self._task.listener_fd] if self._task.listener_fd >= 0 else []
+        descriptors = [fd for fd in (self._task.listener_fd, self._task.board_fd) if fd >= 0]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "engine.worker"],
             stdin=subprocess.PIPE,
@@ -65,6 +70,7 @@ class _Child:
         code = self._process.poll()
         if code is None:
             return
+        self._ended()
         if code == UNUSABLE:
             raise SettingsError(f"{self.name} cannot start; its reason stands above")
         steady = now - self._started_at > _STEADY_S
@@ -123,8 +129,13 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    board = Board.create(settings.workers)
     workers = [
-        _Child(f"worker {number}", ChildTask("worker", settings, number, listener.fileno()))
+        _Child(
+            f"worker {number}",
+            ChildTask("worker", settings, number, listener.fileno(), board.descriptor),
+            ended=partial(board.mark, number, loaded=False),
+        )
         for number in range(settings.workers)
     ]
     writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []

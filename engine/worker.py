@@ -21,6 +21,7 @@ import uvloop
 
 from engine.http_protocol import limited_to
 from engine.listener import BACKLOG, turn_away, waiting
+from engine.readiness import Board
 from engine.settings import Settings
 
 UNUSABLE = 78
@@ -38,6 +39,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """Of a worker; no two that run at once share one."""
     listener_fd: int = -1
     """The listening socket, inherited."""
+    board_fd: int = -1
+    """The shared memory in which workers say that they are ready, inherited."""
 
 
 class _Server(uvicorn.Server):
@@ -118,7 +121,8 @@ async def _serve(task: ChildTask) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     _when_told(lambda: loop.call_soon_threadsafe(stop.set))
-    application.load_models()
+    board = Board(task.board_fd, task.settings.workers)
+    application.load_models(board, task.number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await asyncio.wait(
         [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED

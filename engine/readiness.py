@@ -1,0 +1,41 @@
+"""What workers know of each other: one byte a worker, in memory that all of them share.
+
+A server of several workers is ready when all are, for a request may come to any of them.
+"""
+
+import mmap
+import os
+
+_LOADING, _LOADED = 0, 1
+
+
+class Board:
+    """A byte for each worker: whether its models are loaded.
+
+    Args:
+        descriptor: Of the shared memory; `create` makes one.
+        workers: How many there are.
+    """
+
+    def __init__(self, descriptor: int, workers: int) -> None:
+        self.descriptor = descriptor
+        self._workers = workers
+        self._bytes = mmap.mmap(descriptor, workers)
+
+    @classmethod
+    def create(cls, workers: int) -> "Board":
+        """Make a board on which no worker is ready; children inherit its descriptor."""
+        descriptor = os.memfd_create("quadriga-readiness", 0)
+        os.ftruncate(descriptor, workers)
+        return cls(descriptor, workers)
+
+    def mark(self, worker: int, *, loaded: bool) -> None:
+        """Say whether a worker's models are loaded."""
+        self._bytes[worker] = _LOADED if loaded else _LOADING
+
+    def unready_reason(self) -> str | None:
+        """Name the workers that are not ready; None when all are."""
+        missing = [str(n) for n in range(self._workers) if self._bytes[n] != _LOADED]
+        return (
+            f"expected every worker to be ready, not yet: {', '.join(missing)}" if missing else None
+        )

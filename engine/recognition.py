@@ -215,7 +215,7 @@ def _input(
             ("model.toml", written.input),
             ("preprocessor_config.json", _preprocessed(evidence)),
             ("config.json of timm", input_from_timm(evidence.config)),
-            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, fixed)),
+            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, family, fixed)),
             (f"family: {family.about}", family.input),
             ("input of the graph", graph),
         ],
@@ -260,16 +260,21 @@ def _graph_input(
     return fields, fixed
 
 
-def _ultralytics_input(evidence: Evidence, fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _ultralytics_input(
+    evidence: Evidence, family: Family, fixed: Mapping[str, Any]
+) -> dict[str, Any]:
     """Read the input that Ultralytics' metadata gives for an export of open size.
 
-    Its own program then pads to the smallest rectangle, and aims at 640 whatever the export says.
+    Its own program then aims at 640 whatever the export says, and pads to the smallest rectangle;
+    RT-DETR is stretched all the same.
     """
     if fixed or "task" not in evidence.metadata or "stride" not in evidence.metadata:
         return {}
     if evidence.metadata["task"] == "classify":
         size = literal(evidence.metadata.get("imgsz", ""))
         return {"size_wh": (size[1], size[0])} if isinstance(size, list) and len(size) == 2 else {}
+    if family.input.get("resize") == "stretch":
+        return {"size_wh": (640, 640)}
     stride = int(evidence.metadata["stride"]) if evidence.metadata["stride"].isdecimal() else 32
     return {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.evidence import Evidence
+from engine.evidence import Evidence, labels_from
 from proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
@@ -48,9 +48,17 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
     }.get(task)
     if metadata.get("head") == "RTDETRDecoder":
         family = "ultralytics-rtdetr" if width == 6 else "ultralytics-rtdetr-raw"
+    elif family == "ultralytics" and _has_queries(first, metadata["names"]):
+        family = "ultralytics-rtdetr-raw"
     if family is None:
         return None
     return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
+
+
+def _has_queries(output: TensorInfo, names: str) -> bool:
+    """Tell whether the classes stand on the last axis, as RT-DETR has them; before 8.4 none is named."""
+    rows = 4 + len(labels_from(names) or ())
+    return len(output.shape) == 3 and output.shape[2] == rows != output.shape[1]
 
 
 _ARCHITECTURES = {
@@ -84,7 +92,7 @@ def _by_config(evidence: Evidence) -> Reading | None:
     for architecture in config.get("architectures") or ():
         for ending, family in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                found = (family,)
+                found: tuple[str, ...] = (family,)
                 if family == "maskformer":  # the same class serves both, and the files do not tell
                     found = ("maskformer", "maskformer-instance")
                 return Reading(found, f"config.json, architecture {architecture}")

@@ -266,17 +266,33 @@ def _ultralytics_input(
     """Read the input that Ultralytics' metadata gives for an export of open size.
 
     Its own program then aims at 640 whatever the export says, and pads to the smallest rectangle;
-    RT-DETR is stretched all the same.
+    RT-DETR is stretched all the same. Classifiers keep their size, and the ratio of the image only
+    where they are square.
     """
-    if fixed or "task" not in evidence.metadata or "stride" not in evidence.metadata:
+    metadata = evidence.metadata
+    if "task" not in metadata or "stride" not in metadata:
         return {}
-    if evidence.metadata["task"] == "classify":
-        size = literal(evidence.metadata.get("imgsz", ""))
-        return {"size_wh": (size[1], size[0])} if isinstance(size, list) and len(size) == 2 else {}
+    if metadata["task"] == "classify":
+        return _ultralytics_classifier(literal(metadata.get("imgsz", "")), fixed)
+    if fixed:
+        return {}
     if family.input.get("resize") == "stretch":
         return {"size_wh": (640, 640)}
-    stride = int(evidence.metadata["stride"]) if evidence.metadata["stride"].isdecimal() else 32
+    stride = int(metadata["stride"]) if metadata["stride"].isdecimal() else 32
     return {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
+
+
+def _ultralytics_classifier(size: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the input of a classifier from `imgsz`, height and width.
+
+    Source: Ultralytics 8.4, `data/augment.py` classify_transforms.
+    """
+    fields = dict(fixed)
+    if not fixed and isinstance(size, list) and len(size) == 2:
+        fields = {"size_wh": (size[1], size[0])}
+    if fields and fields["size_wh"][0] != fields["size_wh"][1]:
+        fields["resize"] = "stretch"
+    return fields
 
 
 def _output(

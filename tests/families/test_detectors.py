@@ -190,9 +190,9 @@ def rotated(gain, pad, order):
     return np.float32(found)
 
 
-def rotated_head():
+def rotated_head(gain=1.5, pad=12):
     found = np.zeros((8, 189), np.float32)
-    columns = rotated(1.5, (0, 12), "xywhasc")
+    columns = rotated(gain, (0, pad), "xywhasc")
     for number, (*place, angle, score, label) in enumerate(columns):
         for shift in (0, 1):  # a worse one beside it
             found[:4, number * 50 + shift] = place
@@ -254,6 +254,8 @@ CASES = [
     case("ultralytics", head(CENTRED), metadata=ultralytics("detect"), input=LETTERBOX),
     case("ultralytics", head(CENTRED), "dynamic batch", metadata=ultralytics("detect"),
          image=("images", ["batch", 3, 96, 96]), input=LETTERBOX),
+    case("ultralytics", head(CENTRED), "batch of four", metadata=ultralytics("detect"),
+         image=("images", [4, 3, 96, 96]), input=LETTERBOX),
     case("ultralytics", head(letterboxed(boxes(), 96, 128)), "not square", metadata=ultralytics("detect"),
          image=("images", [1, 3, 128, 96]), input={**LETTERBOX, "size_wh": (96, 128)}),
     case("ultralytics", head(letterboxed(boxes(), 640, 512)), "dynamic, padded to a rectangle",
@@ -310,6 +312,8 @@ ORIENTED = [
     case("ultralytics-obb", rotated_head(), metadata=ultralytics("obb"), input=LETTERBOX),
     case("ultralytics-obb", {"output0": rotated_head()["output0"][[0, 1, 2, 3, 5, 6, 7]]}, "of 2 classes",
          files={"labels.txt": "cat\ndog\n"}, input=LETTERBOX),
+    case("ultralytics-obb", rotated_head(10, 16), "dynamic, padded to a rectangle", image=("images", OPEN),
+         metadata=ultralytics("obb", stride="64"), input=RECT),
     case("ultralytics-obb-end2end", {"output0": rows(rotated(1.5, (0, 12), "xywhsca"))},
          metadata=ultralytics("obb"), input=LETTERBOX),
     case("mmdeploy-rotated", {"dets": rotated(1.5, (0, 0), "xywhas"), "labels": np.int64(CLASSES)},

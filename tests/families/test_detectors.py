@@ -61,9 +61,9 @@ def fractions(corners):
     return np.float32(stretched(corners, 1, 1))
 
 
-def with_worse(network):
+def with_worse(network, shift=0.5):
     """Add to each box one that overlaps it, of lower score: suppression must take it away."""
-    return np.concatenate([network, network + 0.5]), np.array([*SCORES, 0.625, 0.5625])
+    return np.concatenate([network, network + shift]), np.array([*SCORES, 0.625, 0.5625])
 
 
 def head(network, anchors=189, classes=3, dtype=np.float32):
@@ -84,9 +84,9 @@ def rows(columns, count=300):
     return found
 
 
-def objectness(network, anchors):
+def objectness(network, anchors, shift=0.5):
     """YOLOv5: [anchors, 5 + classes], the score is the product of two columns."""
-    corners, scores = with_worse(network)
+    corners, scores = with_worse(network, shift)
     found = np.zeros((anchors, 8), np.float32)
     found[[3, 90, 4, 150], :4] = centred(corners)
     found[[3, 90, 4, 150], 4] = scores / 0.9375
@@ -275,7 +275,14 @@ CASES = [
          metadata=ultralytics("detect", head="RTDETRDecoder"), input=STRETCH),
     case("ultralytics-rtdetr-raw", {"output0": RTDETR_RAW}, "RT-DETR that does not name its head",
          metadata=ultralytics("detect"), input=STRETCH),
-    case("yolov5", objectness(CENTRED, 567), metadata={"stride": "32", "names": "['ant', 'cat', 'dog']"},
+    case("ultralytics-rtdetr-raw", {"output0": RTDETR_RAW[:, [0, 1, 2, 3, 5, 6]]}, "RT-DETR of two classes",
+         metadata=ultralytics("detect", names="['cat', 'dog']", description="Ultralytics rtdetr-l model"),
+         input=STRETCH),
+    case("ultralytics-end2end", {"output0": rows(WITH_SCORE - [0, 0, 0, 0, 0, 1])}, "two classes, NMS in the graph",
+         metadata=ultralytics("detect", names="['cat', 'dog']", description="Ultralytics YOLOv10n model"),
+         input=LETTERBOX),
+    case("yolov5", objectness(CENTRED, 567, shift=5),  # overlaps of 0.53 and 0.59
+         metadata={"stride": "32", "names": "['ant', 'cat', 'dog']"},
          input=LETTERBOX),
     case("yolov7-end2end", {"output": np.float32(np.column_stack([[0, 0], CENTRED, CLASSES, SCORES]))},
          batched=False, files=toml("yolov7-end2end"), input=LETTERBOX),

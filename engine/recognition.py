@@ -216,7 +216,7 @@ def _input(
             ("model.toml", written.input),
             ("preprocessor_config.json", _preprocessed(evidence)),
             ("config.json of timm", input_from_timm(evidence.config)),
-            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, fixed)),
+            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, family, fixed)),
             (f"family: {family.about}", family.input),
             ("input of the graph", graph),
         ],
@@ -261,18 +261,39 @@ def _graph_input(
     return fields, fixed
 
 
-def _ultralytics_input(evidence: Evidence, fixed: Mapping[str, Any]) -> dict[str, Any]:
+def _ultralytics_input(
+    evidence: Evidence, family: Family, fixed: Mapping[str, Any]
+) -> dict[str, Any]:
     """Read the input that Ultralytics' metadata gives for an export of open size.
 
-    Its own program then pads to the smallest rectangle, and aims at 640 whatever the export says.
+    Its own program then aims at 640 whatever the export says, and pads to the smallest rectangle;
+    RT-DETR is stretched all the same. Classifiers keep their size, and the ratio of the image only
+    where they are square.
     """
-    if fixed or "task" not in evidence.metadata or "stride" not in evidence.metadata:
+    metadata = evidence.metadata
+    if "task" not in metadata or "stride" not in metadata:
         return {}
-    if evidence.metadata["task"] == "classify":
-        size = literal(evidence.metadata.get("imgsz", ""))
-        return {"size_wh": (size[1], size[0])} if isinstance(size, list) and len(size) == 2 else {}
-    stride = int(evidence.metadata["stride"]) if evidence.metadata["stride"].isdecimal() else 32
+    if metadata["task"] == "classify":
+        return _ultralytics_classifier(literal(metadata.get("imgsz", "")), fixed)
+    if fixed:
+        return {}
+    if family.input.get("resize") == "stretch":
+        return {"size_wh": (640, 640)}
+    stride = int(metadata["stride"]) if metadata["stride"].isdecimal() else 32
     return {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
+
+
+def _ultralytics_classifier(size: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the input of a classifier from `imgsz`, height and width.
+
+    Source: Ultralytics 8.4, `data/augment.py` classify_transforms.
+    """
+    fields = dict(fixed)
+    if not fixed and isinstance(size, list) and len(size) == 2:
+        fields = {"size_wh": (size[1], size[0])}
+    if fields and fields["size_wh"][0] != fields["size_wh"][1]:
+        fields["resize"] = "stretch"
+    return fields
 
 
 def _output(

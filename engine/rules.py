@@ -4,11 +4,11 @@ A rule gives every family that fits what it sees, with its reason; the first rul
 decides. More than one family means that the files do not tell, and a person must.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from engine.evidence import Evidence
+from engine.evidence import Evidence, labels_from
 from proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
@@ -48,9 +48,22 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
     }.get(task)
     if metadata.get("head") == "RTDETRDecoder":
         family = "ultralytics-rtdetr" if width == 6 else "ultralytics-rtdetr-raw"
+    elif task == "detect" and "head" not in metadata and _is_older_rtdetr(first, metadata):
+        family = "ultralytics-rtdetr-raw"
     if family is None:
         return None
     return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
+
+
+def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
+    """Tell whether the classes stand on the last axis, as RT-DETR has them; before 8.4 no head is named.
+
+    Two classes make six columns, as NMS in the graph does: there the description decides.
+    """
+    columns = 4 + len(labels_from(metadata["names"]) or ())
+    if len(output.shape) != 3 or output.shape[2] != columns or output.shape[1] == columns:
+        return False
+    return columns != 6 or "rtdetr" in metadata.get("description", "").lower()
 
 
 _ARCHITECTURES = {

@@ -1,0 +1,348 @@
+"""Every family of segmentation and classification: known masks and probabilities come back.
+
+The encoders are written from each family's documents, not from the segmenters.
+"""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from engine.families import FAMILIES
+from engine.session import LoadError
+from tasks.contours import fill, to_rings
+from tests.families.folders import (
+    HEIGHT,
+    LABELS,
+    MEAN,
+    NAMES,
+    STD,
+    WIDTH,
+    Case,
+    ask,
+    load,
+    toml,
+    ultralytics,
+)
+
+GROUND = ("background", "cat", "dog")
+GROUND_NAMES = "{0: 'background', 1: 'cat', 2: 'dog'}"
+CAT, DOG = (8, 8, 28, 24), (36, 20, 60, 44)
+"""Left, top, right, bottom."""
+CAT_SCORE, DOG_SCORE = 0.875, 0.75
+
+
+def region(left, top, right, bottom):
+    mask = np.zeros((HEIGHT, WIDTH), np.bool_)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
+def sigmoid(logit):
+    return 1 / (1 + np.exp(-logit))
+
+
+def enlarged(mask, gain, pad):
+    """The image in the middle of a square, each pixel `gain` pixels wide."""
+    network = np.kron(mask, np.ones((gain, gain), mask.dtype))
+    return np.pad(network, ((pad, pad), (0, 0)))
+
+
+def class_map():
+    found = np.zeros((HEIGHT, WIDTH), np.uint8)
+    found[region(*CAT)], found[region(*DOG)] = 1, 2
+    return found
+
+
+def class_logits():
+    """[classes, h, w]: the winner has the wanted share of the softmax, the two others the rest."""
+    found = np.zeros((3, HEIGHT, WIDTH), np.float32)
+    for number, place, score in ((1, CAT, CAT_SCORE), (2, DOG, DOG_SCORE)):
+        found[number][region(*place)] = np.log(2 * score / (1 - score))
+    found[0][class_map() == 0] = 5
+    return found
+
+
+CAT_BAND, DOG_BAND = (0, 0, 20, 48), (40, 0, 64, 48)
+
+
+def quarter_logits():
+    """[classes, h / 4, w / 4]: the cat on the left and the dog on the right of the background."""
+    found = np.full((3, HEIGHT // 4, WIDTH // 4), -30, np.float32)
+    found[1, :, :5], found[0, :, :5] = 3, -3
+    found[0, :, 5:10], found[1, :, 5:7], found[2, :, 8:10] = 3, -3, -3
+    found[2, :, 10:], found[0, :, 10:] = 3, -3
+    return found
+
+
+def band_score(columns):
+    """The mean over a band: the logit falls from 6 to 0 at its edge, over half of a cell."""
+    edge = sigmoid(6 * 1.5 / 2) + sigmoid(6 * 0.5 / 2)
+    return ((columns - 2) * sigmoid(6) + edge) / columns
+
+
+def prototypes():
+    """Two that matter of 32, a quarter of 128 x 128: inside left of column 18, and above row 32."""
+    found = np.zeros((32, 32, 32), np.float32)
+    found[0], found[1] = -1, -1
+    found[0][:, : 18 * 2 // 4] = 1
+    found[1][: (32 * 2 + 16) // 4] = 1
+    return found
+
+
+def network_boxes():
+    return np.float32([CAT, DOG]) * 2 + [0, 16, 0, 16]
+
+
+SHARES = np.zeros((2, 32), np.float32)
+SHARES[0, 0], SHARES[1, 1] = 3, 2
+
+
+def seg_head():
+    """Ultralytics: [4 + classes + 32, anchors], with a worse box upon each, of another mask."""
+    left, top, right, bottom = network_boxes().T
+    found = np.zeros((4 + 3 + 32, 336), np.float32)
+    for shift in (0, 1):
+        places = [20 + shift, 200 + shift]
+        found[:4, places] = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
+        found[[5, 6], places] = CAT_SCORE - shift / 8, DOG_SCORE - shift / 8
+        found[7:, places] = SHARES.T * (1 - 2 * shift)
+    return {"output0": found, "output1": prototypes()}
+
+
+def seg_rows():
+    found = np.zeros((300, 38), np.float32)
+    found[:2] = np.column_stack([network_boxes(), [CAT_SCORE, DOG_SCORE], [1, 2], SHARES])
+    return {"output0": found, "output1": prototypes()}
+
+
+def masks(inside, outside):
+    return np.where([region(*CAT), region(*DOG)], inside, outside).astype(np.float32)
+
+
+def mask_rcnn():
+    return {
+        "boxes": np.float32([CAT, DOG]),
+        "labels": np.int64([2, 3]),
+        "scores": np.float32([CAT_SCORE, DOG_SCORE]),
+        "masks": masks(0.9, 0.1)[:, None],
+    }
+
+
+def mmdeploy():
+    """Masks of 28 x 28, each within its box."""
+    return {
+        "dets": np.float32([[*CAT, CAT_SCORE], [*DOG, DOG_SCORE]]),
+        "labels": np.int64([1, 2]),
+        "masks": np.full((2, 28, 28), 0.9, np.float32),
+    }
+
+
+def rf_detr():
+    logits = np.full((10, 3), -20, np.float32)
+    logits[[2, 7], [1, 2]] = np.log([CAT_SCORE / (1 - CAT_SCORE), DOG_SCORE / (1 - DOG_SCORE)])
+    found = np.full((10, HEIGHT, WIDTH), -5, np.float32)
+    found[[2, 7]] = masks(5, -5)
+    return {"dets": np.full((10, 4), 0.5, np.float32), "labels": logits, "masks": found}
+
+
+def maskformer():
+    """Queries of a cat, a dog, and what is between; the last column is for nothing."""
+    chances = np.full((3, 4), 1e-9)
+    chances[[0, 1], [1, 2]] = CAT_SCORE, DOG_SCORE
+    chances[[0, 1], 3] = 1 - CAT_SCORE, 1 - DOG_SCORE
+    chances[2, 0] = 1
+    between = np.where(class_map() == 0, 30, -30).astype(np.float32)
+    return {
+        "class_queries_logits": np.float32(np.log(chances)),
+        "masks_queries_logits": np.concatenate([masks(6, -30), between[None]]),
+    }
+
+
+def pixel_values(architecture, labels=LABELS, **more):
+    """config.json and preprocessor_config.json of Hugging Face."""
+    return {
+        "config.json": {
+            "architectures": [architecture],
+            "id2label": {str(number): label for number, label in enumerate(labels)},
+            **more,
+        },
+        "preprocessor_config.json": {
+            "do_resize": True, "size": {"height": HEIGHT, "width": WIDTH}, "resample": 2,
+            "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+            "image_mean": MEAN, "image_std": STD,
+        },
+    }  # fmt: skip
+
+
+SIDE_OUTPUT = np.zeros((1, HEIGHT, WIDTH), np.float32)
+SIDE_OUTPUT[0, 0, 0] = 1
+U2NET = np.where(region(*CAT), 0.8, 0.2).astype(np.float32)
+U2NET[8:16, 8:28] = 0.65  # three quarters of the way up, in half of the mask
+CHANCES = (0.25, 0.625, 0.125)
+LOGITS = {"logits": np.log(np.float32(CHANCES)) + 2}
+MULTI = {"logits": np.float32([np.log(p / (1 - p)) for p in CHANCES])}
+
+SAME = {"size_wh": (WIDTH, HEIGHT), "resize": "stretch", "color": "rgb", "scale": 1 / 255,
+        "mean": MEAN, "std": STD}  # fmt: skip
+ZERO_TO_ONE = {"mean": (0, 0, 0), "std": (1, 1, 1), "scale": 1 / 255, "color": "rgb"}
+LETTERBOX = {**ZERO_TO_ONE, "size_wh": (128, 128), "resize": "letterbox", "pad_value": 114}
+AT_SAME = ("input", ["batch", 3, HEIGHT, WIDTH])
+AT_128 = ("images", [1, 3, 128, 128])
+AT_96 = ("input", ["batch", 3, 96, 96])
+BOTH = (("cat", CAT_SCORE, region(*CAT)), ("dog", DOG_SCORE, region(*DOG)))
+BANDS = (("cat", band_score(20), region(*CAT_BAND)), ("dog", band_score(24), region(*DOG_BAND)))
+CUT = (("cat", CAT_SCORE, region(8, 8, 18, 24)), ("dog", DOG_SCORE, region(36, 20, 60, 32)))
+CERTAIN = tuple((label, 1, mask) for label, _, mask in BOTH)
+IN_MASK = tuple((label, score * sigmoid(6), mask) for label, score, mask in BOTH)
+THREE = {"labels.txt": "ant\ncat\ndog\n"}
+
+
+def thing(score):
+    return (("thing", score, region(*CAT)),)
+
+
+def case(family, outputs, answers, name="", **more):
+    return Case(name=name or family, family=family, outputs=outputs, answers=answers, **more)
+
+
+SEGMENTERS = [
+    case("ultralytics-seg", seg_head(), CUT, image=AT_128, metadata=ultralytics("segment"), input=LETTERBOX),
+    case("ultralytics-seg-end2end", seg_rows(), CUT, image=AT_128, metadata=ultralytics("segment"),
+         input=LETTERBOX),
+    case("ultralytics-semantic", {"output0": enlarged(class_map(), 2, 16)}, CERTAIN, image=AT_128,
+         metadata=ultralytics("semantic", names=GROUND_NAMES), input=LETTERBOX),
+    case("ultralytics-semantic", {"output0": enlarged(class_map(), 10, 16)}, CERTAIN,
+         "dynamic, padded to a rectangle", image=("images", ["batch", 3, "height", "width"]),
+         metadata=ultralytics("semantic", names=GROUND_NAMES, stride="64"),
+         input={**LETTERBOX, "size_wh": (640, 640), "resize": "letterbox_rect", "divisor": 64}),
+    case("segformer", {"logits": quarter_logits()}, BANDS, image=("pixel_values", ["n", "c", "h", "w"]),
+         files=pixel_values("SegformerForSemanticSegmentation", GROUND), input={**SAME, "antialias": True}),
+    case("torchvision-semantic", {"out": class_logits(), "aux": -class_logits()}, BOTH, image=AT_SAME,
+         files=toml("torchvision-semantic", labels=GROUND), input=SAME),
+    case("unet", {"masks": class_logits()}, BOTH, image=AT_SAME, files=toml("unet", labels=GROUND),
+         input={**ZERO_TO_ONE, "resize": "stretch"}),
+    case("class-map", {"map": class_map().astype(np.int64)}, CERTAIN, image=AT_SAME,
+         files=toml("class-map", labels=GROUND), input=SAME),
+    case("class-map", {"map": class_map().astype(np.int64)[None]}, CERTAIN, "class-map, with one channel",
+         image=AT_SAME, files=toml("class-map", labels=GROUND), input=SAME),
+    case("birefnet", {"side": SIDE_OUTPUT, "mask": np.where(region(*CAT), 4, -4).astype(np.float32)[None]},
+         thing(sigmoid(4)), image=AT_SAME, files=toml("birefnet", labels=["thing"]), input=SAME),
+    case("u2net", {"d0": U2NET[None], "d1": SIDE_OUTPUT}, thing(0.875), image=AT_SAME,
+         files=toml("u2net", labels=["thing"]), input=SAME),
+    case("mask-rcnn", mask_rcnn(), BOTH, batched=False, image=("image", [3, "height", "width"]), files=THREE,
+         input={**ZERO_TO_ONE, "resize": "none", "batch_axis": False}),
+    case("mask-rcnn", mmdeploy(), BOTH, "masks within boxes, with a batch axis", image=AT_SAME,
+         files=toml("mask-rcnn", '[input]\nresize = "stretch"\n[output]\nbatch_axis = true\nlabel_offset = 0\n'),
+         input={"resize": "stretch"}),
+    case("rf-detr-seg", rf_detr(), BOTH, image=AT_SAME, files=THREE, input=SAME),
+    case("maskformer", maskformer(), IN_MASK, image=AT_SAME,
+         files={**pixel_values("MaskFormerForInstanceSegmentation", GROUND),
+                "model.toml": 'family = "maskformer"'}, input=SAME),
+    case("maskformer-instance", maskformer(), IN_MASK, image=AT_SAME,
+         files={**pixel_values("Mask2FormerForUniversalSegmentation", GROUND),
+                "model.toml": 'family = "maskformer-instance"'}, input=SAME),
+]  # fmt: skip
+
+SOFTMAX = [("logits", [helper.make_node("Softmax", ["before"], ["logits"], axis=-1)])]
+SIGMOID = [("logits", [helper.make_node("Sigmoid", ["before"], ["logits"])])]
+VIT = "ViTForImageClassification"
+TIMM = {"config.json": {
+    "architecture": "resnet18", "label_names": LABELS,
+    "pretrained_cfg": {"input_size": [3, 96, 96], "mean": MEAN, "std": STD, "interpolation": "bicubic",
+                       "crop_pct": 0.9, "crop_mode": "center"}}}  # fmt: skip
+CROPPED = {"size_wh": (96, 96), "resize": "shortest_crop", "antialias": True}
+CLASSIFY = ultralytics("classify", stride="1")
+
+CLASSIFIERS = [
+    case("ultralytics-cls", {"output0": np.float32(CHANCES)}, CHANCES, metadata=CLASSIFY,
+         image=("images", [1, 3, 96, 96]), input={**CROPPED, **ZERO_TO_ONE, "crop_fraction": 1}),
+    case("ultralytics-cls", {"output0": np.float32(CHANCES)}, CHANCES, "Ultralytics classifier, not square",
+         metadata=ultralytics("classify", imgsz="[48, 96]"), image=("images", [1, 3, 48, 96]),
+         input={"size_wh": (96, 48), "resize": "stretch", "antialias": True}),
+    case("ultralytics-cls", {"output0": np.float32(CHANCES)}, CHANCES, "Ultralytics classifier of open size",
+         metadata=CLASSIFY, image=("images", ["batch", 3, "height", "width"]), input=CROPPED),
+    case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=pixel_values(VIT), input=SAME),
+    case("hf-classifier", LOGITS, CHANCES, "softmax in the graph", image=AT_SAME, files=pixel_values(VIT),
+         nodes=SOFTMAX),
+    case("hf-classifier", MULTI, CHANCES, "many labels", image=AT_SAME,
+         files=pixel_values(VIT, problem_type="multi_label_classification")),
+    case("hf-classifier", MULTI, CHANCES, "sigmoid in the graph", image=AT_SAME, nodes=SIGMOID,
+         files=pixel_values(VIT, problem_type="multi_label_classification")),
+    case("hf-classifier", LOGITS, CHANCES, "half precision", image=AT_SAME, kind=TensorProto.FLOAT16,
+         files=pixel_values(VIT), input={**SAME, "dtype": "float16"}),
+    case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM,
+         input={**CROPPED, "crop_fraction": 0.9, "interpolation": "cubic", "mean": MEAN, "std": STD}),
+    case("torchvision-classifier", LOGITS, CHANCES, image=AT_96, files=toml("torchvision-classifier"),
+         input={**CROPPED, "crop_fraction": 0.875, "mean": MEAN, "std": STD}),
+    case("plain-classifier", LOGITS, CHANCES, image=AT_96, files=toml("plain-classifier"),
+         input={**ZERO_TO_ONE, "resize": "stretch", "layout": "nchw"}),
+    case("plain-classifier", LOGITS, CHANCES, "colours last", image=("input", ["batch", 48, 64, 3]),
+         files=toml("plain-classifier"), nodes=SOFTMAX,
+         input={**ZERO_TO_ONE, "size_wh": (64, 48), "layout": "nhwc"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEGMENTERS, ids=lambda case: case.name)
+def test_masks_come_back_in_pixels_of_the_image(case, tmp_path):
+    found = sorted(ask(load(case, tmp_path)), key=lambda each: each.label)
+    assert [each.label for each in found] == [label for label, _, _ in case.answers]
+    scores = [score for _, score, _ in case.answers]
+    assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
+    for each, (_, _, mask) in zip(found, case.answers, strict=True):
+        np.testing.assert_array_equal(fill(to_rings(each.contour), WIDTH, HEIGHT), mask)
+
+
+@pytest.mark.parametrize("case", CLASSIFIERS, ids=lambda case: case.name)
+def test_probabilities_come_back_with_their_labels(case, tmp_path):
+    found = ask(load(case, tmp_path), {"action": "predict_proba"})
+    assert [each.label for each in found] == ["cat", "ant", "dog"]
+    scores = sorted(case.answers, reverse=True)
+    assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
+
+
+def test_every_family_of_segmentation_and_classification_has_a_case():
+    tasks = {"IMAGE_SEGMENTATION", "IMAGE_CLASSIFICATION"}
+    families = {name for name, family in FAMILIES.items() if family.task in tasks}
+    assert {case.family for case in (*SEGMENTERS, *CLASSIFIERS)} == families
+
+
+ID2LABEL = [
+    {"0": "ant", "1": "cat", "2": "dog"},
+    {"2": "dog", "0": "ant", "1": "cat"},
+    {"ant": 0, "cat": 1, "dog": 2},
+    ["ant", "cat", "dog"],
+]
+
+
+@pytest.mark.parametrize("id2label", ID2LABEL)
+def test_labels_of_a_config_in_every_form(id2label, tmp_path):
+    config = {"config.json": {"architectures": [VIT], "id2label": id2label}}
+    files = {**pixel_values(VIT), **config}
+    found = case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=files)
+    assert ask(load(found, tmp_path))[0].label == "cat"
+
+
+def test_a_file_of_labels_beats_metadata(tmp_path):
+    metadata = {**CLASSIFY, "names": NAMES.replace("cat", "cow")}
+    outputs = {"output0": np.float32(CHANCES)}
+    found = case("ultralytics-cls", outputs, CHANCES, image=AT_96, metadata=metadata, files=THREE)
+    assert ask(load(found, tmp_path))[0].label == "cat"
+
+
+REFUSED = [
+    ({"m": np.zeros((1, 48, 64), np.float32)}, {}, ["birefnet", "u2net"]),
+    ({"m": np.zeros((48, 64), np.int64)}, {}, ["class-map", "ultralytics-semantic"]),
+    ({"m": class_logits()}, {}, ["torchvision-semantic", "unet", "segformer"]),
+    (LOGITS, {}, ["torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls"]),
+    (maskformer(), pixel_values("MaskFormerForInstanceSegmentation", GROUND), ["maskformer", "maskformer-instance"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("outputs", "files", "families"), REFUSED)
+def test_what_several_families_answer_is_refused_with_the_lines_to_write(
+    outputs, files, families, tmp_path
+):
+    with pytest.raises(LoadError, match="Write one of these lines") as refusal:
+        load(case("", outputs, (), image=AT_SAME, files=files), tmp_path)
+    lines = [line for line in str(refusal.value).splitlines() if line.startswith("  ")]
+    assert [line.split('"')[1] for line in lines] == [*families, "tensor"]

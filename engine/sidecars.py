@@ -36,9 +36,9 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an image processor's configuration.
 
     Returns:
-        Some of the fields `size_wh`, `divisor`, `scale`, `mean`, `std`, `resize`, `pad_value`,
-        `crop_fraction`, `interpolation` and `antialias`. `resize` may also be `stretch_crop`: stretched
-        to the crop's size over `crop_fraction`, then cropped in the middle.
+        Some of the fields `size_wh`, `divisor`, `divisor_rounds`, `scale`, `mean`, `std`, `resize`,
+        `pad_value`, `crop_fraction`, `crop_rounds`, `interpolation` and `antialias`. `resize` may also
+        be `stretch_crop`: stretched to the crop's size over `crop_fraction`, then cropped in the middle.
 
     Raises:
         LoadError: A value is of the wrong kind, or asks for what is not supported.
@@ -88,12 +88,13 @@ def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
             "pad_size", "null, or size to name max_height and max_width", config["pad_size"]
         )
     if "longest_edge" in size and "shortest_edge" in size:
-        divisor = 16 if "Yolos" in _processor(config) else config.get("size_divisor") or 1
-        return {
+        fields = {
             "resize": "shortest_longest",
             "size_wh": (size["shortest_edge"], size["longest_edge"]),
-            "divisor": divisor,
         }
+        if "Yolos" in _processor(config):
+            return {**fields, "divisor": 16, "divisor_rounds": "down"}
+        return {**fields, "divisor": config.get("size_divisor") or 1}
     if "shortest_edge" in size:
         return _shortest(config, size["shortest_edge"])
     if size.keys() == {"height", "width"}:
@@ -122,7 +123,12 @@ def _shortest(config: Mapping[str, Any], shortest: int) -> dict[str, Any]:
         raise _error("crop_size", "a square", config["crop_size"])
     if crop_wh[0] > shortest:
         raise _error("crop_size", f"at most {shortest}, the resized shortest side", crop_wh[0])
-    return {"resize": "shortest_crop", "size_wh": crop_wh, "crop_fraction": crop_wh[0] / shortest}
+    return {
+        "resize": "shortest_crop",
+        "size_wh": crop_wh,
+        "crop_fraction": crop_wh[0] / shortest,
+        "crop_rounds": "down",
+    }
 
 
 def _stretched(config: Mapping[str, Any], size_wh: tuple[int, int]) -> dict[str, Any]:
@@ -132,7 +138,12 @@ def _stretched(config: Mapping[str, Any], size_wh: tuple[int, int]) -> dict[str,
     fraction = crop_wh[0] / size_wh[0]
     if crop_wh[1] / size_wh[1] != fraction or fraction > 1:
         raise _error("crop_size", f"of the shape of size {size_wh}, and no larger", crop_wh)
-    return {"resize": "stretch_crop", "size_wh": crop_wh, "crop_fraction": fraction}
+    return {
+        "resize": "stretch_crop",
+        "size_wh": crop_wh,
+        "crop_fraction": fraction,
+        "crop_rounds": "down",
+    }
 
 
 def _crop(config: Mapping[str, Any]) -> tuple[int, int] | None:

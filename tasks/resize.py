@@ -103,7 +103,8 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
         letterbox: Ultralytics 8.4, `data/augment.py` LetterBox and `utils/ops.py` scale_boxes, which
         takes the gain of each axis after rounding. letterbox_topleft: YOLOX,
         `data/data_augment.py` preproc. shortest_crop: torchvision `Resize` and `CenterCrop`; timm's
-        `ResizeKeepRatio` where the input is not square.
+        `ResizeKeepRatio` where the input is not square; of Hugging Face, transformers 4.57,
+        `image_transforms.py` center_crop. shortest_longest: see `_within` and `_divided`.
     """
     net_w, net_h = spec.size_wh
     left = top = 0
@@ -120,7 +121,7 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
             new_w, new_h = net_w, net_h
         case "shortest_crop":
             new_w, new_h = _cover(width, height, spec)
-            left, top = -round((new_w - net_w) / 2), -round((new_h - net_h) / 2)
+            left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
         case "letterbox_rect":
             gain = min(net_w / width, net_h / height)
             new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
@@ -128,9 +129,9 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
         case "stretch_crop":
             new_w, new_h = _uncropped(spec)
-            left, top = -round((new_w - net_w) / 2), -round((new_h - net_h) / 2)
+            left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
         case "shortest_longest":
-            new_w, new_h = _within(width, height, *spec.size_wh)
+            new_w, new_h = (_divided(n, spec) for n in _within(width, height, *spec.size_wh))
             net_w, net_h = new_w, new_h
         case "none":
             new_w, new_h = net_w, net_h = width, height
@@ -154,6 +155,22 @@ def _uncropped(spec: InputSpec) -> tuple[int, int]:
     # a fraction such as 224 / 232 does not divide exactly
     width, height = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
     return width, height
+
+
+def _middle(free: int, spec: InputSpec) -> int:
+    """Where a crop starts, in pixels of the resized image, if it leaves `free` pixels of it out."""
+    return free // 2 if spec.crop_rounds == "down" else round(free / 2)
+
+
+def _divided(side: int, spec: InputSpec) -> int:
+    """Go from a side to a multiple of the divisor; the image is resized to it, not padded.
+
+    Source: transformers 4.57, `image_processing_yolos.py` get_size_with_aspect_ratio (down) and
+    `image_processing_maskformer.py` get_maskformer_resize_output_image_size (up).
+    """
+    if spec.divisor_rounds == "down":
+        return max(side - side % spec.divisor, 1)
+    return side + -side % spec.divisor
 
 
 def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, int]:

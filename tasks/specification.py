@@ -38,6 +38,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the graph's input has the batch as its first axis."""
     divisor: int = 32
     """Sides of the input are multiples of it, where they vary (`letterbox_rect`, `shortest_longest`)."""
+    divisor_rounds: Literal["up", "down"] = "up"
+    """To which multiple of `divisor` `shortest_longest` goes."""
     size_input: str = ""
     """Name of a further graph input, int64 [batch, 2], that takes width and height of the network's
     input; the boxes then come in its pixels."""
@@ -54,6 +56,9 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Grey level of the letterbox border, 0 to 255, before `scale`."""
     crop_fraction: float = 0.875
     """For `shortest_crop` and `stretch_crop`: the crop's side over the resized image's."""
+    crop_rounds: Literal["even", "down"] = "even"
+    """Where a crop starts if it cannot lie in the middle: torchvision takes the even one of the two
+    pixels, Hugging Face the lower one."""
     interpolation: Literal["nearest", "linear", "cubic", "area"] = "linear"
     antialias: bool = False
     """Filter while shrinking as Pillow does; networks of torchvision, timm and Hugging Face expect it."""

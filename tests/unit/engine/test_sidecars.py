@@ -37,7 +37,12 @@ GEOMETRY = [
             "do_center_crop": True,
             "crop_size": {"height": 224, "width": 224},
         },
-        {"resize": "shortest_crop", "size_wh": (224, 224), "crop_fraction": 224 / 256},
+        {
+            "resize": "shortest_crop",
+            "size_wh": (224, 224),
+            "crop_fraction": 224 / 256,
+            "crop_rounds": "down",
+        },
     ),
     (
         "ConvNeXt, small",
@@ -80,7 +85,12 @@ GEOMETRY = [
             "do_center_crop": True,
             "crop_size": {"height": 224, "width": 224},
         },
-        {"resize": "stretch_crop", "size_wh": (224, 224), "crop_fraction": 224 / 256},
+        {
+            "resize": "stretch_crop",
+            "size_wh": (224, 224),
+            "crop_fraction": 224 / 256,
+            "crop_rounds": "down",
+        },
     ),
     (
         "stretched and not cropped",
@@ -103,7 +113,12 @@ GEOMETRY = [
             "image_processor_type": "YolosImageProcessor",
             "size": {"shortest_edge": 512, "longest_edge": 864},
         },
-        {"resize": "shortest_longest", "size_wh": (512, 864), "divisor": 16},
+        {
+            "resize": "shortest_longest",
+            "size_wh": (512, 864),
+            "divisor": 16,
+            "divisor_rounds": "down",
+        },
     ),
     (
         "MaskFormer",

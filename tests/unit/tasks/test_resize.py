@@ -127,6 +127,52 @@ def test_shortest_crop_of_an_oblong_input_covers_it():
     assert (placement.left, placement.top) == (0, -16)
 
 
+@pytest.mark.parametrize(
+    ("rounds", "crop", "image_wh", "start"),
+    [  # image w, h; left, top: worked out by hand
+        ("even", 72, (82, 143), (-5, -36)),
+        ("down", 72, (82, 143), (-5, -35)),
+        ("even", 72, (145, 82), (-36, -5)),
+        ("down", 72, (145, 82), (-36, -5)),
+        ("even", 81, (82, 82), (0, 0)),
+        ("down", 81, (82, 85), (0, -2)),
+    ],
+)
+def test_a_crop_of_an_odd_rest_starts_where_its_library_has_it(rounds, crop, image_wh, start):
+    asked = spec(size_wh=(crop, crop), crop_fraction=crop / 82, crop_rounds=rounds)
+    placement = place(*image_wh, msgspec.structs.replace(asked, resize="shortest_crop"))
+    assert placement.size_wh == image_wh
+    assert (placement.left, placement.top) == start
+
+
+@pytest.mark.parametrize(
+    ("divisor", "rounds", "image_wh", "network_wh"),
+    [  # without divisor 800 x 1066, 1333 x 800 and 1333 x 666
+        (1, "up", (480, 640), (800, 1066)),
+        (16, "down", (480, 640), (800, 1056)),
+        (32, "up", (480, 640), (800, 1088)),
+        (16, "down", (1000, 600), (1328, 800)),
+        (32, "up", (1000, 600), (1344, 800)),
+        (16, "down", (1000, 500), (1328, 656)),
+        (32, "up", (1000, 500), (1344, 672)),
+        (16, "down", (800, 800), (800, 800)),
+    ],
+)
+def test_sides_go_to_multiples_of_the_divisor_by_a_stretch(divisor, rounds, image_wh, network_wh):
+    placement = place(
+        *image_wh,
+        spec(
+            resize="shortest_longest",
+            size_wh=(800, 1333),
+            divisor=divisor,
+            divisor_rounds=rounds,
+        ),
+    )
+    affine = placement.affine
+    assert placement.size_wh == affine.network_wh == network_wh
+    assert (affine.sx, affine.sy) == (network_wh[0] / image_wh[0], network_wh[1] / image_wh[1])
+
+
 RESIZES = ["letterbox", "letterbox_topleft", "stretch", "shortest_crop", "none"]
 SIZES = [(1, 1), (640, 480), (481, 640), (3, 4000), (4000, 3), (20000, 17)]
 

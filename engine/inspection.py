@@ -11,6 +11,7 @@ from engine.recognition import Decision
 from engine.repository import Model, find_model
 from engine.session import LoadError
 from proto.messages import TensorInfo
+from tasks.specification import InputSpec
 
 
 class Inspection(msgspec.Struct, frozen=True):
@@ -27,6 +28,9 @@ class Inspection(msgspec.Struct, frozen=True):
     outputs: list[TensorInfo]
     batch: str
     task: str
+    family: str
+    preprocessing: str
+    """In one sentence; empty where the model takes tensors."""
     labels: tuple[str, ...]
     decisions: tuple[Decision, ...]
 
@@ -63,6 +67,8 @@ def inspect_model(path: Path) -> Inspection:
         outputs=list(model.session.outputs),
         batch=_batch(model),
         task=recognition.task,
+        family=recognition.family,
+        preprocessing=in_words(recognition.spec.input) if recognition.spec else "",
         labels=recognition.spec.labels if recognition.spec else (),
         decisions=recognition.decisions,
     )
@@ -80,7 +86,12 @@ def show(inspection: Inspection, console: Console) -> None:
         *(("input", _tensor(tensor)) for tensor in inspection.inputs),
         *(("output", _tensor(tensor)) for tensor in inspection.outputs),
         ("batch", inspection.batch),
-        ("labels", f"{len(inspection.labels)}: {', '.join(inspection.labels)}"),
+        (
+            "task",
+            f"{inspection.task}{f', family {inspection.family}' if inspection.family else ''}",
+        ),
+        ("image", inspection.preprocessing or "none: tensors as they are"),
+        ("labels", _labels(inspection)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}", str(value))
@@ -97,6 +108,48 @@ def _batch(model: Model) -> str:
         return "as the graph says"
     size = model.images.batch_size
     return f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
+
+
+def _labels(inspection: Inspection) -> str:
+    reason = next((d.reason for d in inspection.decisions if d.field == "labels"), "")
+    names = ", ".join(inspection.labels[:20]) + (", ..." if len(inspection.labels) > 20 else "")
+    return f"{len(inspection.labels)} ({reason}): {names}" if inspection.labels else "none"
+
+
+_RESIZES = {
+    "letterbox": "letterboxed to {size}, centred, border {pad}",
+    "letterbox_topleft": "letterboxed to {size}, at the top left, border {pad}",
+    "letterbox_rect": "letterboxed within {size} to multiples of {divisor}, border {pad}",
+    "stretch": "stretched to {size}",
+    "stretch_crop": "stretched, then cropped in the middle to {size} ({fraction:.3g} of it)",
+    "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({fraction:.3g} of it)",
+    "shortest_longest": "scaled to a shortest side of {width}, no side over {height}",
+    "none": "as it is",
+}
+
+
+def in_words(spec: InputSpec) -> str:
+    """Say in one sentence how an image becomes the input."""
+    width, height = spec.size_wh
+    resize = _RESIZES[spec.resize].format(
+        size=f"{width} x {height}",
+        width=width,
+        height=height,
+        pad=spec.pad_value,
+        divisor=spec.divisor,
+        fraction=spec.crop_fraction,
+    )
+    filtered = f" ({spec.interpolation}, {'antialiased' if spec.antialias else 'no antialias'})"
+    color = "gray" if spec.channels == 1 else spec.color.upper()
+    turned = "turned upright" if spec.exif == "apply" else "as stored"
+    values = "values from 0 to 255"
+    if spec.dtype != "uint8":
+        values = f"values times {spec.scale:.6g}" if spec.scale != 1 else values
+        if any(spec.mean) or any(each != 1 for each in spec.std):
+            mean, std = ([round(each, 4) for each in numbers] for numbers in (spec.mean, spec.std))
+            values += f", less {mean}, over {std}"
+    resized = resize if spec.resize == "none" else resize + filtered
+    return f"{turned}, {resized}, {color}, {values}, as {spec.dtype} {spec.layout.upper()}"
 
 
 def _tensor(tensor: TensorInfo) -> str:

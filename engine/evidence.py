@@ -69,9 +69,9 @@ def channels_axis(tensor: TensorInfo) -> int | None:
     """Find the axis of the colours of an input that can hold images, counted from the end."""
     if tensor.datatype not in ("FP32", "FP16", "UINT8") or len(tensor.shape) not in (3, 4):
         return None
-    if tensor.shape[-3] in (1, 3, 4):
+    if tensor.shape[-3] in (1, 3):
         return -3
-    return -1 if tensor.shape[-1] in (1, 3, 4) else -3 if tensor.shape[-3] == -1 else None
+    return -1 if tensor.shape[-1] in (1, 3) else -3 if tensor.shape[-3] == -1 else None
 
 
 def read_labels(path: Path) -> tuple[str, ...]:

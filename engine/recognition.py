@@ -163,7 +163,7 @@ def _image_tensor(evidence: Evidence, written: ModelToml, task: str) -> TensorIn
         found = evidence.image_input()
         if found is None:
             raise LoadError(
-                f"expected one input with 4 dimensions and 1, 3 or 4 channels for {task}, got {names}: "
+                f"expected one input with 4 dimensions and 1 or 3 channels for {task}, got {names}: "
                 "name the image's in model.toml, [input] name"
             )
         return found
@@ -171,7 +171,7 @@ def _image_tensor(evidence: Evidence, written: ModelToml, task: str) -> TensorIn
         if tensor.name == wanted:
             if channels_axis(tensor) is None:
                 raise LoadError(
-                    f"expected input {wanted!r} to be FP32, FP16 or UINT8 with 1, 3 or 4 channels, "
+                    f"expected input {wanted!r} to be FP32, FP16 or UINT8 with 1 or 3 channels, "
                     f"got {tensor.datatype} {list(tensor.shape)}"
                 )
             return tensor
@@ -254,7 +254,7 @@ def _graph_input(
         "name": image.name,
         "layout": "nchw" if axis == -3 else "nhwc",
         "dtype": {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}[image.datatype],
-        "channels": channels if channels in (1, 3, 4) else 3,
+        "channels": channels if channels in (1, 3) else 3,
         "batch_axis": len(image.shape) == 4,
     }
     fixed = {"size_wh": (width, height)} if width > 0 and height > 0 else {}

@@ -43,7 +43,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     size_input: str = ""
     """Name of a further graph input, int64 [batch, 2], that takes width and height of the network's
     input; the boxes then come in its pixels."""
-    channels: Literal[1, 3, 4] = 3
+    channels: Literal[1, 3] = 3
     layout: Literal["nchw", "nhwc"] = "nchw"
     dtype: Literal["float32", "float16", "uint8"] = "float32"
     color: Literal["rgb", "bgr"] = "rgb"

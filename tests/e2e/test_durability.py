@@ -213,3 +213,12 @@ def _child(server: ServerProcess, role: str) -> int:
         if runs_models == (role == "worker"):
             return pid
     return 0
+
+
+def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
+    server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
+    os.kill(_child(server, "worker"), signal.SIGKILL)
+    server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
+    assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
+    server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
+    assert server.stop() == 0

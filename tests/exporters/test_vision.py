@@ -1,0 +1,129 @@
+"""Real exports, with nothing to configure, answer as the libraries that made them do.
+
+Run with `EXPORTER_PYTHON=/path/to/python pytest -m exporter tests/exporters/test_vision.py`, where that
+Python has torch 2.13, torchvision 0.28, transformers 4.57, timm 1.0 and scipy; it takes a minute.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.image_inference import ImageModel, infer_images
+from engine.inspection import open_model
+from engine.session import LoadError
+from proto.messages import InferRequest, Tensor
+from tasks.contours import fill, to_rings
+from tasks.image import MAX_PIXELS, decode
+
+PYTHON = os.environ.get("EXPORTER_PYTHON", "")
+CLASSIFIERS = [
+    "vit",
+    "vit-bicubic",
+    "resnet",
+    "convnext",
+    "mobilenet",
+    "timm-resnet",
+    "timm-vit",
+    "timm-squash",
+]
+DETECTORS = ["detr", "conditional-detr", "yolos", "rt-detr"]
+IMAGES = ("landscape", "portrait", "small")
+
+pytestmark = [
+    pytest.mark.exporter,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not PYTHON, reason="EXPORTER_PYTHON names no Python"),
+]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    root = tmp_path_factory.mktemp("exports")
+    script = Path(__file__).with_name("export_vision.py")
+    subprocess.run([PYTHON, script, root], check=True, capture_output=True)
+    return root
+
+
+def cases(folder):
+    """Give what the library answers to each image."""
+    expected = json.loads((folder / "expected.json").read_text())
+    assert set(expected) == {f"{name}.png" for name in IMAGES}
+    return expected.items()
+
+
+def answers(folder, name, **parameters):
+    """Answer one image as a request to the server would."""
+    model = open_model(folder)
+    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    tensor = Tensor(name, "BYTES", (1,), [(folder / name).read_bytes()], parameters)
+    _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+    return answered.predictions
+
+
+@pytest.mark.parametrize("model", CLASSIFIERS)
+def test_probabilities_are_those_of_the_library(exports, model):
+    largest = 0.0
+    for name, expected in cases(exports / model):
+        found = answers(exports / model, name, action="predict_proba")
+        assert {each.label for each in found} == set(expected["scores"])
+        apart = [abs(each.score - expected["scores"][each.label]) for each in found]
+        largest = max(largest, *apart)
+    print(f"{model}: largest difference {largest:.1e}")  # noqa: T201 - shown by -s
+    assert largest < 1e-5
+
+
+@pytest.mark.parametrize("model", DETECTORS)
+def test_boxes_are_those_of_the_library(exports, model):
+    largest_px = largest_score = 0.0
+    for name, expected in cases(exports / model):
+        image = decode((exports / model / name).read_bytes())
+        found = answers(exports / model, name, score_threshold=expected["threshold"])
+        left = list(found)
+        wanted = 0
+        for label, score, box in expected["boxes"]:
+            # a library answers boxes that reach beyond the image as they are, a server clips them
+            clipped = np.clip(box, 0, [image.width, image.height] * 2)
+            if (clipped[2:] <= clipped[:2]).any():
+                continue
+            wanted += 1
+            apart = [
+                (np.abs([p.xmin, p.ymin, p.xmax, p.ymax] - clipped).max(), abs(p.score - score), p)
+                for p in left
+                if p.label == label and abs(p.score - score) < 1e-4
+            ]
+            assert apart, (name, label, score, box)
+            px, score_apart, nearest = min(apart, key=lambda each: each[0])
+            left.remove(nearest)
+            largest_px, largest_score = max(largest_px, px), max(largest_score, score_apart)
+        assert not left
+        assert wanted >= 3
+        assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
+    print(f"{model}: largest difference {largest_px:.1e} px, score {largest_score:.1e}")  # noqa: T201 - shown by -s
+    assert largest_px < 0.05
+    assert largest_score < 1e-5
+
+
+def test_regions_are_those_of_the_library(exports):
+    folder = exports / "segformer"
+    labels = open_model(folder).spec.labels
+    shares = []
+    for name, expected in cases(folder):
+        classes = decode((folder / expected["classes"]).read_bytes()).pixels[..., 0]
+        found = answers(folder, name, regions="class", score_threshold=0.0)
+        drawn = np.full(classes.shape, 255, np.uint8)
+        for segment in found:
+            mask = fill(to_rings(segment.contour), classes.shape[1], classes.shape[0])
+            drawn[mask > 0] = labels.index(segment.label)
+        assert len(np.unique(classes)) > 2
+        shares.append(float((drawn == classes).mean()))
+    print(f"segformer: equal pixels {min(shares):.6f}")  # noqa: T201 - shown by -s
+    assert min(shares) >= 0.999
+
+
+def test_pre_processing_that_cannot_be_done_is_refused(exports):
+    with pytest.raises(LoadError, match="crop_mode"):
+        open_model(exports / "timm-border")

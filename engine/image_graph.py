@@ -16,7 +16,7 @@ from tasks.predictions import OutputError, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine
 from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import Merging, merge, tiles
+from tasks.tiling import Merging, tiles
 
 Read = TypeVar("Read")
 
@@ -96,7 +96,7 @@ class ImageGraph:
         return answers
 
     def _in_tiles(self, image: Image, options: Any, tiling: Tiling) -> list[Prediction]:
-        """Answer an image by its parts: candidates of each tile, joined over the borders."""
+        """Answer an image by its parts: what each tile has, joined over the borders."""
         task: Any = self._task
         places = tiles(image.width, image.height, tiling.size, tiling.overlap)
         parts = [Image(place.cut(image.pixels), image.mime) for place in places]
@@ -106,9 +106,7 @@ class ImageGraph:
             chunk = parts[start : start + size]
             found.extend(self._read(chunk, [options] * len(chunk), task.find))
         merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
-        joined = merge(
-            list(zip(places, found, strict=True)), merging, self._spec.defaults.max_detections
-        )
+        joined = task.join(list(zip(places, found, strict=True)), merging, options)
         predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
         return predictions
 

@@ -16,6 +16,7 @@ from tasks.predictions import Detection, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.specification import Defaults, ModelSpec
+from tasks.tiling import Merging, Tile, merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -105,6 +106,12 @@ class ObjectDetection:
             kept = np.argsort(-found.scores, kind="stable")[: options.max_detections]
         found = take(found, kept)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
+
+    def join(
+        self, found: Sequence[tuple[Tile, Candidates]], merging: Merging, options: DetectionOptions
+    ) -> Candidates:
+        """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
+        return merge(found, merging, options.max_detections)
 
     def answer(
         self,

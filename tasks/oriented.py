@@ -1,6 +1,6 @@
 """Oriented object detection: labelled boxes, each with a rotation of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -24,6 +24,7 @@ from tasks.rotated import (
     xywhr_to_corners,
 )
 from tasks.specification import Angle, ModelSpec
+from tasks.tiling import Merging, Tile, merge
 
 
 class OrientedOptions(msgspec.Struct, frozen=True):
@@ -93,6 +94,15 @@ class OrientedObjectDetection:
         boxes[:, :2] -= affine.px, affine.py
         boxes = unscaled(boxes, affine.sx, affine.sy)
         return msgspec.structs.replace(found, boxes=boxes, suppress="none")
+
+    def join(
+        self,
+        found: Sequence[tuple[Tile, OrientedCandidates]],
+        merging: Merging,
+        options: OrientedOptions,
+    ) -> OrientedCandidates:
+        """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
+        return merge(found, merging, options.boxes.max_detections)
 
     def answer(
         self, found: OrientedCandidates, width: int, height: int, options: OrientedOptions

@@ -5,7 +5,7 @@ the region's pixels in the image, of the probability that the network gives the 
 the network answers classes alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import cv2
@@ -16,11 +16,13 @@ import numpy.typing as npt
 from tasks import parameters as read
 from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
+from tasks.pieces import Piece, join
 from tasks.predictions import OutputError, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
 from tasks.specification import ModelSpec
+from tasks.tiling import Merging, Tile
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,15 +48,6 @@ class SegmentationOptions(msgspec.Struct, frozen=True):
     """Whether to leave out points that change a contour by less than `epsilon`."""
     epsilon: float
     """Pixels of the image."""
-
-
-class _Found(msgspec.Struct, frozen=True, eq=False):
-    """A region with its score and its rings."""
-
-    class_id: int
-    score: float
-    area_px: int
-    rings: list[Ring]
 
 
 class ImageSegmentation:
@@ -110,7 +103,17 @@ class ImageSegmentation:
         Raises:
             OutputError: The outputs are not what the segmenter reads, or name a class without label.
         """
-        found: list[_Found] = []
+        found = self.find(outputs, affine, options)
+        return self.answer(found, affine.width, affine.height, options)
+
+    def find(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        affine: Affine,
+        options: SegmentationOptions,
+    ) -> list[Piece]:
+        """Find the regions of one image, or of one tile; the first half of `predict`."""
+        found: list[Piece] = []
         for region in self._segment(outputs, affine, self._asked(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
                 raise OutputError(
@@ -119,6 +122,25 @@ class ImageSegmentation:
                 )
             if region.class_id != self._background:
                 found.extend(_found(region, options))
+        return found
+
+    def join(
+        self,
+        found: Sequence[tuple[Tile, list[Piece]]],
+        merging: Merging,
+        options: SegmentationOptions,  # noqa: ARG002 - boxes need theirs, and are joined alike
+    ) -> list[Piece]:
+        """Make one region of what several tiles saw of it; see `tasks.pieces.join`."""
+        return join(found, merging.threshold)
+
+    def answer(
+        self,
+        found: list[Piece],
+        width: int,  # noqa: ARG002 - boxes are clipped to the image; masks lie inside
+        height: int,  # noqa: ARG002 - as width
+        options: SegmentationOptions,
+    ) -> list[Prediction]:
+        """Name the regions, the best first; the second half of `predict`."""
         found = [item for item in found if item.score > options.score_threshold]
         found.sort(key=lambda item: (-item.score, -item.area_px))
         return [
@@ -155,12 +177,12 @@ def _shaped(ring: Ring, options: SegmentationOptions) -> Ring:
     return simplify(ring, options.epsilon) if options.simplify else ring
 
 
-def _found(region: Region, options: SegmentationOptions) -> Iterator[_Found]:
+def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
     """Turn a region into what is answered of it: nothing, one, or one for each connected part."""
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
         if area:
-            yield _Found(
+            yield Piece(
                 region.class_id, region.score, area, rings(region.mask, region.left, region.top)
             )
         return
@@ -172,7 +194,7 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[_Found]:
     if region.instance or options.regions == "class":
         area = int(areas[kept].sum())
         score = region.score if sums is None else float(sums[kept].sum() / area)
-        yield _Found(region.class_id, score, area, _rings_of(region, parts, areas, kept))
+        yield Piece(region.class_id, score, area, _rings_of(region, parts, areas, kept))
         return
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
     kept = kept[scores[kept] > options.score_threshold]
@@ -183,7 +205,7 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[_Found]:
         x, y = ring[0]
         by_part[int(parts[y - region.top, x - region.left])].append(ring)
     for part, own in by_part.items():
-        yield _Found(region.class_id, float(scores[part]), int(areas[part]), own)
+        yield Piece(region.class_id, float(scores[part]), int(areas[part]), own)
 
 
 def _rings_of(

@@ -10,9 +10,14 @@ from engine.image_inference import ImageModel, infer_images
 from engine.repository import Model
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
+from tasks.parameters import ParameterError
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
-FOLDERS = {"detection": "shapes-detector", "oriented": "ships-oriented-detector"}
+FOLDERS = {
+    "detection": "shapes-detector",
+    "oriented": "ships-oriented-detector",
+    "segmentation": "shapes-segmenter",
+}
 
 
 def answers(task, image, **parameters):
@@ -35,7 +40,7 @@ def mosaic(task):
     return np.concatenate(rows), labels
 
 
-@pytest.mark.parametrize("task", FOLDERS)
+@pytest.mark.parametrize("task", ["detection", "oriented"])
 def test_tiles_find_what_is_too_small_for_the_whole(task):
     image, labels = mosaic(task)
     tiling = {"size": [480, 480], "overlap": 0.25}
@@ -73,3 +78,20 @@ def test_a_wrong_tiling_is_refused(tiling, said):
     with pytest.raises(InvalidRequest) as caught:
         answers("detection", np.zeros((50, 50, 3), np.uint8), tiling=tiling)
     assert said in str(caught.value)
+
+
+def test_contours_in_tiles_are_those_of_their_objects():
+    image = cv2.imread(str(IMAGES / "segmentation" / "scene_02.jpg"))
+    four = np.concatenate([np.concatenate([image, image], axis=1)] * 2)
+    asked = {"min_area": 500, "score_threshold": 0.5}
+    height, width = image.shape[:2]
+    whole = answers("segmentation", image, **asked)
+    tiled = answers("segmentation", four, tiling={"size": [width, height], "overlap": 0}, **asked)
+    assert sorted(each.label for each in tiled) == sorted(each.label for each in whole * 4)
+
+
+def test_a_classifier_takes_no_tiles():
+    folder = SAMPLE_MODELS / "shapes-classifier"
+    model = Model(folder.name, "1", folder / "model.onnx")
+    with pytest.raises(ParameterError, match=r"no parameters\.tiling"):
+        model.images.options({"tiling": {"size": [100, 100]}})

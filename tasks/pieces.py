@@ -1,0 +1,132 @@
+"""Regions of one class as rings, and one region for what several tiles saw of it."""
+
+from collections.abc import Sequence
+
+import cv2
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tasks.contours import Mask, Ring, fill, rings
+from tasks.tiling import Tile
+
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom, whole pixels, right and bottom not included."""
+
+
+class Piece(msgspec.Struct, frozen=True, eq=False):
+    """A region with its score and its rings."""
+
+    class_id: int
+    score: float
+    area_px: int
+    rings: list[Ring]
+
+
+class _Placed(msgspec.Struct, frozen=True, eq=False):
+    """A piece as a mask, where it lies in the image."""
+
+    tile: int
+    piece: Piece
+    mask: Mask
+    box: Box
+
+    def within(self, box: Box) -> npt.NDArray[np.bool_]:
+        """Give the part of the mask inside a box that it covers."""
+        left, top, right, bottom = box
+        return (
+            self.mask[
+                top - self.box[1] : bottom - self.box[1], left - self.box[0] : right - self.box[0]
+            ]
+            > 0
+        )
+
+
+def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> list[Piece]:
+    """Join what was found in the tiles of one image.
+
+    Two regions of a class are one if, where their tiles overlap, they share more than `threshold` of the
+    smaller one's pixels; where tiles only touch, if the regions do.
+
+    Args:
+        found: Each tile with its regions, in pixels of the tile.
+        threshold: 0 to 1.
+
+    Returns:
+        In pixels of the image; a joined region has the mean score of its parts, by area.
+    """
+    placed = [
+        _place(number, tile, piece)
+        for number, (tile, pieces) in enumerate(found)
+        for piece in pieces
+    ]
+    zones = [
+        (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height) for tile, _ in found
+    ]
+    leaders = list(range(len(placed)))
+
+    def leader(index: int) -> int:
+        while leaders[index] != index:
+            leaders[index] = leaders[leaders[index]]
+            index = leaders[index]
+        return index
+
+    for one in range(len(placed)):
+        for other in range(one):
+            a, b = placed[one], placed[other]
+            if a.tile == b.tile or a.piece.class_id != b.piece.class_id:
+                continue
+            if _same(a, b, _common(zones[a.tile], zones[b.tile]), threshold):
+                leaders[leader(one)] = leader(other)
+    groups: dict[int, list[_Placed]] = {}
+    for index, item in enumerate(placed):
+        groups.setdefault(leader(index), []).append(item)
+    return [_united(group) for group in groups.values()]
+
+
+def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
+    points = np.concatenate(piece.rings)
+    left, top = points.min(axis=0).tolist()
+    right, bottom = (points.max(axis=0) + 1).tolist()
+    shift = np.array([left, top], np.int32)
+    mask = fill([ring - shift for ring in piece.rings], right - left, bottom - top)
+    box = (left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
+    return _Placed(number, piece, mask, box)
+
+
+def _common(one: Box, other: Box) -> Box:
+    left, top = max(one[0], other[0]), max(one[1], other[1])
+    return left, top, max(left, min(one[2], other[2])), max(top, min(one[3], other[3]))
+
+
+def _same(one: _Placed, other: _Placed, zone: Box, threshold: float) -> bool:
+    """Tell whether two regions are parts of one object."""
+    if zone[2] > zone[0] and zone[3] > zone[1]:
+        areas = [
+            int(np.count_nonzero(each.within(_common(each.box, zone)))) for each in (one, other)
+        ]
+        both = _common(_common(one.box, other.box), zone)
+        shared = int(np.count_nonzero(one.within(both) & other.within(both)))
+        return min(areas) > 0 and shared > threshold * min(areas)
+    left, top, right, bottom = one.box
+    grown = cv2.dilate(
+        cv2.copyMakeBorder(one.mask, 1, 1, 1, 1, cv2.BORDER_CONSTANT), np.ones((3, 3), np.uint8)
+    )
+    wider = _Placed(
+        one.tile, one.piece, grown.astype(np.uint8), (left - 1, top - 1, right + 1, bottom + 1)
+    )
+    both = _common(wider.box, other.box)
+    return bool((wider.within(both) & other.within(both)).any())
+
+
+def _united(group: Sequence[_Placed]) -> Piece:
+    left, top = (min(item.box[side] for item in group) for side in (0, 1))
+    right, bottom = (max(item.box[side] for item in group) for side in (2, 3))
+    mask = np.zeros((bottom - top, right - left), np.uint8)
+    for item in group:
+        x, y = item.box[0] - left, item.box[1] - top
+        mask[y : y + item.mask.shape[0], x : x + item.mask.shape[1]] |= item.mask
+    weights = [item.piece.area_px for item in group]
+    score = float(np.average([item.piece.score for item in group], weights=weights))
+    area = int(np.count_nonzero(mask))
+    return Piece(group[0].piece.class_id, score, area, rings(mask, left, top))

@@ -16,9 +16,12 @@ from tasks.predictions import OutputError, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine
 from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import Merging, tiles
+from tasks.tiling import Merging, count_tiles, tiles
 
 Read = TypeVar("Read")
+
+_MOST_TILES = 10_000
+"""Of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 are half of it."""
 
 
 class _Prepared(msgspec.Struct, frozen=True, eq=False):
@@ -81,6 +84,7 @@ class ImageGraph:
 
         Raises:
             OutputError: The outputs are not what the specification says.
+            ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
         answers: list[list[Prediction]] = [[] for _ in images]
@@ -98,6 +102,12 @@ class ImageGraph:
     def _in_tiles(self, image: Image, options: Any, tiling: Tiling) -> list[Prediction]:
         """Answer an image by its parts: what each tile has, joined over the borders."""
         task: Any = self._task
+        count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
+        if count > _MOST_TILES:
+            raise ParameterError(
+                f"expected tiling to cut the image of {image.width} x {image.height} into at most "
+                f"{_MOST_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
+            )
         places = tiles(image.width, image.height, tiling.size, tiling.overlap)
         parts = [Image(place.cut(image.pixels), image.mime) for place in places]
         found: list[Any] = []

@@ -95,3 +95,9 @@ def test_a_classifier_takes_no_tiles():
     model = Model(folder.name, "1", folder / "model.onnx")
     with pytest.raises(ParameterError, match=r"no parameters\.tiling"):
         model.images.options({"tiling": {"size": [100, 100]}})
+
+
+def test_too_many_tiles_are_refused_before_any_runs():
+    image = np.zeros((480, 640, 3), np.uint8)
+    with pytest.raises(InvalidRequest, match="at most 10000 tiles, got 72929"):
+        answers("detection", image, tiling={"size": [16, 16], "overlap": 0.9})

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.decoders import Candidates, OrientedCandidates
 from tasks.rotated import polygon_iou_matrix
-from tasks.tiling import Merging, Tile, merge, tiles
+from tasks.tiling import Merging, Tile, count_tiles, merge, tiles
 
 # image, tile, overlap; starts of columns and rows, size of the tiles
 SPLITS: dict[str, Any] = {
@@ -26,6 +26,7 @@ def test_an_image_is_covered_row_by_row(case):
     (width, height), size_wh, overlap, lefts, tops, tile_wh = case
     expected = [Tile(left, top, *tile_wh) for top in tops for left in lefts]
     assert tiles(width, height, size_wh, overlap) == expected
+    assert count_tiles(width, height, size_wh, overlap) == len(expected)
 
 
 @pytest.mark.parametrize("overlap", [0, 0.1, 0.33, 0.5, 0.99])

@@ -95,7 +95,11 @@ def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
     type=click.Path(path_type=Path),
     help="Where the picture with the predictions goes.",
 )
-@click.option("--parameters", default="{}", help="Parameters of the request, in JSON.")
+@click.option(
+    "--parameters",
+    default="{}",
+    help="""Parameters of the request, in JSON, such as '{"prompts": ["What is it?"]}'.""",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
@@ -104,7 +108,12 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
     from proto.errors import ProtocolError  # noqa: PLC0415 - as above
 
     try:
-        found = run(model, image, output, json.loads(parameters))
+        asked = json.loads(parameters)
+        if not isinstance(asked, dict):
+            raise click.BadParameter(
+                f"expected an object, got {parameters}", param_hint="--parameters"
+            )
+        found = run(model, image, output, asked)
     except (LoadError, ProtocolError, OSError, json.JSONDecodeError) as error:
         _fail(error)
     if as_json:
@@ -125,7 +134,13 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 @click.argument("where", metavar="FILTER", default="{}")
 @click.option("--data", default=None, help="Data folder of the server. [default: data]")
 @click.option("--database", default=None, help="SQLAlchemy URL of the store.")
-@click.option("--limit", default=20, show_default=True, help="Inferences to show.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Inferences to show.",
+)
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
 def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - a flag of the command line

@@ -42,6 +42,8 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
         proto.errors.InvalidRequest: The image or a parameter is not as it must be.
         OSError: A file cannot be read or written.
     """
+    if not cv2.haveImageWriter(str(output)):
+        raise OSError(f"expected the picture's name to end in .png or .jpg, got {output.name}")
     model = open_model(path)
     if model.images is None or model.spec is None:
         raise LoadError(
@@ -54,7 +56,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
     decoded = decode(data, exif=model.spec.input.exif)
     picture = draw(decoded, answered.predictions, model.spec.labels)
     if not cv2.imwrite(str(output), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
-        raise OSError(f"expected to write {output}, got a refusal: is it .png or .jpg?")
+        raise OSError(f"expected to write {output}, got a refusal: is the folder there?")
     width, height = decoded.width, decoded.height
     checks = list(_checks(answered.predictions, width, height))
     return Validation(width, height, answered.predictions, checks, str(output))

@@ -1,0 +1,24 @@
+"""What the commands say to options that mean nothing."""
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import main
+from tests.server_process import IMAGES, SAMPLE_MODELS
+
+IMAGE = str(IMAGES / "detection" / "scene_01.jpg")
+VALIDATE = ["validate", str(SAMPLE_MODELS / "shapes-detector"), "--image", IMAGE]
+
+CASES = {
+    "no inferences": (["query", "--limit", "0"], "1<=x<=1000"),
+    "fewer than none": (["query", "--limit", "-1"], "1<=x<=1000"),
+    "parameters are no object": ([*VALIDATE, "--parameters", "[1]"], "expected an object"),
+    "no format of pictures": ([*VALIDATE, "--output", "a.foo"], "end in .png or .jpg, got a.foo"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), CASES.values(), ids=CASES)
+def test_a_bad_option_is_named(arguments, said):
+    result = CliRunner().invoke(main, arguments, terminal_width=200)
+    assert result.exit_code == 2
+    assert said in result.output

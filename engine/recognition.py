@@ -7,7 +7,7 @@ possible nothing is guessed: the error names them and the line to write.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -27,11 +27,13 @@ from engine.sidecars import input_from_preprocessor
 from engine.timm_config import input_from_timm
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Resize
 
 TENSOR = "TENSOR"
 ANY_SIZE = (320, 320)
 """Size of the warm-up's image where a model takes images of any size."""
+
+_CHOICES = {"resize": f"; one of {', '.join(get_args(Resize))}", "size_wh": ": [width, height]"}
 
 Layer = tuple[str, Mapping[str, Any]]
 """Reason, and the fields that it gives."""
@@ -130,6 +132,11 @@ def _family(
     if len(fitting) == 1:
         return fitting[0], f"{reading.reason}, and the number of labels"
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
+    if not reading.families and task is None:
+        raise LoadError(
+            f"expected a task that is served, got another one ({reading.reason}). "
+            'task = "tensor" in model.toml gives its tensors as they are'
+        )
     if described or not possible:
         return "", ""
     raise LoadError(_question(possible, reading, evidence))
@@ -226,7 +233,9 @@ def _input(
     for name in ("resize", "size_wh"):
         if name not in values:
             shown = name.removesuffix("_wh")
-            raise LoadError(f"expected [input] {shown} in model.toml, as nothing else gives it")
+            raise LoadError(
+                f"expected [input] {shown} in model.toml, as nothing else gives it{_CHOICES[name]}"
+            )
     values["size_wh"] = tuple(values["size_wh"])
     for name in ("mean", "std"):
         if name in values:

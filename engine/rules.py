@@ -51,7 +51,9 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
     elif task == "detect" and "head" not in metadata and _is_older_rtdetr(first, metadata):
         family = "ultralytics-rtdetr-raw"
     if family is None:
-        return None
+        if "stride" not in metadata:
+            return None
+        return Reading((), f"ONNX metadata of Ultralytics, task {task}")
     return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
 
 

@@ -121,3 +121,18 @@ def test_an_image_model_needs_an_image_s_input(tmp_path):
     (tmp_path / "model.toml").write_text('task = "classification"')
     with pytest.raises(LoadError, match="4 dimensions"):
         recognised(path)
+
+
+def test_a_task_that_is_not_served_is_named_and_not_read_as_another(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS | {"task": "pose"})
+    with pytest.raises(LoadError, match=r'task pose\).*task = "tensor"'):
+        recognised(path)
+    (tmp_path / "model.toml").write_text('task = "tensor"')
+    assert recognised(path).task == "TENSOR"
+
+
+def test_a_resize_that_nothing_gives_is_asked_for_with_the_choices(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD)
+    (tmp_path / "model.toml").write_text('task = "detection"\n[output]\ndecoder = "ultralytics"')
+    with pytest.raises(LoadError, match=r"\[input\] resize .* one of letterbox, .*shortest_crop"):
+        recognised(path)

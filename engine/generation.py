@@ -219,7 +219,7 @@ def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def _read_toml(folder: Path) -> ModelToml:
     toml = read_model_toml(folder)
-    for name in ("family", "labels", "output", "defaults"):
+    for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
     if toml.task is not None and SHORT_NAMES.get(toml.task.lower(), toml.task.upper()) != TASK:

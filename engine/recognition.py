@@ -244,6 +244,8 @@ def _input(
                 raise LoadError(
                     f"expected {graph['channels']} values in input.{name}, got {len(values[name])}"
                 )
+    if not all(values.get("std", ())):
+        raise LoadError(f"expected [input] std without 0, as it divides, got {list(values['std'])}")
     return InputSpec(**values)
 
 

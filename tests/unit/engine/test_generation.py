@@ -230,6 +230,7 @@ def test_a_decoder_behind_an_encoder_begins_with_the_prompt(tmp_path, toml, prom
 
 
 WRONG = [
+    ("[tiling]\nsize = [64, 64]", "expected no tiling"),
     ('task = "detection"', "expected task in model.toml to be image-text"),
     ("[text]\nprompt_template = 'What?'", "{prompt} once"),
     ("[text]\nprompt_template = '{prompt} {prompt}'", "{prompt} once"),

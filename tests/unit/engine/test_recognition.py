@@ -136,3 +136,10 @@ def test_a_resize_that_nothing_gives_is_asked_for_with_the_choices(tmp_path):
     (tmp_path / "model.toml").write_text('task = "detection"\n[output]\ndecoder = "ultralytics"')
     with pytest.raises(LoadError, match=r"\[input\] resize .* one of letterbox, .*shortest_crop"):
         recognised(path)
+
+
+def test_a_std_of_zero_is_refused(tmp_path):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
+    (tmp_path / "model.toml").write_text("[input]\nstd = [1.0, 0.0, 1.0]")
+    with pytest.raises(LoadError, match="std without 0"):
+        recognised(path)

@@ -5,7 +5,6 @@ transformers 4.57, optimum-onnx 0.1 and pillow; it takes a minute.
 """
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,25 +14,20 @@ import pytest
 from engine.generation import TextPackage
 from tasks.image import decode
 
-PYTHON = os.environ.get("EXPORTER_PYTHON", "")
 LAYOUTS = {
     "merged": ["decoder_model_merged"],
     "two": ["decoder_model", "decoder_with_past_model"],
     "plain": ["decoder_model"],
 }
 
-pytestmark = [
-    pytest.mark.exporter,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not PYTHON, reason="EXPORTER_PYTHON names no Python"),
-]
+pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory):
+def exports(tmp_path_factory, exporter_python):
     root = tmp_path_factory.mktemp("exports")
     script = Path(__file__).with_name("export_captioner.py")
-    subprocess.run([PYTHON, script, root], check=True, capture_output=True)
+    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
     return root
 
 

@@ -5,7 +5,6 @@ Python has torch 2.13, torchvision 0.28, transformers 4.57, timm 1.0 and scipy; 
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from proto.messages import InferRequest, Tensor
 from tasks.contours import fill, to_rings
 from tasks.image import MAX_PIXELS, decode
 
-PYTHON = os.environ.get("EXPORTER_PYTHON", "")
 CLASSIFIERS = [
     "vit",
     "vit-bicubic",
@@ -33,18 +31,14 @@ CLASSIFIERS = [
 DETECTORS = ["detr", "conditional-detr", "yolos", "rt-detr"]
 IMAGES = ("landscape", "portrait", "small")
 
-pytestmark = [
-    pytest.mark.exporter,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not PYTHON, reason="EXPORTER_PYTHON names no Python"),
-]
+pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory):
+def exports(tmp_path_factory, exporter_python):
     root = tmp_path_factory.mktemp("exports")
     script = Path(__file__).with_name("export_vision.py")
-    subprocess.run([PYTHON, script, root], check=True, capture_output=True)
+    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
     return root
 
 

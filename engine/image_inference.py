@@ -12,6 +12,7 @@ from engine.recording import Answered, request_metadata
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.image import Image, ImageError, decode
+from tasks.image_text import PROMPTS
 from tasks.parameters import ParameterError
 from tasks.specification import ModelSpec
 
@@ -77,7 +78,10 @@ def _asked(
         )
     if not tensor.data:
         raise InvalidRequest(f"{where}: expected data to hold at least one image, got none")
-    parameters = {**shared, **tensor.parameters}
+    own = tensor.parameters
+    if any(own.get(name) is not None for name in PROMPTS):
+        shared = {name: value for name, value in shared.items() if name not in PROMPTS}
+    parameters = {**shared, **own}
     metadata = request_metadata(parameters, where)
     try:
         options = images.answerer.options(parameters)

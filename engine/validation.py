@@ -7,12 +7,15 @@ from typing import Any
 import cv2
 import msgspec
 
+from engine.generation import TASK as IMAGE_TEXT
 from engine.image_inference import ImageModel, infer_images
 from engine.inspection import open_model
 from engine.session import LoadError
+from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.drawing import draw
 from tasks.image import MAX_PIXELS, decode
+from tasks.image_text import PROMPTS
 from tasks.predictions import Classification, Detection, Prediction
 
 
@@ -39,7 +42,7 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
 
     Raises:
         LoadError: The model cannot be loaded, or takes no images.
-        proto.errors.InvalidRequest: The image or a parameter is not as it must be.
+        InvalidRequest: The image or a parameter is not as it must be, or prompts are missing.
         OSError: A file cannot be read or written.
     """
     if not cv2.haveImageWriter(str(output)):
@@ -48,6 +51,11 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
     if model.images is None or model.spec is None:
         raise LoadError(
             f"expected a model that takes images, got {model.name}: tensors in, tensors out"
+        )
+    if model.recognition.task == IMAGE_TEXT and not parameters.keys() & set(PROMPTS):
+        raise InvalidRequest(
+            "expected prompts for an image-text model, got none: write "
+            """--parameters '{"prompts": ["What is it?"]}'; for a captioner '{"prompts": [""]}'"""
         )
     data = image.read_bytes()
     images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)

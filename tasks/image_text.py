@@ -14,6 +14,11 @@ MAX_CHARACTERS = 32_768
 """Of one prompt."""
 MAX_NEW_TOKENS = 4096
 MAX_BEAMS = 16
+MAX_SEQUENCES = 256
+"""Prompts times beams, which all run at once: each keeps a cache of its own, some megabytes for a small
+captioner and hundreds for a language model."""
+PROMPTS = ("prompts", "prompt")
+"""Two names of one parameter: an input that has either passes over both of the request."""
 
 _MAX_SEED = 2**63 - 1
 
@@ -70,4 +75,9 @@ class ImageTextToText:
             num_beams=read.whole_number(parameters, "num_beams", 1, MAX_BEAMS, search.num_beams),
             seed=search.seed if seed < 0 else seed,
         )
+        if len(prompts) * asked.num_beams > MAX_SEQUENCES:
+            raise ParameterError(
+                f"expected parameters.prompts times num_beams to be at most {MAX_SEQUENCES}, got "
+                f"{len(prompts)} x {asked.num_beams}"
+            )
         return ImageTextOptions(action, prompts, asked)

@@ -13,6 +13,10 @@ CASES = {
     "no inferences": (["query", "--limit", "0"], "1<=x<=1000"),
     "fewer than none": (["query", "--limit", "-1"], "1<=x<=1000"),
     "parameters are no object": ([*VALIDATE, "--parameters", "[1]"], "expected an object"),
+    "no prompts": (
+        ["validate", str(SAMPLE_MODELS / "shapes-image-text"), "--image", IMAGE],
+        """--parameters '{"prompts": ["What is it?"]}'""",
+    ),
     "no format of pictures": ([*VALIDATE, "--output", "a.foo"], "end in .png or .jpg, got a.foo"),
 }
 

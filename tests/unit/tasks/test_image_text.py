@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.generation import Search
-from tasks.image_text import ImageTextToText
+from tasks.image_text import MAX_SEQUENCES, ImageTextToText
 from tasks.parameters import ParameterError
 
 MODEL = Search(max_new_tokens=20, num_beams=2, temperature=0.7, eos_token_ids=(1, 2), seed=None)
@@ -51,6 +51,12 @@ def test_prompts_come_as_a_list_or_alone(parameters, prompts):
     assert ImageTextToText(MODEL).options({**parameters, "action": "generate"}).prompts == prompts
 
 
+def test_prompts_times_beams_are_bounded():
+    assert len(options(prompts=["a"] * 64, num_beams=4).prompts) * 4 == MAX_SEQUENCES
+    with pytest.raises(ParameterError, match="at most 256, got 64 x 5"):
+        options(prompts=["a"] * 64, num_beams=5)
+
+
 REFUSED = [
     ("prompts", {}),
     ("prompts", {"prompts": []}),
@@ -73,6 +79,7 @@ REFUSED = [
     ("top_k", {"prompt": "a", "top_k": -1}),
     ("num_beams", {"prompt": "a", "num_beams": 0}),
     ("num_beams", {"prompt": "a", "num_beams": 17}),
+    ("prompts times num_beams", {"prompts": ["a"] * 17, "num_beams": 16}),
     ("seed", {"prompt": "a", "seed": -1}),
     ("seed", {"prompt": "a", "seed": 2**63}),
     ("seed", {"prompt": "a", "seed": True}),

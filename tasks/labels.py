@@ -15,7 +15,8 @@ def labelled(found: Found, spec: ModelSpec) -> Found:
 
     Args:
         found: With classes as the network counts them.
-        spec: Its `output.label_offset` is the number of the first label.
+        spec: Its `output.label_offset` is the number of the first label; its `output.background` the
+            class that is dropped, too.
 
     Returns:
         With class 0 for `spec.labels[0]`.
@@ -25,6 +26,9 @@ def labelled(found: Found, spec: ModelSpec) -> Found:
     """
     offset, count = spec.output.label_offset, len(spec.labels)
     class_ids = found.class_ids - offset
+    if spec.output.background is not None:
+        kept = class_ids != spec.output.background
+        found, class_ids = take(found, kept), class_ids[kept]
     highest = int(np.max(class_ids, initial=-1))
     if highest >= count:
         counted = f" counted from {offset}" if offset else ""

@@ -83,9 +83,9 @@ class ImageSegmentation:
                 parameters, "max_segments", 1, 10_000, min(defaults.max_detections, 10_000)
             ),
             regions="class" if by_class else "component",
-            min_area=read.at_least_zero(parameters, "min_area", 0.0),
-            simplify=read.flag(parameters, "simplify", default=False),
-            epsilon=read.at_least_zero(parameters, "epsilon", 1.0),
+            min_area=read.at_least_zero(parameters, "min_area", defaults.min_area),
+            simplify=read.flag(parameters, "simplify", default=defaults.simplify),
+            epsilon=read.at_least_zero(parameters, "epsilon", defaults.epsilon),
         )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:

@@ -3,6 +3,7 @@
 `engine.recognition` decides every field; the tasks only read them.
 """
 
+import sys
 from typing import Annotated, Literal
 
 import msgspec
@@ -77,8 +78,8 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     angle: Angle = "raw"
     """Range of the angles of oriented boxes, where a request says nothing."""
     background: int | None = None
-    """Index of the label that a segmentation does not answer; -1 for none; without it label 0, if its
-    name says so."""
+    """Index of the class that is not answered, counted as labels are; -1 for none. A segmentation
+    without it leaves out label 0, if its name says so; one after the last label is a class for nothing."""
     batch_axis: bool = True
     """Whether every output has the batch as its first axis; else images run one at a time."""
 
@@ -86,10 +87,16 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """What holds where a request says nothing."""
 
-    score_threshold: float = 0.5
-    iou_threshold: float = 0.7
-    max_detections: int = 300
-    top_k: int = 1
+    score_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    iou_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    max_detections: Annotated[int, Meta(ge=1, le=10_000)] = 300
+    top_k: Annotated[int, Meta(ge=1)] = 1
+    min_area: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
+    """Connected parts of fewer pixels of the image are left out."""
+    simplify: bool = False
+    """Whether to leave out points that change a contour by less than `epsilon`."""
+    epsilon: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 1.0
+    """Pixels of the image."""
 
 
 class Tiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

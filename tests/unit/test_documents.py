@@ -11,7 +11,12 @@ from engine.families import FAMILIES
 from engine.text_files import TextTable
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
+from tasks import SHORT_NAMES, TASKS
 from tasks.decoders import DECODERS
+from tasks.generation import Search
+from tasks.image_text import ImageTextToText
+from tasks.references import resolve
+from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,6 +51,58 @@ def test_every_key_of_model_toml_is_described():
                 assert f"`{name}`" in text, name
         else:
             assert f"`{field.name}`" in text or f"`[{field.name}]`" in text, field.name
+
+
+def test_every_default_stands_in_the_table():
+    table = (ROOT / "docs" / "serving.md").read_text().partition("<!-- defaults")[2]
+    rows = re.findall(r"^\| .*?\| `(\w+)` \| .*?([\d.]+|false)(?:;.*)? \|$", table, re.MULTILINE)
+    fields = msgspec.structs.fields(Defaults)
+    assert rows[: len(fields)] == [(each.name, str(each.default).lower()) for each in fields]
+
+
+class Noting(dict):
+    """Parameters of a request that note what is read of them."""
+
+    def __init__(self):
+        super().__init__(prompt="?")
+        self.read = set()
+
+    def get(self, name, default=None):
+        self.read.add(name)
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize(
+    "row", ["classification", "detection", "oriented detection", "segmentation"]
+)
+def test_every_parameter_of_a_task_is_described(row):
+    short = row.partition(" ")[0]
+    decoder = {"detection": "ultralytics", "oriented": "ultralytics_obb"}.get(short, "class_map")
+    spec = ModelSpec(
+        task=SHORT_NAMES[short],
+        input=InputSpec(name="x", size_wh=(8, 8)),
+        output=OutputSpec(decoder=decoder),
+        labels=("a",),
+    )
+    check_row(row, resolve(spec.task, TASKS, "a task")(spec))
+
+
+def test_every_parameter_of_prompts_is_described():
+    check_row("image-text", ImageTextToText(Search()))
+
+
+def check_row(row, task):
+    noting = Noting()
+    task.options(noting)
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", known)) | {"action"}
+    if row == "oriented detection":
+        assert "those of detection" in known
+        named |= {"score_threshold", "iou_threshold", "max_detections"}
+    assert noting.read <= named
+    values = {"raw", "le90", "oc", "true", "false", "component", "class"}
+    assert named - values <= noting.read
 
 
 def test_every_decoder_is_described():

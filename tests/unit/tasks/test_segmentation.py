@@ -307,6 +307,10 @@ def test_options_default_to_those_of_the_model():
         *("predict", 0.2, 0.4, 7),
         *("component", 0.0, False, 1.0),
     )
+    defaults = Defaults(min_area=9, simplify=True, epsilon=2)
+    task = ImageSegmentation(msgspec.structs.replace(spec, defaults=defaults))
+    asked = task.options({"epsilon": 3})
+    assert (asked.min_area, asked.simplify, asked.epsilon) == (9, True, 3)
 
 
 def test_an_unknown_segmenter_is_refused_with_those_there_are():

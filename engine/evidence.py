@@ -26,7 +26,7 @@ class Evidence(msgspec.Struct, frozen=True):
     config: Mapping[str, Any]
     """config.json, of Hugging Face or timm; empty where there is none."""
     preprocessor: Mapping[str, Any]
-    """preprocessor_config.json."""
+    """As `read_preprocessor` gives it."""
     labels: tuple[str, ...] | None
     """Of the first label file that is there."""
     labels_file: str
@@ -58,8 +58,8 @@ def gather(folder: Path, session: Session) -> Evidence:
         producers=session.header.producers,
         inputs=tuple(session.inputs),
         outputs=tuple(session.outputs),
-        config=_json(folder / "config.json"),
-        preprocessor=_json(folder / "preprocessor_config.json"),
+        config=read_json(folder / "config.json"),
+        preprocessor=read_preprocessor(folder),
         labels=read_labels(folder / sidecar) if sidecar else None,
         labels_file=sidecar,
     )
@@ -112,6 +112,20 @@ def labels_from(names: Any) -> tuple[str, ...] | None:
     return tuple(by_index.get(index, f"class_{index}") for index in range(max(by_index) + 1))
 
 
+def rf_detr_names(metadata: Mapping[str, str]) -> Any:
+    """Read `{class number: name}` of RF-DETR's metadata; its text where it is broken, None where absent.
+
+    Source: RF-DETR, `export/_runtime/metadata.py` ExportMetadata.
+    """
+    text = metadata.get("rfdetr_inference")
+    if text is None:
+        return None
+    try:
+        return json.loads(text)["class_id_to_name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
+
+
 def literal(text: str) -> Any:
     """Read a Python literal, as Ultralytics writes its metadata; None where it is none."""
     try:
@@ -120,7 +134,27 @@ def literal(text: str) -> Any:
         return None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_preprocessor(folder: Path) -> dict[str, Any]:
+    """Read preprocessor_config.json, or where transformers 5 keeps it; empty where there is none.
+
+    Raises:
+        LoadError: It is no JSON object.
+    """
+    found = read_json(folder / "preprocessor_config.json")
+    inner = found or read_json(folder / "processor_config.json").get("image_processor", {})
+    if not isinstance(inner, dict):
+        raise LoadError(
+            f"expected image_processor in processor_config.json to be an object, got {inner!r:.80}"
+        )
+    return inner
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an absent file is an empty one.
+
+    Raises:
+        LoadError: It is no JSON object.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

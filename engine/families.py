@@ -180,7 +180,10 @@ FAMILIES: dict[str, Family] = {
     "mask-rcnn": _one_at_a_time(
         _one_based(_segmenter("torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS))
     ),
-    "rf-detr-seg": _segmenter("RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}),
+    "mmdeploy-seg": _segmenter("mmdeploy instance segmentation", "mask_rcnn", {}),
+    "rf-detr-seg": _segmenter(
+        "RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}, (1, 2, 0)
+    ),
     "maskformer": _segmenter(
         "MaskFormer, Mask2Former or OneFormer, semantic",
         "maskformer_semantic",

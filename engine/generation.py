@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
+from engine.evidence import channels_axis, read_preprocessor
 from engine.model_toml import ModelToml, read_model_toml
-from engine.recognition import Decision, Recognition
-from engine.schema import explain
+from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, input_spec, questions
 from engine.session import LoadError, RunError, Session
+from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor
-from engine.text_files import TextFiles, read_json
+from engine.text_files import TextFiles
 from engine.text_prompts import Attending, Inserting, Read
 from tasks import SHORT_NAMES
 from tasks.generation import generate
@@ -90,7 +90,7 @@ class TextPackage:
         )
         self.paths.append(folder / "tokenizer.json")
         decisions = [Decision("task", TASK, f"files: {reason}")]
-        spec = _input(decisions, folder, toml.input, encoder)
+        spec = _input(decisions, folder, toml, encoder)
         self._encoder = encoder
         self._reader: Inserting | Attending = (
             Inserting(self._files, *others)
@@ -230,58 +230,28 @@ def _read_toml(folder: Path) -> ModelToml:
 
 
 def _input(
-    decisions: list[Decision], folder: Path, table: Mapping[str, Any], encoder: Session
+    decisions: list[Decision], folder: Path, written: ModelToml, encoder: Session
 ) -> InputSpec:
-    """Decide how an image becomes the encoder's input: model.toml, then preprocessor_config.json."""
-    if len(encoder.inputs) != 1 or len(encoder.inputs[0].shape) != 4:
-        got = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in encoder.inputs)
-        raise LoadError(
-            f"expected {encoder.path.name} to take one image, [batch, channels, height, width], got {got}"
+    """Decide how an image becomes the encoder's input, as for every model of images."""
+    image = encoder.inputs[0]
+    if len(encoder.inputs) != 1 or len(image.shape) != 4 or channels_axis(image) is None:
+        got = ", ".join(
+            f"{each.name} {each.datatype} {list(each.shape)}" for each in encoder.inputs
         )
-    tensor = encoder.inputs[0]
-    dtypes = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}
-    if tensor.datatype not in dtypes:
         raise LoadError(
-            f"expected input {tensor.name!r} to be FP32, FP16 or UINT8, got {tensor.datatype}"
+            f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
+            f"UINT8, got {got}"
         )
-    file = "preprocessor_config.json"
-    config = read_json(folder / file)
-    if not config:  # where transformers 5 keeps it
-        config = read_json(folder / "processor_config.json").get("image_processor", {})
-    _, channels, height, width = tensor.shape
-    sources: list[tuple[dict[str, Any], str]] = [
-        (
-            {"size_wh" if key == "size" else key: value for key, value in table.items()},
-            "model.toml",
-        ),
-        (input_from_preprocessor(config) if config else {}, file),
-        ({"size_wh": (width, height)} if min(width, height) > 0 else {}, "input shape"),
-        ({"channels": channels} if channels > 0 else {}, "input shape"),
-        ({"name": tensor.name, "dtype": dtypes[tensor.datatype]}, "input"),
-    ]
-    fields: dict[str, Any] = {}
-    for source, reason in sources:
-        for name, value in source.items():
-            if name not in InputSpec.__struct_fields__:
-                known = ", ".join(InputSpec.__struct_fields__)
-                raise LoadError(
-                    f"model.toml: expected a key of [input] among {known}, got {name!r}"
-                )
-            if name not in fields:
-                fields[name] = value
-                decisions.append(Decision(f"input.{name.removesuffix('_wh')}", value, reason))
-    for name in ("resize", "size_wh"):
-        if name not in fields:
-            key = name.removesuffix("_wh")
-            raise LoadError(f"expected input.{key} to be given by model.toml or {file}, got none")
-    try:
-        named = {"size" if name == "size_wh" else name: value for name, value in fields.items()}
-        spec = msgspec.convert(named, InputSpec)
-    except msgspec.ValidationError as error:
-        raise LoadError(f"input: {explain(error, InputSpec)}") from error
-    if min(width, height) > 0 and spec.size_wh != (width, height):
+    config = read_preprocessor(folder)
+    fields = input_from_preprocessor(config) if config else {}
+    needed = questions(values=True)
+    if not config:
+        needed = dict.fromkeys(needed, PREPROCESSOR_MISSING)
+    spec = input_spec(decisions, written, image, [(PREPROCESSOR, fields)], needed)
+    wanted = fields.get("size_wh", spec.size_wh)
+    if "size" not in written.input and wanted != spec.size_wh:
         raise LoadError(
-            f"expected input.size to be {[width, height]} (width, height) as in {encoder.path.name}, got "
-            f"{list(spec.size_wh)}"
+            f"expected size in {PREPROCESSOR} to be {list(spec.size_wh)} (width, height) as in "
+            f"{encoder.path.name}, got {list(wanted)}"
         )
     return spec

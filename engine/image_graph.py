@@ -137,6 +137,12 @@ class ImageGraph:
         read: dict[int, Read] = {}
         for numbers in groups.values():
             outputs = self._run([prepared[number] for number in numbers])
+            for name, array in outputs.items():
+                if self._spec.output.batch_axis and (not array.ndim or len(array) < len(numbers)):
+                    raise OutputError(
+                        f"expected output {name!r} to have the {len(numbers)} images as its first axis, got the "
+                        f"shape {array.shape}: without that axis, batch_axis = false in model.toml, [output]"
+                    )
             for row, number in enumerate(numbers):
                 item = prepared[number]
                 mine = outputs

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from engine.schema import explain
 from engine.session import LoadError
+from tasks import SHORT_NAMES
 from tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
 
@@ -57,6 +58,48 @@ SPECIFIED: dict[str, type[msgspec.Struct]] = {
     "defaults": Defaults,
 }
 """Tables whose keys are the fields of a struct of the specification."""
+
+
+_SCORED = ("detection", "oriented", "segmentation")
+_IMAGES = ("classification", *_SCORED)
+_USES: dict[str, tuple[str, ...]] = {
+    "tiling": _SCORED,
+    "output.decoder": _SCORED,
+    "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
+    "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
+    "output.background": _SCORED,
+    "output.angle": ("oriented",),
+    "defaults.score_threshold": _SCORED,
+    "defaults.iou_threshold": _SCORED,
+    "defaults.max_detections": _SCORED,
+    "defaults.top_k": ("classification",),
+    "defaults.min_area": ("segmentation",),
+    "defaults.simplify": ("segmentation",),
+    "defaults.epsilon": ("segmentation",),
+}
+"""Tasks and decoders that read a key; the keys that are not here are read by all that take images."""
+
+
+def check_use(written: ModelToml, task: str, decoder: str) -> None:
+    """Refuse keys that nothing reads; a decoder of one's own may read all that a task hands it.
+
+    Raises:
+        LoadError: A key is for another task or decoder.
+    """
+    short = next((name for name, full in SHORT_NAMES.items() if full == task), task)
+    given = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
+    given += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
+    handed = ("output.activation", "output.label_offset") if ":" in decoder else ()
+    for key in given:
+        readers = _USES.get(key, _IMAGES)
+        if short == "segmentation" and key in handed:
+            continue
+        if short not in readers and decoder not in readers:
+            named = f" with decoder {decoder}" if decoder else ""
+            raise LoadError(
+                f"expected no {key} in model.toml for {short}{named}, as it is for {', '.join(readers)}, "
+                "got one"
+            )
 
 
 def read_model_toml(folder: Path) -> ModelToml:

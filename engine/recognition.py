@@ -12,17 +12,12 @@ from typing import Any, get_args
 import msgspec
 
 from engine import rules
-from engine.evidence import (
-    Evidence,
-    channels_axis,
-    gather,
-    labels_from,
-    literal,
-    read_labels,
-)
+from engine.evidence import Evidence, channels_axis, gather, literal
 from engine.families import FAMILIES, Family
-from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, read_model_toml
+from engine.labels import class_count, decide_labels, given_labels, rf_detr_background
+from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, check_use, read_model_toml
 from engine.session import LoadError, Session
+from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor
 from engine.timm_config import input_from_timm
 from proto.messages import TensorInfo
@@ -33,7 +28,21 @@ TENSOR = "TENSOR"
 ANY_SIZE = (320, 320)
 """Size of the warm-up's image where a model takes images of any size."""
 
-_CHOICES = {"resize": f"; one of {', '.join(get_args(Resize))}", "size_wh": ": [width, height]"}
+_CHOICES = {
+    "resize": f"; one of {', '.join(get_args(Resize))}",
+    "size_wh": ": [width, height]",
+    "mean": ": one value a channel, after scale",
+    "std": ": one value a channel, after scale",
+}
+PREPROCESSOR_MISSING = f"""expected {PREPROCESSOR} beside config.json, as it says how an image becomes the \
+input, got no such file. Save it with AutoImageProcessor.from_pretrained(...).save_pretrained(folder), or \
+write in model.toml, with the values of the training:
+  [input]
+  size = [640, 640]  # width, height; not where the graph fixes them
+  resize = "stretch"  # one of {", ".join(get_args(Resize))}
+  scale = 0.00392156862745098  # rescale_factor
+  mean = [0.485, 0.456, 0.406]  # image_mean; zeros where nothing is normalised
+  std = [0.229, 0.224, 0.225]  # image_std; ones where nothing is normalised"""
 
 Layer = tuple[str, Mapping[str, Any]]
 """Reason, and the fields that it gives."""
@@ -79,16 +88,22 @@ def recognise(folder: Path, session: Session, score_threshold: float | None = No
         task = FAMILIES[name].task if name else TENSOR
     decisions = [Decision("task", task, _task_reason(written, name))]
     if task == TENSOR:
+        check_use(written, task, "")
         return Recognition(task, "", None, written.runtime, written.store, tuple(decisions))
     if name:
         decisions.append(Decision("family", name, reason))
     family = FAMILIES.get(name, Family(task, ""))
     image = _image_tensor(evidence, written, task)
+    image_input = _input(decisions, written, evidence, family, image)
+    output = _output(decisions, written, evidence, family)
+    check_use(written, task, output.decoder)
+    labels, why = decide_labels(given_labels(written, evidence, folder), evidence, family, output)
+    decisions.append(Decision("labels", len(labels), why))
     spec = ModelSpec(
         task=task,
-        input=_input(decisions, written, evidence, family, image),
-        output=_output(decisions, written, evidence, family),
-        labels=_labels(decisions, written, evidence, family, folder),
+        input=image_input,
+        output=output,
+        labels=labels,
         defaults=_defaults(decisions, written, family, score_threshold),
         tiling=written.tiling,
     )
@@ -134,7 +149,7 @@ def _family(
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
     if not reading.families and task is None:
         raise LoadError(
-            f"expected a task that is served, got another one ({reading.reason}). "
+            f"expected a task and an export that are served, got others ({reading.reason}). "
             'task = "tensor" in model.toml gives its tensors as they are'
         )
     if described or not possible:
@@ -144,8 +159,8 @@ def _family(
 
 def _fits_labels(name: str, written: ModelToml, evidence: Evidence, folder: Path) -> bool:
     """Tell whether the number of labels, where there are any, is the one that the family shows."""
-    labels = _given_labels(written, evidence, folder)
-    count = _class_count(FAMILIES[name], evidence)
+    labels = given_labels(written, evidence, folder)
+    count = class_count(FAMILIES[name], evidence)
     return labels is None or count is None or len(labels[0]) == count
 
 
@@ -153,7 +168,7 @@ def _question(possible: Sequence[str], reading: rules.Reading, evidence: Evidenc
     """Say what the model may be, and the lines of which a person must write one."""
     lines = []
     for name in possible:
-        count = _class_count(FAMILIES[name], evidence)
+        count = class_count(FAMILIES[name], evidence)
         classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
         lines.append(f'  family = "{name}"  # {FAMILIES[name].about}{classes}')
     lines.append('  task = "tensor"  # tensors in and out, as they are')
@@ -188,7 +203,7 @@ def _image_tensor(evidence: Evidence, written: ModelToml, task: str) -> TensorIn
 def _layered(
     decisions: list[Decision], table: str, struct: type[msgspec.Struct], layers: Sequence[Layer]
 ) -> dict[str, Any]:
-    """Take each field of a struct from the first layer that has it."""
+    """Take each field of a struct from the first layer that has it, and note why."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
         for reason, layer in layers:
@@ -208,34 +223,72 @@ def _input(
     family: Family,
     image: TensorInfo,
 ) -> InputSpec:
+    _, fixed = _graph_input(image, written)
+    layers: list[Layer] = [
+        (PREPROCESSOR, _preprocessed(evidence)),
+        ("config.json of timm", input_from_timm(evidence.config)),
+        ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, family, fixed)),
+        (f"family: {family.about}", family.input),
+    ]
+    foreign = bool(family.about) and "resize" not in family.input
+    needed = questions(values=foreign and image.datatype != "UINT8")
+    hugging_face = not evidence.config.keys().isdisjoint(("architectures", "model_type"))
+    if foreign and hugging_face and not evidence.preprocessor:
+        needed = dict.fromkeys(needed, PREPROCESSOR_MISSING)
+    return input_spec(decisions, written, image, layers, needed)
+
+
+def questions(*, values: bool) -> dict[str, str]:
+    """Give the fields of the input that no default suits, with what to say where nothing gives them.
+
+    Args:
+        values: Whether mean and standard deviation are among them.
+    """
+    names = ("resize", "size_wh", "mean", "std") if values else ("resize", "size_wh")
+    return {
+        name: f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
+        f"{_CHOICES[name]}"
+        for name in names
+    }
+
+
+def input_spec(
+    decisions: list[Decision],
+    written: ModelToml,
+    image: TensorInfo,
+    further: Sequence[Layer],
+    needed: Mapping[str, str],
+) -> InputSpec:
+    """Decide how an image becomes an input tensor.
+
+    Args:
+        decisions: Each field's reason is put here.
+        written: model.toml; it stands above `further`, the graph below.
+        image: The input.
+        further: What sidecar files and the like say.
+        needed: Fields that no default suits, with what to say where no layer has them.
+
+    Raises:
+        LoadError: A field is given nowhere, or does not fit the input.
+    """
     graph, fixed = _graph_input(image, written)
     if "size" in written.input and fixed and tuple(written.input["size"]) != fixed["size_wh"]:
         raise LoadError(
             f"expected [input] size in model.toml to be {list(fixed['size_wh'])} (width, height) as in "
             f"the file, got {list(written.input['size'])}"
         )
-    values = _layered(
-        decisions,
-        "input",
-        InputSpec,
-        [
-            ("shape of the input", fixed),
-            ("model.toml", written.input),
-            ("preprocessor_config.json", _preprocessed(evidence)),
-            ("config.json of timm", input_from_timm(evidence.config)),
-            ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, family, fixed)),
-            (f"family: {family.about}", family.input),
-            ("input of the graph", graph),
-        ],
-    )
+    layers: list[Layer] = [
+        ("shape of the input", fixed),
+        ("model.toml", written.input),
+        *further,
+        ("input of the graph", graph),
+    ]
+    values = _layered(decisions, "input", InputSpec, layers)
     if values.get("resize") == "none":
         values.setdefault("size_wh", ANY_SIZE)
-    for name in ("resize", "size_wh"):
+    for name, question in needed.items():
         if name not in values:
-            shown = name.removesuffix("_wh")
-            raise LoadError(
-                f"expected [input] {shown} in model.toml, as nothing else gives it{_CHOICES[name]}"
-            )
+            raise LoadError(question)
     values["size_wh"] = tuple(values["size_wh"])
     for name in ("mean", "std"):
         if name in values:
@@ -314,6 +367,8 @@ def _output(
         ("model.toml", written.output),
         (f"family: {family.about}", family.output),
     ]
+    if "label_offset" not in written.output:
+        layers.append(rf_detr_background(evidence, family))
     if family.task == "IMAGE_CLASSIFICATION":
         layers.append(_activation(evidence))
     values = _layered(decisions, "output", OutputSpec, layers)
@@ -331,58 +386,6 @@ def _activation(evidence: Evidence) -> Layer:
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
-
-
-def _class_count(family: Family, evidence: Evidence) -> int | None:
-    """Read the number of classes off an output's shape, where the family shows it."""
-    if family.classes is None:
-        return None
-    output, axis, others = family.classes
-    if output >= len(evidence.outputs) or axis >= len(evidence.outputs[output].shape):
-        return None
-    size = evidence.outputs[output].shape[axis]
-    return size - others if size > others else None
-
-
-def _given_labels(
-    written: ModelToml, evidence: Evidence, folder: Path
-) -> tuple[tuple[str, ...], str] | None:
-    """Find the class labels and where they stand."""
-    if isinstance(written.labels, str):
-        return read_labels(folder / written.labels), f"model.toml, file {written.labels}"
-    sources: list[tuple[Any, str]] = [
-        (labels_from(written.labels), "model.toml"),
-        (evidence.labels, f"file {evidence.labels_file}"),
-        (labels_from(evidence.config.get("id2label")), "config.json, id2label"),
-        (labels_from(evidence.config.get("label_names")), "config.json, label_names"),
-        (labels_from(evidence.config.get("class_labels")), "config.json, class_labels"),
-        (labels_from(evidence.metadata.get("names", "")), "ONNX metadata, names"),
-    ]
-    return next(((labels, reason) for labels, reason in sources if labels), None)
-
-
-def _labels(
-    decisions: list[Decision],
-    written: ModelToml,
-    evidence: Evidence,
-    family: Family,
-    folder: Path,
-) -> tuple[str, ...]:
-    count = _class_count(family, evidence)
-    if family.task == "IMAGE_CLASSIFICATION" and count is None:
-        count = evidence.outputs[0].shape[-1] if evidence.outputs[0].shape[-1] > 0 else None
-    given = _given_labels(written, evidence, folder)
-    if given is None:
-        if count is None:
-            raise LoadError("expected labels in model.toml or a file labels.txt, got none")
-        given = tuple(f"class_{index}" for index in range(count)), "no names given"
-    labels, reason = given
-    if count is not None and len(labels) != count:
-        raise LoadError(
-            f"expected {count} labels, as the model has classes, got {len(labels)} ({reason})"
-        )
-    decisions.append(Decision("labels", len(labels), reason))
-    return labels
 
 
 def _defaults(

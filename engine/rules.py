@@ -134,6 +134,8 @@ def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
     dets, labels = evidence.output("dets"), evidence.output("labels")
     if labels.datatype in FLOATS and len(labels.shape) == 3:
         return ("rf-detr-seg",) if "masks" in evidence.output_names else ("rf-detr",)
+    if "masks" in evidence.output_names:
+        return ("mmdeploy-seg",)
     return ("mmdeploy-rotated",) if dets.shape[-1] == 6 else ("mmdeploy",)
 
 
@@ -143,6 +145,11 @@ def _by_shapes(evidence: Evidence) -> Reading | None:
     if image is None:
         return None
     first = evidence.outputs[0]
+    prototypes = _prototypes(evidence)
+    if prototypes is not None:
+        first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
+        if prototypes.shape[1] != _PROTOTYPES:
+            return Reading((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
     shape, rank = first.shape, len(first.shape)
     found: tuple[str, ...] = ()
     if rank == 2 and first.datatype in FLOATS and len(evidence.outputs) == 1:
@@ -163,12 +170,31 @@ def _by_shapes(evidence: Evidence) -> Reading | None:
     return Reading(found, f"shape of output {first.name!r}: {list(shape)}")
 
 
+_PROTOTYPES = 32
+"""Of the masks of Ultralytics' and YOLOv5's segmentation."""
+_TENSORFLOW = (
+    "its prototypes have their channels last, and its boxes may be pixels or fractions; export with "
+    'format="onnx" instead'
+)
+
+
+def _prototypes(evidence: Evidence) -> TensorInfo | None:
+    """Find the prototypes beside a head of boxes, classes and shares in them, in either order."""
+    ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
+    if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
+        return None
+    (_, *sides), (_, first, *_, last) = ranks[3].shape, ranks[4].shape
+    known = [side for side in sides if side > 0]
+    fits = bool(known) and min(known) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
+    return ranks[4] if fits else None
+
+
 def _candidates_of_rank_3(
     evidence: Evidence, image: TensorInfo, first: TensorInfo
 ) -> tuple[str, ...]:
     _, rows, columns = first.shape
     anchors = _anchors(image)
-    has_masks = len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4
+    has_masks = _prototypes(evidence) is not None
     found: tuple[str, ...] = ()
     if 0 < rows <= 1000 and columns in (6, 7, 38):
         found = {
@@ -176,10 +202,14 @@ def _candidates_of_rank_3(
             7: ("ultralytics-obb-end2end",),
             38: ("ultralytics-seg-end2end",) if has_masks else (),
         }[columns]
+    elif (
+        has_masks
+        and rows > 4 + _PROTOTYPES
+        and (columns in (anchors, -1) or (not anchors and rows < columns))
+    ):
+        found = ("ultralytics-seg",)  # the prototypes tell, whatever the size
     elif columns == anchors and 4 < rows < columns:
-        if has_masks:
-            found = ("ultralytics-seg",) if rows > 36 else ()
-        else:
+        if len(evidence.outputs) != 2 or len(evidence.outputs[1].shape) != 4:
             found = ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
     elif rows == anchors and 5 < columns < rows:
         found = ("yolox", "yolox-decoded", "yolov5")

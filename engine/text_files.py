@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
+from engine.evidence import read_json
 from engine.recognition import Decision
 from engine.schema import explain
 from engine.session import LoadError
@@ -35,7 +36,7 @@ class TextTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_template: str | None = None
     """What the model reads: text with `{prompt}`, and `{image}` where the image stands."""
     image_token: str | _TokenId | None = None
-    """The token whose places the image takes; where there is none, the image stands before the text."""
+    """The token whose places the image takes; where there is none, as "" says, it stands before the text."""
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_NEW_TOKENS)] | None = None
     eos_token_ids: _TokenIds = None
     context_length: Annotated[int, Meta(ge=1)] | None = None
@@ -158,6 +159,18 @@ class TextFiles:
     def image_token(self) -> int | None:
         """Give the token whose places the image takes."""
         written = self.table.image_token
+        if written is None and not self.config:
+            named = [text for text in self._tokenizer.get_vocab() if "image" in text.lower()]
+            lines = [f"  image_token = {json.dumps(text)}" for text in sorted(named, key=len)[:5]]
+            raise LoadError(
+                "expected image_token_id in config.json, or image_token in model.toml, got neither. Write one of "
+                "these lines in model.toml, [text]:\n"
+                + "\n".join([*lines, '  image_token = ""  '])
+                + "# the model has none: the image stands before the text"
+            )
+        if written == "":
+            self.decide("image_token", ("", "model.toml"))
+            return None
         if isinstance(written, str):
             token = self._tokenizer.token_to_id(written)
             if token is None:
@@ -264,23 +277,6 @@ class TextFiles:
             *((self.config.get(name), f"config.json, {name}") for name in names),
         )
         return found if found is None or found > 0 else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one.
-
-    Raises:
-        LoadError: It is no JSON object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise LoadError(f"expected {path.name} to be JSON, got: {error}") from error
-    if not isinstance(content, dict):
-        raise LoadError(f"expected {path.name} to hold an object, got {type(content).__name__}")
-    return content
 
 
 def _tokenizer(path: Path) -> Tokenizer:

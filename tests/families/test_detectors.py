@@ -146,6 +146,14 @@ def rf_detr():
     return {"dets": places, "labels": logits}
 
 
+def rf_detr_beside(first, last):
+    """With a column for nothing, which is likelier than any object, before or after the classes."""
+    found = rf_detr()
+    logits = np.pad(found["labels"], ((0, 0), (first, last)), constant_values=-20)
+    logits[0, 0 if first else -1] = 9
+    return {**found, "labels": logits}
+
+
 def finished(network, offset=0):
     return {
         "boxes": np.float32(network),
@@ -295,6 +303,15 @@ CASES = [
          input={**STRETCH, "size_wh": (128, 96), "antialias": True, "size_input": "orig_target_sizes"}),
     case("rf-detr", rf_detr(), image=("input", [1, 3, 96, 96]), files={"labels.txt": "ant\ncat\ndog\n"},
          input={**STRETCH, "mean": MEAN, "std": STD}),
+    case("rf-detr", rf_detr_beside(0, 1), "RF-DETR, the last class for nothing", image=("input", [1, 3, 96, 96]),
+         files=toml("rf-detr", "[output]\nbackground = 3")),
+    case("rf-detr", rf_detr_beside(1, 0), "RF-DETR, the first class for nothing", image=("input", [1, 3, 96, 96]),
+         files=toml("rf-detr", "[output]\nlabel_offset = 1")),
+    case("rf-detr", rf_detr_beside(0, 1), "RF-DETR with metadata", image=("input", [1, 3, 96, 96]),
+         metadata={"rfdetr_inference": '{"class_id_to_name": {"0": "ant", "1": "cat", "2": "dog"}}'}),
+    case("rf-detr", rf_detr_beside(1, 0), "RF-DETR with the numbers of COCO", image=("input", [1, 3, 96, 96]),
+         metadata={"rfdetr_inference": '{"class_id_to_name": {"1": "ant", "2": "cat", "3": "dog"}}'},
+         files={"model.toml": "[output]\nbackground = 0"}),
     case("detr", detr(softmax=True), image=PIXEL_VALUES, files=of_config("detr", EDGES), input=SHORTEST),
     case("detr-sigmoid", detr(), image=PIXEL_VALUES, files=of_config("rt_detr", SQUARE),
          input={**STRETCH, "antialias": True}),
@@ -378,6 +395,41 @@ def test_a_shape_of_two_families_is_refused_until_a_line_is_written(shape, famil
         chosen = Case(name="", family=family, outputs=graph, answers=(), image=case.image)
         assert ask(load(chosen, tmp_path)) == []
     assert path.exists()
+
+
+def test_outputs_without_the_batch_axis_that_they_should_have_are_named(tmp_path):
+    files = toml("torchvision", "[output]\nbatch_axis = true")
+    empty = {name: array[:0] for name, array in finished(boxes(), offset=1).items()}
+    case = Case(name="", family="torchvision", outputs=empty, answers=(), batched=False, files=files,
+                image=("image", [3, "height", "width"]))  # fmt: skip
+    with pytest.raises(LoadError, match=r"batch_axis = false in model.toml, \[output\]"):
+        load(case, tmp_path)
+
+
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_a_class_more_than_labels_is_refused_until_a_line_is_written(with_masks, tmp_path):
+    outputs = rf_detr_beside(0, 1)
+    if with_masks:
+        outputs["masks"] = np.zeros((20, 24, 24), np.float32)
+    case = Case(
+        name="",
+        family="rf-detr-seg" if with_masks else "rf-detr",
+        outputs=outputs,
+        answers=(),
+        image=("input", [1, 3, 96, 96]),
+        files={"labels.txt": "ant\ncat\ndog\n"},
+    )
+    with pytest.raises(
+        LoadError, match="which of the 4 classes of RF-DETR is for nothing"
+    ) as caught:
+        load(case, tmp_path)
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
+    assert [line.partition("  #")[0] for line in lines] == ["background = 3", "label_offset = 1"]
+    for line in lines:
+        (tmp_path / "model.toml").write_text(f"[output]\n{line}\n")
+        model = load(case, tmp_path)
+        reasons = {each.field: each.reason for each in model.recognition.decisions}
+        assert reasons[f"output.{line.split()[0]}"] == "model.toml"
 
 
 @pytest.mark.parametrize(("count", "family"), [(5, "ultralytics"), (4, "ultralytics-obb")])

@@ -137,6 +137,14 @@ def mmdeploy():
     }
 
 
+def rf_detr_beside(first, last):
+    """With a column for nothing, which is likelier than any thing, before or after the classes."""
+    found = rf_detr()
+    logits = np.pad(found["labels"], ((0, 0), (first, last)), constant_values=-20)
+    logits[4, 0 if first else -1] = 3
+    return {**found, "labels": logits}
+
+
 def rf_detr():
     logits = np.full((10, 3), -20, np.float32)
     logits[[2, 7], [1, 2]] = np.log([CAT_SCORE / (1 - CAT_SCORE), DOG_SCORE / (1 - DOG_SCORE)])
@@ -194,6 +202,7 @@ BANDS = (("cat", band_score(20), region(*CAT_BAND)), ("dog", band_score(24), reg
 CUT = (("cat", CAT_SCORE, region(8, 8, 18, 24)), ("dog", DOG_SCORE, region(36, 20, 60, 32)))
 CERTAIN = tuple((label, 1, mask) for label, _, mask in BOTH)
 IN_MASK = tuple((label, score * sigmoid(6), mask) for label, score, mask in BOTH)
+NOT_KNOWN = '[input]\nresize = "stretch"\nscale = 1.0\nmean = [123.7, 116.3, 103.5]\nstd = [58.4, 57.1, 57.4]'
 THREE = {"labels.txt": "ant\ncat\ndog\n"}
 
 
@@ -231,10 +240,20 @@ SEGMENTERS = [
          files=toml("u2net", labels=["thing"]), input=SAME),
     case("mask-rcnn", mask_rcnn(), BOTH, batched=False, image=("image", [3, "height", "width"]), files=THREE,
          input={**ZERO_TO_ONE, "resize": "none", "batch_axis": False}),
-    case("mask-rcnn", mmdeploy(), BOTH, "masks within boxes, with a batch axis", image=AT_SAME,
-         files=toml("mask-rcnn", '[input]\nresize = "stretch"\n[output]\nbatch_axis = true\nlabel_offset = 0\n'),
-         input={"resize": "stretch"}),
+    case("mmdeploy-seg", mmdeploy(), BOTH, "masks within boxes", image=AT_SAME,
+         files={**THREE, "model.toml": NOT_KNOWN}, input={"resize": "stretch", "scale": 1.0}),
+    case("mmdeploy-seg", mmdeploy() | {"masks": masks(0.9, 0.1)}, BOTH, "masks of the whole image",
+         image=AT_SAME, files={**THREE, "model.toml": NOT_KNOWN}),
+    case("ultralytics-seg", seg_head(), CUT, "of open size, without metadata",
+         image=("images", ["batch", 3, "height", "width"]),
+         files={**THREE, "model.toml": "[input]\nsize = [128, 128]"}, input=LETTERBOX),
+    case("ultralytics-seg", dict(reversed(seg_head().items())), CUT, "prototypes first", image=AT_128,
+         files=THREE, input=LETTERBOX),
     case("rf-detr-seg", rf_detr(), BOTH, image=AT_SAME, files=THREE, input=SAME),
+    case("rf-detr-seg", rf_detr_beside(0, 1), BOTH, "RF-DETR, the last class for nothing", image=AT_SAME,
+         files={**THREE, "model.toml": "[output]\nbackground = 3"}),
+    case("rf-detr-seg", rf_detr_beside(1, 0), BOTH, "RF-DETR, the first class for nothing", image=AT_SAME,
+         files={**THREE, "model.toml": "[output]\nlabel_offset = 1"}),
     case("maskformer", maskformer(), IN_MASK, image=AT_SAME,
          files={**pixel_values("MaskFormerForInstanceSegmentation", GROUND),
                 "model.toml": 'family = "maskformer"'}, input=SAME),

@@ -240,7 +240,7 @@ WRONG = [
     ("[text]\nimage_token = 99", "token of tokenizer.json"),
     ("[text]\nmax_new_tokens = 0", "max_new_tokens"),
     ("[text]\ntemplate = '{prompt}'", "unknown field"),
-    ("[input]\nsize = [8, 8]", "expected input.size to be [4, 4]"),
+    ("[input]\nsize = [8, 8]", "expected [input] size in model.toml to be [4, 4]"),
     ("[input]\nresize = 'warp'", "input"),
     ("[input]\nwidth = 3", "expected a key of [input]"),
     ("[output]\ndecoder = 'x'", "no output"),
@@ -265,7 +265,9 @@ def test_what_is_missing_is_said(tmp_path):
 
     assert "tokenizer.json" in load("a", lambda f: (f / "tokenizer.json").unlink())
     assert "tokenizer.json" in load("b", lambda f: (f / "tokenizer.json").write_text("{}"))
-    assert "input.resize" in load("c", lambda f: (f / "preprocessor_config.json").unlink())
+    assert "resize = " in load("c", lambda f: (f / "preprocessor_config.json").unlink())
+    large = {**PREPROCESSOR, "size": {"height": 8, "width": 8}}
+    assert "to be [4, 4]" in load("h", lambda f: write_json(f, preprocessor_config=large))
     assert "config.json" in load("d", lambda f: (f / "config.json").write_text("["))
     chat = {"tokenizer_config": {"chat_template": "{{ messages }}"}}
     assert "prompt_template" in load(
@@ -281,6 +283,22 @@ def test_an_image_without_a_token_must_stand_first(tmp_path):
     toml = '[text]\nprompt_template = "<bos> {image} {prompt}"'
     with pytest.raises(LoadError, match="first"):
         TextPackage(vision_language(tmp_path, image_token=False, toml=toml))
+
+
+def test_without_config_json_the_image_token_is_asked_for(tmp_path):
+    folder = vision_language(tmp_path)
+    (folder / "config.json").unlink()
+    with pytest.raises(LoadError, match=r"expected image_token_id in config\.json") as caught:
+        TextPackage(folder)
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("  ")]
+    assert len(lines) == 2
+    for line, template, image_token in zip(
+        lines, ("<bos> {image} {prompt}", "{image}<bos> {prompt}"), (True, False), strict=True
+    ):
+        toml = f'[text]\nprompt_template = "{template}"\n{line}'
+        (folder / "model.toml").write_text(toml)
+        answer = by_rule("one", WHITE, image_token=image_token)
+        assert ask(TextPackage(folder), ["one"]) == [answer]
 
 
 def test_packages_are_known_by_their_files(tmp_path):
@@ -337,7 +355,9 @@ def test_a_repository_serves_a_package_and_says_why(tmp_path):
     assert reasons["text.prompt_template"] == "model.toml"
     assert reasons["text.eos_token_ids"] == "generation_config.json"
     assert reasons["text.image_token"] == "config.json, image_token_id"
-    assert reasons["input.size"] == "preprocessor_config.json"
+    assert reasons["input.size"] == "shape of the input"
+    assert reasons["input.resize"] == "preprocessor_config.json"
+    assert reasons["input.layout"] == "input of the graph"
 
 
 @pytest.fixture
@@ -382,6 +402,23 @@ def test_a_request_answers_each_image_with_each_prompt(pipeline):
     ]
     assert answered == [[first, first], [second]]
     assert response.outputs[1].parameters == {"action": "generate"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "asked"),
+    [
+        ({"prompt": "one"}, {"prompts": ["two"]}, ["two"]),
+        ({"prompts": ["one"]}, {"prompt": "two"}, ["two"]),
+        ({"prompt": "one"}, {"prompts": None}, ["one"]),
+        ({"prompts": ["one"]}, {}, ["one"]),
+    ],
+)
+def test_the_prompts_of_an_input_win_over_those_of_the_request(pipeline, shared, own, asked):
+    tensor = Tensor("a", "BYTES", (1,), [PNG], own)
+    (output,) = pipeline.infer(
+        InferRequest("talker", None, "1", [tensor], parameters=shared)
+    ).outputs
+    assert [item.prompt for item in output.data[0]] == asked
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,86 @@ def test_a_std_of_zero_is_refused(tmp_path):
     (tmp_path / "model.toml").write_text("[input]\nstd = [1.0, 0.0, 1.0]")
     with pytest.raises(LoadError, match="std without 0"):
         recognised(path)
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("[output]\nangle = 'le90'", "no output.angle in model.toml for detection with decoder ultralytics, as it is for oriented"),
+        ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
+        ("[defaults]\ntop_k = 3", "no defaults.top_k .* for classification"),
+        ("[defaults]\nmin_area = 3", "no defaults.min_area .* for segmentation"),
+        ("[defaults]\nscore_threshold = 1.5", "score_threshold"),
+        ("[defaults]\nmax_detections = 0", "max_detections"),
+        ("[defaults]\nepsilon = inf", "epsilon"),
+        ("labels = { a = 'b' }", "class names in model.toml, labels, .* got {'a': 'b'}"),
+        ("labels = []", r"class names in model.toml, labels, .* got \[\]"),
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_reads_is_refused_with_what_it_is_for(tmp_path, toml, said):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
+    (tmp_path / "model.toml").write_text(toml)
+    with pytest.raises(LoadError, match=said):
+        recognised(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['[output]\ndecoder = "yolov5"', "[output]\nlabel_offset = 1", "[output]\nbackground = 0",
+     "[defaults]\nscore_threshold = 0.5", "[tiling]\nsize = [64, 64]"],
+)  # fmt: skip
+def test_a_classifier_takes_no_keys_of_detectors(tmp_path, line):
+    path = classifier(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text(f'family = "plain-classifier"\n{line}')
+    with pytest.raises(LoadError, match=r"for classification.*, as it is for detection, oriented"):
+        recognised(path)
+
+
+def test_labels_that_nothing_tells_are_asked_for_with_the_line_to_write(tmp_path):
+    path = detector(tmp_path / "model.onnx", np.zeros((300, 6), np.float32))
+    (tmp_path / "model.toml").write_text('family = "ultralytics-end2end"')
+    with pytest.raises(LoadError, match=r'labels = \["first class", .*labels.txt with one label'):
+        recognised(path)
+
+
+@pytest.mark.parametrize("names", ["{0: 'cat', 1: ", "None", "", "{'cat': 'dog'}"])
+def test_malformed_names_of_metadata_are_an_error_and_no_numbers(tmp_path, names):
+    path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS | {"names": names})
+    with pytest.raises(LoadError, match=r"class names in ONNX metadata, names, .* Write labels = "):
+        recognised(path)
+    (tmp_path / "labels.txt").write_text("one\ntwo\n")
+    assert recognised(path).spec.labels == ("one", "two")
+
+
+def test_a_missing_preprocessor_config_is_named_with_the_lines_that_replace_it(tmp_path):
+    path = classifier(tmp_path / "model.onnx")
+    (tmp_path / "config.json").write_text('{"architectures": ["ViTForImageClassification"]}')
+    with pytest.raises(LoadError, match=r"expected preprocessor_config\.json") as caught:
+        recognised(path)
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("  ")]
+    (tmp_path / "model.toml").write_text(
+        "\n".join(line for line in lines if "size" not in line[:7])
+    )
+    spec = recognised(path).spec
+    assert (spec.input.resize, spec.input.mean) == ("stretch", (0.485, 0.456, 0.406))
+    content = '{"image_processor": {"size": {"height": 8, "width": 8}, "do_normalize": false}}'
+    (tmp_path / "model.toml").unlink()
+    (tmp_path / "processor_config.json").write_text(content)
+    assert recognised(path).spec.input.mean == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "line", ['labels = ["a"]', "[input]\nsize = [8, 8]", "[output]\nangle = 'oc'"]
+)
+def test_tensors_take_no_keys_of_images(tmp_path, line):
+    path = doubling(tmp_path / "model.onnx")
+    (tmp_path / "model.toml").write_text(line)
+    with pytest.raises(LoadError, match=r"for tensor, as it is for .*oriented"):
+        recognised(path)
+
+
+def test_numbers_without_a_name_are_counted(tmp_path):
+    names = {"names": "{1: 'dog'}"}
+    recognition = recognised(detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS | names))
+    assert recognition.spec.labels == ("class_0", "dog")
+    assert reasons(recognition)["labels"] == "ONNX metadata, names, 1 without a name"

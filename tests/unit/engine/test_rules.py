@@ -89,6 +89,7 @@ BY_NAMES = [
     ({"dets": floats(1, 300, 4), "labels": floats(1, 300, 91)}, (IMAGES,), "rf-detr"),
     ({"dets": floats(1, 300, 4), "labels": floats(1, 300, 91), "masks": floats(1, 300, 108, 108)}, (IMAGES,), "rf-detr-seg"),
     ({"dets": floats(1, 100, 5), "labels": ("INT64", (1, 100))}, (IMAGES,), "mmdeploy"),
+    ({"dets": floats(1, 100, 5), "labels": ("INT64", (1, 100)), "masks": floats(1, 100, 28, 28)}, (IMAGES,), "mmdeploy-seg"),
     ({"dets": floats(1, 100, 6), "labels": ("INT64", (1, 100))}, (IMAGES,), "mmdeploy-rotated"),
     ({"detection_boxes": floats(1, 100, 4), "detection_scores": floats(1, 100), "detection_classes": floats(1, 100), "num_detections": floats(1)}, (IMAGES,), "tf-od"),
     ({"num_dets": ("INT32", (1, 1)), "det_boxes": floats(1, 100, 4), "det_scores": floats(1, 100), "det_classes": ("INT32", (1, 100))}, (IMAGES,), "efficient-nms"),
@@ -132,6 +133,26 @@ def test_shapes_alone_name_every_family_that_has_them(output, image, families):
     assert set(readings(evidence({"out": output}, (image,))).families) == families
 
 
+OPEN = TensorInfo("images", "FP32", (-1, 3, -1, -1))
+LAST = TensorInfo("images", "FP32", (1, 640, 640, 3))
+HEAD, PROTOTYPES = floats(1, 116, 8400), floats(1, 32, 160, 160)
+WITH_PROTOTYPES = [
+    ((HEAD, PROTOTYPES), IMAGES, ("ultralytics-seg",)),
+    ((PROTOTYPES, HEAD), IMAGES, ("ultralytics-seg",)),
+    ((floats(-1, 116, -1), floats(-1, 32, -1, -1)), OPEN, ("ultralytics-seg",)),
+    ((floats(1, 300, 38), PROTOTYPES), IMAGES, ("ultralytics-seg-end2end",)),
+    ((HEAD, floats(1, 160, 160, 32)), LAST, ()),
+    ((floats(1, 160, 160, 32), floats(1, 8400, 116)), LAST, ()),
+]
+
+
+@pytest.mark.parametrize(("outputs", "image", "families"), WITH_PROTOTYPES)
+def test_prototypes_tell_instance_segmentation_in_either_order(outputs, image, families):
+    found = readings(evidence(dict(zip("ab", outputs, strict=True)), (image,)))
+    assert found.families == families
+    assert families or 'format="onnx"' in found.reason
+
+
 @pytest.mark.parametrize(
     ("output", "inputs"),
     [
@@ -148,6 +169,7 @@ def test_what_no_rule_sees_is_tensors(output, inputs):
 def test_every_family_of_a_rule_is_in_the_table():
     named = {family for _, _, _, family in BY_METADATA}
     named |= {family for _, _, family in (*BY_CONFIG, *BY_NAMES)}
+    named |= {family for _, _, families in WITH_PROTOTYPES for family in families}
     for families in (*(row[2] for row in BY_SHAPE), *(row[1] for row in OPEN_NAMES)):
         named |= families
     assert named == set(FAMILIES) - {"damo-yolo", "yolov7-end2end"}

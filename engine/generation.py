@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from engine.model_toml import ModelToml, read_model_toml
 from engine.recognition import Decision, Recognition
@@ -27,7 +26,7 @@ from tasks.image import Image
 from tasks.image_text import ImageTextOptions, ImageTextToText
 from tasks.parameters import ParameterError
 from tasks.predictions import Answer, OutputError, Prediction
-from tasks.resize import preprocess
+from tasks.resize import plain, preprocess
 from tasks.specification import InputSpec, ModelSpec
 
 TASK = "IMAGE_TEXT_TO_TEXT"
@@ -194,10 +193,10 @@ class TextPackage:
         Raises:
             LoadError: A graph fails, or gives what is no answer.
         """
-        width, height = self._spec.size_wh
-        gray = Image(np.full((height, width, 3), 114, np.uint8))
         try:
-            self.predict([gray], [self.options({"prompts": ["a"], "max_new_tokens": 2})])
+            self.predict(
+                [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]
+            )
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
 
@@ -279,9 +278,18 @@ def _input(
         spec = msgspec.convert(named, InputSpec)
     except msgspec.ValidationError as error:
         raise LoadError(f"input: {explain(error, InputSpec)}") from error
-    if min(width, height) > 0 and spec.size_wh != (width, height):
+    _check_input(spec, encoder, (width, height))
+    return spec
+
+
+def _check_input(spec: InputSpec, encoder: Session, graph_wh: tuple[int, int]) -> None:
+    if min(graph_wh) > 0 and spec.size_wh != graph_wh:
         raise LoadError(
-            f"expected input.size to be {[width, height]} (width, height) as in {encoder.path.name}, got "
+            f"expected input.size to be {list(graph_wh)} (width, height) as in {encoder.path.name}, got "
             f"{list(spec.size_wh)}"
         )
-    return spec
+    if spec.channels not in (1, 3) or spec.bit_depth != 8:
+        raise LoadError(
+            f"expected {encoder.path.name} to take 1 or 3 channels of 8 bits, got {spec.channels} of "
+            f"{spec.bit_depth}"
+        )

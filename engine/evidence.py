@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ from engine.session import LoadError, Session
 from proto.messages import TensorInfo
 
 LABEL_FILES = ("labels.txt", "classes.txt", "class_names.txt")
+COLOURS = (1, 3, 4)
+"""Numbers of channels that tell an image where nothing else does; others may be any tensor's."""
+DTYPES = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8", "UINT16": "uint16"}
+"""Of inputs that can hold images: as the graph names it, and as `InputSpec` does."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -40,9 +44,9 @@ class Evidence(msgspec.Struct, frozen=True):
         """Give an output by its name."""
         return next(tensor for tensor in self.outputs if tensor.name == name)
 
-    def image_input(self) -> TensorInfo | None:
+    def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Find the one input that can hold images: [N, C, H, W] or [N, H, W, C], or without N."""
-        found = [tensor for tensor in self.inputs if channels_axis(tensor) is not None]
+        found = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
         return found[0] if len(found) == 1 else None
 
 
@@ -65,13 +69,19 @@ def gather(folder: Path, session: Session) -> Evidence:
     )
 
 
-def channels_axis(tensor: TensorInfo) -> int | None:
-    """Find the axis of the colours of an input that can hold images, counted from the end."""
-    if tensor.datatype not in ("FP32", "FP16", "UINT8") or len(tensor.shape) not in (3, 4):
+def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int | None:
+    """Find the axis of the channels of an input that can hold images, counted from the end.
+
+    Args:
+        tensor: The input.
+        counts: Numbers of channels that it may have. Where both axes have one, the shorter axis is it.
+    """
+    if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
         return None
-    if tensor.shape[-3] in (1, 3):
+    first, last = tensor.shape[-3], tensor.shape[-1]
+    if first in counts and not (last in counts and last < first):
         return -3
-    return -1 if tensor.shape[-1] in (1, 3) else -3 if tensor.shape[-3] == -1 else None
+    return -1 if last in counts else -3 if first == -1 else None
 
 
 def read_labels(path: Path) -> tuple[str, ...]:

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from engine.evidence import channels_axis, read_preprocessor
 from engine.model_toml import ModelToml, read_model_toml
 from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, input_spec, questions
@@ -27,7 +25,7 @@ from tasks.image import Image
 from tasks.image_text import ImageTextOptions, ImageTextToText
 from tasks.parameters import ParameterError
 from tasks.predictions import Answer, OutputError, Prediction
-from tasks.resize import preprocess
+from tasks.resize import plain, preprocess
 from tasks.specification import InputSpec, ModelSpec
 
 TASK = "IMAGE_TEXT_TO_TEXT"
@@ -194,10 +192,10 @@ class TextPackage:
         Raises:
             LoadError: A graph fails, or gives what is no answer.
         """
-        width, height = self._spec.size_wh
-        gray = Image(np.full((height, width, 3), 114, np.uint8))
         try:
-            self.predict([gray], [self.options({"prompts": ["a"], "max_new_tokens": 2})])
+            self.predict(
+                [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]
+            )
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
 
@@ -253,5 +251,10 @@ def _input(
         raise LoadError(
             f"expected size in {PREPROCESSOR} to be {list(spec.size_wh)} (width, height) as in "
             f"{encoder.path.name}, got {list(wanted)}"
+        )
+    if spec.channels not in (1, 3) or spec.bit_depth != 8:
+        raise LoadError(
+            f"expected {encoder.path.name} to take 1 or 3 channels of 8 bits, got {spec.channels} of "
+            f"{spec.bit_depth}"
         )
     return spec

@@ -14,7 +14,7 @@ from tasks.image import Image
 from tasks.parameters import ParameterError
 from tasks.predictions import OutputError, Prediction
 from tasks.references import resolve
-from tasks.resize import Affine
+from tasks.resize import Affine, plain
 from tasks.specification import ModelSpec, Tiling
 from tasks.tiling import Merging, count_tiles, tiles
 
@@ -109,7 +109,7 @@ class ImageGraph:
                 f"{_MOST_TILES} tiles, got {count}: a larger size or less overlap makes fewer"
             )
         places = tiles(image.width, image.height, tiling.size, tiling.overlap)
-        parts = [Image(place.cut(image.pixels), image.mime) for place in places]
+        parts = [msgspec.structs.replace(image, pixels=each.cut(image.pixels)) for each in places]
         found: list[Any] = []
         size = abs(self.batch_size)
         for start in range(0, len(parts), size):
@@ -168,10 +168,8 @@ class ImageGraph:
         Raises:
             LoadError: The graph fails, or its outputs do not fit the task.
         """
-        width, height = self._spec.input.size_wh
-        gray = Image(np.full((height, width, 3), 114, np.uint8))
         try:
-            self.predict([gray], [self.options({})])
+            self.predict([plain(self._spec.input)], [self.options({})])
         except RunError as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         except OutputError as error:

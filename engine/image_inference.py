@@ -11,7 +11,8 @@ from engine.image_graph import ImageGraph
 from engine.recording import Answered, request_metadata
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
-from tasks.image import Image, ImageError, decode
+from tasks.containers import ImageError
+from tasks.image import Image, decode
 from tasks.image_text import PROMPTS
 from tasks.parameters import ParameterError
 from tasks.specification import ModelSpec
@@ -115,8 +116,15 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
 
 
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:
+    spec = images.spec.input
     try:
-        return decode(received, exif=images.spec.input.exif, max_pixels=images.max_pixels)
+        return decode(
+            received,
+            channels=spec.channels,
+            bit_depth=spec.bit_depth,
+            exif=spec.exif,
+            max_pixels=images.max_pixels,
+        )
     except ImageError as error:
         raise InvalidRequest(f"{asked.where}: {error}") from error
 

@@ -140,11 +140,12 @@ def in_words(spec: InputSpec) -> str:
         fraction=spec.crop_fraction,
     )
     filtered = f" ({spec.interpolation}, {'antialiased' if spec.antialias else 'no antialias'})"
-    color = "gray" if spec.channels == 1 else spec.color.upper()
+    colors = {1: "gray", 3: spec.color.upper(), 4: f"{spec.color.upper()} and a fourth band"}
+    color = colors.get(spec.channels, f"{spec.channels} bands")
     turned = "turned upright" if spec.exif == "apply" else "as stored"
-    values = "values from 0 to 255"
-    if spec.dtype != "uint8":
-        values = f"values times {spec.scale:.6g}" if spec.scale != 1 else values
+    values = f"values from 0 to {2**spec.bit_depth - 1}"
+    if spec.dtype not in ("uint8", "uint16"):
+        values += f" times {spec.scale:.6g}" if spec.scale != 1 else ""
         if any(spec.mean) or any(each != 1 for each in spec.std):
             mean, std = ([round(each, 4) for each in numbers] for numbers in (spec.mean, spec.std))
             values += f", less {mean}, over {std}"

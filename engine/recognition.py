@@ -12,7 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from engine import rules
-from engine.evidence import Evidence, channels_axis, gather, literal
+from engine.evidence import COLOURS, DTYPES, Evidence, channels_axis, gather, literal
 from engine.families import FAMILIES, Family
 from engine.labels import class_count, decide_labels, given_labels, rf_detr_background
 from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, check_use, read_model_toml
@@ -22,12 +22,13 @@ from engine.sidecars import input_from_preprocessor
 from engine.timm_config import input_from_timm
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Resize
+from tasks.specification import MAX_CHANNELS, Defaults, InputSpec, ModelSpec, OutputSpec, Resize
 
 TENSOR = "TENSOR"
 ANY_SIZE = (320, 320)
 """Size of the warm-up's image where a model takes images of any size."""
 
+_ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
 _CHOICES = {
     "resize": f"; one of {', '.join(get_args(Resize))}",
     "size_wh": ": [width, height]",
@@ -182,19 +183,19 @@ def _image_tensor(evidence: Evidence, written: ModelToml, task: str) -> TensorIn
     wanted = written.input.get("name")
     names = ", ".join(tensor.name for tensor in evidence.inputs)
     if wanted is None:
-        found = evidence.image_input()
+        found = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
         if found is None:
             raise LoadError(
-                f"expected one input with 4 dimensions and 1 or 3 channels for {task}, got {names}: "
-                "name the image's in model.toml, [input] name"
+                f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
+                f"got {names}: name the image's in model.toml, [input] name"
             )
         return found
     for tensor in evidence.inputs:
         if tensor.name == wanted:
-            if channels_axis(tensor) is None:
+            if channels_axis(tensor, _ANY_CHANNELS) is None:
                 raise LoadError(
-                    f"expected input {wanted!r} to be FP32, FP16 or UINT8 with 1 or 3 channels, "
-                    f"got {tensor.datatype} {list(tensor.shape)}"
+                    f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
+                    f"channels, got {tensor.datatype} {list(tensor.shape)}"
                 )
             return tensor
     raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
@@ -223,7 +224,7 @@ def _input(
     family: Family,
     image: TensorInfo,
 ) -> InputSpec:
-    _, fixed = _graph_input(image, written)
+    _, fixed, _ = _graph_input(image, written)
     layers: list[Layer] = [
         (PREPROCESSOR, _preprocessed(evidence)),
         ("config.json of timm", input_from_timm(evidence.config)),
@@ -271,14 +272,19 @@ def input_spec(
     Raises:
         LoadError: A field is given nowhere, or does not fit the input.
     """
-    graph, fixed = _graph_input(image, written)
+    graph, fixed, channels = _graph_input(image, written)
     if "size" in written.input and fixed and tuple(written.input["size"]) != fixed["size_wh"]:
         raise LoadError(
             f"expected [input] size in model.toml to be {list(fixed['size_wh'])} (width, height) as in "
             f"the file, got {list(written.input['size'])}"
         )
+    if channels and written.input.get("channels", channels["channels"]) != channels["channels"]:
+        raise LoadError(
+            f"expected [input] channels in model.toml to be {channels['channels']} as in the file, "
+            f"got {written.input['channels']}"
+        )
     layers: list[Layer] = [
-        ("shape of the input", fixed),
+        ("shape of the input", {**fixed, **channels}),
         ("model.toml", written.input),
         *further,
         ("input of the graph", graph),
@@ -290,16 +296,33 @@ def input_spec(
         if name not in values:
             raise LoadError(question)
     values["size_wh"] = tuple(values["size_wh"])
-    for name in ("mean", "std"):
-        if name in values:
-            values[name] = tuple(values[name])
-            if len(values[name]) < graph["channels"]:
-                raise LoadError(
-                    f"expected {graph['channels']} values in input.{name}, got {len(values[name])}"
-                )
-    if not all(values.get("std", ())):
+    for name, usual in (("mean", 0.0), ("std", 1.0)):
+        values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))
+        if len(values[name]) < values["channels"]:
+            raise LoadError(
+                f"expected {values['channels']} values in input.{name}, got {len(values[name])}"
+            )
+    if not all(values["std"]):
         raise LoadError(f"expected [input] std without 0, as it divides, got {list(values['std'])}")
+    _check_bands(values)
+    if "scale" not in values and values["bit_depth"] > 8:
+        values["scale"] = 1 / (2 ** values["bit_depth"] - 1)
+        reason = f"bit_depth {values['bit_depth']}"
+        decisions.append(Decision("input.scale", values["scale"], reason))
     return InputSpec(**values)
+
+
+def _check_bands(values: Mapping[str, Any]) -> None:
+    """Refuse orders and bits that the channels or the type of an input cannot have."""
+    if values.get("color") == "bgr" and values["channels"] not in COLOURS:
+        raise LoadError(
+            f"expected [input] color to be rgb for {values['channels']} channels, as bands are taken in "
+            "the order of the image, got bgr"
+        )
+    if values["dtype"] == "uint8" and values["bit_depth"] > 8:
+        raise LoadError(
+            f"expected [input] bit_depth to be 8 for an input of uint8, got {values['bit_depth']}"
+        )
 
 
 def _preprocessed(evidence: Evidence) -> dict[str, Any]:
@@ -308,21 +331,27 @@ def _preprocessed(evidence: Evidence) -> dict[str, Any]:
 
 def _graph_input(
     image: TensorInfo, written: ModelToml
-) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    """Read the fields that the graph's input shows, and its size where it is fixed."""
-    axis = -3 if written.input.get("layout") == "nchw" else channels_axis(image)
-    axis = -1 if written.input.get("layout") == "nhwc" else axis
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]], dict[str, int]]:
+    """Read the fields that the graph's input shows, and its size and channels where they are fixed."""
+    axis = channels_axis(image) or channels_axis(image, _ANY_CHANNELS)
+    axis = {"nchw": -3, "nhwc": -1}.get(written.input.get("layout", ""), axis)
     height, width = image.shape[-2:] if axis == -3 else image.shape[-3:-1]
     channels = image.shape[axis or -3]
+    if channels > MAX_CHANNELS:
+        raise LoadError(
+            f"expected input {image.name!r} to have at most {MAX_CHANNELS} channels, got {channels} in "
+            f"{list(image.shape)}"
+        )
     fields = {
         "name": image.name,
         "layout": "nchw" if axis == -3 else "nhwc",
-        "dtype": {"FP32": "float32", "FP16": "float16", "UINT8": "uint8"}[image.datatype],
-        "channels": channels if channels in (1, 3) else 3,
+        "dtype": DTYPES[image.datatype],
+        "bit_depth": 16 if image.datatype == "UINT16" else 8,
+        "channels": 3,
         "batch_axis": len(image.shape) == 4,
     }
     fixed = {"size_wh": (width, height)} if width > 0 and height > 0 else {}
-    return fields, fixed
+    return fields, fixed, {"channels": channels} if channels > 0 else {}
 
 
 def _ultralytics_input(
@@ -337,14 +366,16 @@ def _ultralytics_input(
     metadata = evidence.metadata
     if "task" not in metadata or "stride" not in metadata:
         return {}
+    bands = literal(metadata.get("channels", ""))
+    fields: dict[str, Any] = {"channels": bands} if bands in _ANY_CHANNELS else {}
     if metadata["task"] == "classify":
-        return _ultralytics_classifier(literal(metadata.get("imgsz", "")), fixed)
+        return fields | _ultralytics_classifier(literal(metadata.get("imgsz", "")), fixed)
     if fixed:
-        return {}
+        return fields
     if family.input.get("resize") == "stretch":
-        return {"size_wh": (640, 640)}
+        return fields | {"size_wh": (640, 640)}
     stride = int(metadata["stride"]) if metadata["stride"].isdecimal() else 32
-    return {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
+    return fields | {"size_wh": (640, 640), "resize": "letterbox_rect", "divisor": stride}
 
 
 def _ultralytics_classifier(size: Any, fixed: Mapping[str, Any]) -> dict[str, Any]:

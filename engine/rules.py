@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from engine.evidence import Evidence, labels_from
+from engine.evidence import Evidence, channels_axis, labels_from
 from proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
@@ -220,7 +220,7 @@ def _candidates_of_rank_3(
 
 def _anchors(image: TensorInfo) -> int:
     """Count the cells of strides 8, 16 and 32; 0 where the size is open."""
-    sides = image.shape[-2:] if image.shape[-3] in (1, 3) else image.shape[-3:-1]
+    sides = image.shape[-2:] if channels_axis(image) == -3 else image.shape[-3:-1]
     if min(sides) <= 0:
         return 0
     return sum((sides[0] // stride) * (sides[1] // stride) for stride in (8, 16, 32))

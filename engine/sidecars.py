@@ -61,9 +61,9 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
         for field, name in (("mean", "image_mean"), ("std", "image_std")):
             value = config.get(name)
             numbers: list[Any] = value if isinstance(value, list) else [value]
-            if len(numbers) not in (1, 3) or not all(map(_is_number, numbers)):
-                raise _error(name, "three numbers", value)
-            fields[field] = tuple(map(float, numbers * (3 // len(numbers))))
+            if len(numbers) in (0, 2) or not all(map(_is_number, numbers)):
+                raise _error(name, "one number, or one a channel", value)
+            fields[field] = tuple(map(float, numbers * 3 if len(numbers) == 1 else numbers))
     else:
         fields.update(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return fields

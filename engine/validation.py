@@ -61,7 +61,8 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
     images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
     tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
     _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
-    decoded = decode(data, exif=model.spec.input.exif)
+    spec = model.spec.input
+    decoded = decode(data, channels=spec.channels, bit_depth=spec.bit_depth, exif=spec.exif)
     picture = draw(decoded, answered.predictions, model.spec.labels)
     if not cv2.imwrite(str(output), cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)):
         raise OSError(f"expected to write {output}, got a refusal: is the folder there?")

@@ -15,6 +15,10 @@ _JPEG_MAX_SCANS = 100
 """A progressive file has about ten; each of thousands would be a pass over the whole picture."""
 
 
+class ImageError(ValueError):
+    """The bytes are no image that we can read rightly; the text says what was expected and found."""
+
+
 def early_size(data: bytes, mime: str) -> tuple[int, int]:
     """Size of the formats for which Pillow takes memory while it opens the file; else 1 x 1.
 

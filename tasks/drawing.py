@@ -116,7 +116,7 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
     size_wh = round(image.width * scale), round(image.height * scale)
-    canvas = image.pixels.copy()
+    canvas = image.rgb()
     if scale > 1:
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
     detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]

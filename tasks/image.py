@@ -1,7 +1,8 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Pillow reads the header of all.
+damaged data and can be kept off stderr. Pillow reads the header of all. What models of more bands or bits
+take is read by `tasks.bands`.
 """
 
 import contextlib
@@ -30,15 +31,24 @@ from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import BITSPERSAMPLE, PHOTOMETRIC_INTERPRETATION, TiffImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tasks.containers import early_size, jpeg_fault, png_fault
+from tasks.bands import (
+    AS_STORED,
+    MODES_16_BIT,
+    Samples,
+    gray_of_16_bits,
+    read_bands,
+    to_bands,
+    to_depth,
+)
+from tasks.containers import ImageError, early_size, jpeg_fault, png_fault
 
 Pixels = npt.NDArray[np.uint8]
 
 MAX_PIXELS = 50_000_000
-"""Default limit of width times height."""
+"""Default limit of width times height; of more than 4 bands, as many fewer."""
 
 _FORMATS: tuple[tuple[re.Pattern[bytes], type[ImageFile], str], ...] = (
     (re.compile(rb"\xff\xd8\xff"), JpegImageFile, "image/jpeg"),
@@ -48,9 +58,6 @@ _FORMATS: tuple[tuple[re.Pattern[bytes], type[ImageFile], str], ...] = (
     (re.compile(rb"BM"), BmpImageFile, "image/bmp"),
     (re.compile(rb"GIF8[79]a"), GifImageFile, "image/gif"),
 )
-
-_MODES_8_BIT = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"})
-_MODES_16_BIT = frozenset({"I;16", "I;16L", "I;16B"})
 
 _UPRIGHT = 1
 _INVERSE_ORIENTATION = {6: 8, 8: 6}
@@ -81,23 +88,22 @@ def _silence_libtiff() -> None:
 _silence_libtiff()
 
 
-class ImageError(ValueError):
-    """The bytes are no image that we can read rightly; the text says what was expected and found."""
-
-
 class Image(msgspec.Struct, frozen=True, eq=False):
     """A decoded image.
 
     Attributes:
         pixels: uint8 (H, W, 3), RGB, in the frame that predictions refer to: upright, or as stored
-            where the orientation was to be ignored.
+            where the orientation was to be ignored. For models of other than 1 or 3 channels or 8 bits
+            (H, W, channels), uint8 or with more than 8 bits uint16.
         mime: Media type of the file, such as `image/jpeg`.
         exif_orientation: 1 to 8 as stored in the file; 1 where it says nothing.
+        bit_depth: Values of `pixels` go from 0 to 2**bit_depth - 1.
     """
 
-    pixels: Pixels
+    pixels: Samples
     mime: str = ""
     exif_orientation: int = _UPRIGHT
+    bit_depth: int = 8
 
     @property
     def width(self) -> int:
@@ -109,18 +115,32 @@ class Image(msgspec.Struct, frozen=True, eq=False):
         """Height of `pixels`."""
         return int(self.pixels.shape[0])
 
+    def rgb(self) -> Pixels:
+        """Copy for a person to look at: uint8 (H, W, 3), the first three bands, or one repeated."""
+        bands = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
+        shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(bands, axis=2)
+        return (shown >> (self.bit_depth - 8)).astype(np.uint8, copy=False)
+
 
 def decode(
-    data: bytes, *, exif: Literal["apply", "ignore"] = "apply", max_pixels: int = MAX_PIXELS
+    data: bytes,
+    *,
+    channels: int = 3,
+    bit_depth: int = 8,
+    exif: Literal["apply", "ignore"] = "apply",
+    max_pixels: int = MAX_PIXELS,
 ) -> Image:
-    """Decode an image file into 8-bit RGB.
+    """Decode an image file into 8-bit RGB, or what else a model takes.
 
     Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without compositing,
-    as training pipelines do; the first page or frame is taken. Bytes after the end of the picture are
+    as training pipelines do; the first page or frame is taken. With other `channels` than 1 or 3 the file
+    must have as many bands, or gray pages. Bytes after the end of the picture are
     passed over: cameras append previews there.
 
     Args:
         data: The whole file.
+        channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
+        bit_depth: Values of the model go from 0 to 2**bit_depth - 1; see `tasks.bands.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 
@@ -128,19 +148,32 @@ def decode(
         ImageError: The format is not accepted, the file is damaged, incomplete or too large.
     """
     opener, mime = _recognise(data)
+    max_pixels = max_pixels * 4 // max(channels, 4)
     _check_size(early_size(data, mime), max_pixels, mime)
     try:
         file = opener(io.BytesIO(data))
         size_wh = file.size
     except Exception as error:
-        raise ImageError(f"expected a readable {mime} header, got: {_reason(error)}") from error
+        hint = f"; a TIFF has a gray page for each of {channels} bands" if channels > 4 else ""
+        raise ImageError(
+            f"expected a readable {mime} header, got: {_reason(error)}{hint}"
+        ) from error
     _check_size(size_wh, max_pixels, mime)
     try:
         if mime == "image/png":
             _refuse(png_fault(data))
             file.load()  # EXIF may stand behind the pixels, where Pillow only looks after them
         orientation = _orientation(file)
-        pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
+        pixels: Samples
+        if channels not in (1, 3) or bit_depth > 8:
+            samples, bits = (
+                (_decode_jpeg(data), 8)
+                if mime == "image/jpeg"
+                else read_bands(file, data, channels)
+            )
+            pixels = to_depth(to_bands(samples, channels), bits, bit_depth)
+        else:
+            pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
         raise
     except Exception as error:
@@ -150,23 +183,27 @@ def decode(
         pixels = orient(pixels, orientation)
     elif exif == "ignore" and turned:
         pixels = orient(pixels, _INVERSE_ORIENTATION.get(orientation, orientation))
-    return Image(pixels, mime, orientation)
+    return Image(pixels, mime, orientation, bit_depth)
 
 
-def orient(pixels: Pixels, orientation: int) -> Pixels:
+def orient(pixels: Samples, orientation: int) -> Samples:
     """Turn a stored raster as its EXIF orientation says.
 
     Args:
-        pixels: uint8 (H, W, 3).
+        pixels: uint8 or uint16 (H, W, bands).
         orientation: 1 to 8; 5 to 8 swap height and width.
 
     Source: Exif 2.32, tag 0x0112.
     """
     transposed, flip = _TURNS.get(orientation, (False, None))
+    if pixels.shape[2] != 3:  # OpenCV would drop a single band, and cannot move many
+        pixels = pixels.swapaxes(0, 1) if transposed else pixels
+        axes = {None: (), 0: (0,), 1: (1,), -1: (0, 1)}[flip]
+        return np.ascontiguousarray(np.flip(pixels, axes))
     if transposed:
-        pixels = cv2.transpose(pixels).astype(np.uint8, copy=False)
+        pixels = cv2.transpose(pixels).astype(pixels.dtype, copy=False)
     if flip is not None:
-        pixels = cv2.flip(pixels, flip).astype(np.uint8, copy=False)
+        pixels = cv2.flip(pixels, flip).astype(pixels.dtype, copy=False)
     return pixels
 
 
@@ -217,22 +254,13 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
-    if file.mode in _MODES_16_BIT:
-        return _eight_bits(file)
-    if file.mode not in _MODES_8_BIT:
+    if file.mode in MODES_16_BIT:
+        gray, bits = gray_of_16_bits(file)
+        return np.repeat((gray >> (bits - 8)).astype(np.uint8)[..., None], 3, axis=2)
+    if file.mode not in AS_STORED:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or CMYK, got {mime} of mode {file.mode}"
         )
     file.load()
     file.info.pop("transparency", None)  # Pillow would warn that it drops it
     return np.asarray(file if file.mode == "RGB" else file.convert("RGB"))
-
-
-def _eight_bits(file: ImageFile) -> Pixels:
-    """Gray of 9 to 16 bits to three channels of its 8 highest bits; Pillow's own conversion clips."""
-    bits, inverted = 16, False
-    if isinstance(file, TiffImageFile):
-        bits = file.tag_v2.get(BITSPERSAMPLE, (16,))[0]
-        inverted = file.tag_v2.get(PHOTOMETRIC_INTERPRETATION) == 0
-    gray = (np.asarray(file) >> (bits - 8)).astype(np.uint8)
-    return np.repeat((255 - gray if inverted else gray)[..., None], 3, axis=2)

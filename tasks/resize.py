@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from tasks.image import Image, Pixels
+from tasks.bands import Samples
+from tasks.image import Image
 from tasks.specification import InputSpec
 
 _OPENCV = {
@@ -85,15 +86,27 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
 
     Returns:
         The tensor in the layout, order and type of `spec`, (C, H, W) or (H, W, C), without the batch
-        axis; and the map from image to network pixels. A uint8 tensor holds the raw 0 to 255 values:
+        axis; and the map from image to network pixels. A uint8 or uint16 tensor holds the raw values:
         `scale`, `mean` and `std` are not applied.
     """
     placement = place(image.width, image.height, spec)
     pixels = image.pixels
-    if spec.channels == 1:
+    if spec.channels == 1 and pixels.shape[2] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
     pixels = _fit(_scale(pixels, placement.size_wh, spec), placement, spec)
     return _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec), placement.affine
+
+
+def plain(spec: InputSpec) -> Image:
+    """Make a gray image of the network's size, as `tasks.image.decode` would give one."""
+    kind = np.uint8 if spec.bit_depth == 8 else np.uint16
+    shape = (*spec.size_wh[::-1], spec.channels)
+    return Image(np.full(shape, _level(114, spec), kind), bit_depth=spec.bit_depth)
+
+
+def _level(gray: int, spec: InputSpec) -> int:
+    """Bring a grey level of 0 to 255 to the values of the input."""
+    return round(gray * ((1 << spec.bit_depth) - 1) / 255)
 
 
 def place(width: int, height: int, spec: InputSpec) -> Placement:
@@ -189,17 +202,29 @@ def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, 
     return (size, other) if width < height else (other, size)
 
 
-def _scale(pixels: Pixels, size_wh: tuple[int, int], spec: InputSpec) -> Pixels:
+def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Samples:
     if size_wh == (pixels.shape[1], pixels.shape[0]):
         return pixels
-    if spec.antialias:
-        picture = PIL.Image.fromarray(pixels)
-        return np.asarray(picture.resize(size_wh, _PILLOW[spec.interpolation]))
-    resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
-    return resized.astype(np.uint8, copy=False)
+    many = pixels.ndim == 3 and pixels.shape[2] > 4
+    if (spec.antialias and _unknown_to_pillow(pixels)) or (many and spec.interpolation == "area"):
+        bands = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
+        return np.stack(bands, axis=2).astype(pixels.dtype, copy=False)
+    if not spec.antialias:
+        resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
+        return resized.astype(pixels.dtype, copy=False)
+    filter_ = _PILLOW[spec.interpolation]
+    if pixels.dtype == np.uint8:
+        return np.asarray(PIL.Image.fromarray(pixels).resize(size_wh, filter_))
+    exact = np.asarray(PIL.Image.fromarray(pixels.astype(np.float32)).resize(size_wh, filter_))
+    return np.clip(np.round(exact), 0, 2**spec.bit_depth - 1).astype(np.uint16)
 
 
-def _fit(pixels: Pixels, placement: Placement, spec: InputSpec) -> Pixels:
+def _unknown_to_pillow(pixels: Samples) -> bool:
+    """Tell whether bands must go to Pillow's filter one by one; it would multiply RGBA by alpha."""
+    return pixels.ndim == 3 and (pixels.shape[2] != 3 or pixels.dtype != np.uint8)
+
+
+def _fit(pixels: Samples, placement: Placement, spec: InputSpec) -> Samples:
     """Crop what lies outside the network's input and fill what the image leaves free."""
     if spec.resize in {"stretch", "shortest_longest", "none"}:
         return pixels
@@ -209,19 +234,20 @@ def _fit(pixels: Pixels, placement: Placement, spec: InputSpec) -> Pixels:
     if (width, height) == (net_w, net_h):
         return pixels
     top, left = max(placement.top, 0), max(placement.left, 0)
-    canvas = np.full((net_h, net_w, *pixels.shape[2:]), spec.pad_value, np.uint8)
+    shape = (net_h, net_w, *pixels.shape[2:])
+    canvas = np.full(shape, _level(spec.pad_value, spec), pixels.dtype)
     canvas[top : top + height, left : left + width] = pixels
     return canvas
 
 
-def _tensor(pixels: Pixels, spec: InputSpec) -> npt.NDArray[Any]:
-    """Order, normalise and lay out pixels, uint8 (H, W, C), RGB or gray."""
+def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
+    """Order, normalise and lay out pixels (H, W, C), RGB, gray or bands."""
     if spec.color == "bgr":
-        pixels = pixels[..., ::-1]
+        pixels = pixels[..., ::-1] if spec.channels < 4 else pixels[..., [2, 1, 0, 3]]
     if spec.layout == "nchw":
         pixels = pixels.transpose(2, 0, 1)
-    if spec.dtype == "uint8":
-        return np.ascontiguousarray(pixels)
+    if spec.dtype in ("uint8", "uint16"):
+        return np.ascontiguousarray(pixels, spec.dtype)
     tensor = pixels.astype(np.float32, order="C")
     std = np.asarray(spec.std[: spec.channels], np.float64)
     gain = (spec.scale / std).astype(np.float32)

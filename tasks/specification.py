@@ -21,6 +21,9 @@ Resize = Literal[
 ]
 """How an image is brought to the network's input; see `tasks.resize.place`."""
 
+MAX_CHANNELS = 64
+"""Of an image; far below what OpenCV resizes at once."""
+
 Angle = Literal["raw", "le90", "oc"]
 """Range of the angle of an oriented box; see `tasks.rotated.with_angle`."""
 
@@ -44,12 +47,16 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     size_input: str = ""
     """Name of a further graph input, int64 [batch, 2], that takes width and height of the network's
     input; the boxes then come in its pixels."""
-    channels: Literal[1, 3] = 3
+    channels: Annotated[int, Meta(ge=1, le=MAX_CHANNELS)] = 3
+    """1 is gray, 3 RGB; of others an image must have as many bands."""
+    bit_depth: Annotated[int, Meta(ge=8, le=16)] = 8
+    """Values of the image go from 0 to 2**bit_depth - 1; `scale` follows where nothing gives it."""
     layout: Literal["nchw", "nhwc"] = "nchw"
-    dtype: Literal["float32", "float16", "uint8"] = "float32"
+    dtype: Literal["float32", "float16", "uint8", "uint16"] = "float32"
     color: Literal["rgb", "bgr"] = "rgb"
+    """`bgr` takes the first three of 3 or 4 channels in reverse."""
     scale: float = 1 / 255
-    """Multiplies the 0 to 255 values; then `(x - mean) / std`, per channel in the order of `color`."""
+    """Multiplies the values of the image; then `(x - mean) / std`, per channel in the order of `color`."""
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     resize: Resize = "stretch"

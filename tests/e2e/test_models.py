@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.onnx_models import classifier, doubling, save, value
+from tests.band_images import pages, png
+from tests.onnx_models import answering, classifier, doubling, save, value
 from tests.server_process import ServerProcess, image_input
 
 CLASSIFIER = (
@@ -55,6 +56,12 @@ def models(tmp_path_factory):
         classifier(root / name / "model.onnx", batch=batch)
         (root / name / "model.toml").write_text(CLASSIFIER + toml)
         (root / name / "labels.txt").write_text("red\ngreen\nblue\n")
+    answering(
+        root / "multispectral" / "model.onnx",
+        {"output0": np.float32([[16], [16], [8], [8], [0.75]])},
+        image=("images", ["batch", 10, 32, 32]),
+        metadata={"task": "detect", "names": "{0: 'crop'}", "stride": "32", "channels": "10"},
+    )
     (root / "broken").mkdir()
     (root / "broken" / "model.onnx").write_bytes(b"broken")
     (root / "training").mkdir()
@@ -102,6 +109,22 @@ def test_texts_and_external_weights(server):
     body = {"inputs": [tensor("x", [1024], "FP32", [0] * 1024)]}
     status, answer = server.call("POST", "/v2/models/external/infer", body)
     assert (status, answer["outputs"][0]["data"]) == (200, list(range(1024)))
+
+
+def test_a_page_for_each_band_is_answered_and_kept(server):
+    bands = list(np.arange(10 * 24 * 32, dtype=np.uint16).reshape(10, 24, 32))
+    body = {"id": "bands", "inputs": [image_input(pages(bands))]}
+    status, answer = server.call("POST", "/v2/models/multispectral/infer", body)
+    assert status == 200
+    ((found,),) = answer["outputs"][0]["data"]
+    assert (found["label"], found["score"]) == ("crop", 0.75)
+    assert [found[edge] for edge in ("xmin", "ymin", "xmax", "ymax")] == [12, 8, 20, 16]
+    (record,) = server.query({"request_id": "bands"})
+    assert [each["label"] for each in record["predictions"]] == ["crop"]
+    body["inputs"] = [image_input(png(np.zeros((24, 32, 4), np.uint8)))]
+    status, answer = server.call("POST", "/v2/models/multispectral/infer", body)
+    assert status == 400
+    assert "data[0]: expected an image of 10 bands, got one of 4" in json.dumps(answer)
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,8 @@ WRONG = [
     ("[text]\ntemplate = '{prompt}'", "unknown field"),
     ("[input]\nsize = [8, 8]", "expected [input] size in model.toml to be [4, 4]"),
     ("[input]\nresize = 'warp'", "input"),
+    ("[input]\nchannels = 4", "channels in model.toml to be 3 as in the file, got 4"),
+    ("[input]\nbit_depth = 16", "1 or 3 channels of 8 bits, got 3 of 16"),
     ("[input]\nwidth = 3", "expected a key of [input]"),
     ("[output]\ndecoder = 'x'", "no output"),
     ("[text", "TOML"),

@@ -21,6 +21,7 @@ _CLASS_PER_PIXEL = {
     "birefnet",
     "u2net",
     "maskformer_semantic",
+    "mask2former_semantic",
 }
 """Segmenters whose regions are not found by a threshold: each pixel has its class."""
 
@@ -185,16 +186,22 @@ FAMILIES: dict[str, Family] = {
         "RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}, (1, 2, 0)
     ),
     "maskformer": _segmenter(
-        "MaskFormer, Mask2Former or OneFormer, semantic",
+        "MaskFormer or OneFormer, semantic",
         "maskformer_semantic",
         {"antialias": True},
         (0, 2, 1),
     ),
     "maskformer-instance": _segmenter(
-        "MaskFormer or Mask2Former, instances",
+        "MaskFormer, instances",
         "maskformer_instance",
         {"antialias": True},
         (0, 2, 1),
+    ),
+    "mask2former": _segmenter(
+        "Mask2Former, semantic", "mask2former_semantic", {"antialias": True}, (0, 2, 1)
+    ),
+    "mask2former-instance": _segmenter(
+        "Mask2Former, instances", "mask2former_instance", {"antialias": True}, (0, 2, 1)
     ),
     # classification
     "hf-classifier": _classifier("image classifier of Hugging Face", {"antialias": True}),

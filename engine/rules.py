@@ -101,7 +101,8 @@ def _by_config(evidence: Evidence) -> Reading | None:
             if str(architecture).endswith(ending):
                 found: tuple[str, ...] = (family,)
                 if family == "maskformer":  # the same class serves both, and the files do not tell
-                    found = ("maskformer", "maskformer-instance")
+                    name = "mask2former" if kind == "mask2former" else family
+                    found = (name, f"{name}-instance")
                 return Reading(found, f"config.json, architecture {architecture}")
     return None
 
@@ -113,7 +114,12 @@ def _by_names(evidence: Evidence) -> Reading | None:
     if {"pred_boxes", "logits"} <= names:
         found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
-        found = ("maskformer", "maskformer-instance")
+        found = (
+            "maskformer",
+            "maskformer-instance",
+            "mask2former",
+            "mask2former-instance",
+        )
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
         found = ("tf-od",)
     elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:

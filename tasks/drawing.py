@@ -2,6 +2,7 @@
 
 import colorsys
 import hashlib
+import math
 from collections.abc import Sequence
 
 import cv2
@@ -30,6 +31,7 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 _PAPER, _TROUGH = (24, 26, 30), (52, 56, 64)
 _INK, _FAINT = (244, 244, 244), (150, 150, 155)
 _MAX_CAPTIONS = 10
+_MAX_ANSWER_ROWS = 24
 _WEIGHT = 500
 """Of the font, 400 being regular."""
 
@@ -87,15 +89,37 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
             text = text[: keep - 6].rstrip("… ") + "…" + text[-5:]
         return text
 
+    def wrap(self, text: str, width_px: float, max_rows: int) -> list[str]:
+        """Break a text into rows, at spaces where it has any; the last of too many ends as the text does."""
+        rows: list[str] = []
+        words = text.split()
+        while words and len(rows) < max_rows:
+            length = len(words[0])
+            while length > 1 and self.width_of(words[0][:length]) > width_px:
+                length = min(length - 1, int(length * 0.9) + 1)
+            if length < len(words[0]):
+                words[:1] = words[0][:length], words[0][length:]
+            fitting = 1
+            while (
+                fitting < len(words) and self.width_of(" ".join(words[: fitting + 1])) <= width_px
+            ):
+                fitting += 1
+            if len(rows) == max_rows - 1:
+                fitting = len(words)  # what is too much is cut out of the middle
+            rows.append(self.shorten(" ".join(words[:fitting]), width_px))
+            words = words[fitting:]
+        return rows or [""]
+
 
 def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
-    longest = max(canvas.shape)
+    height, width = canvas.shape[:2]
+    side = math.sqrt(height * width)  # by its longer side, a panorama's text would fill its height
     return _Pen(
         canvas,
         cv2.FontFace("sans"),
         labels,
-        font_px=max(13, round(longest / 56)),
-        line_px=max(2, round(longest / 400)),
+        font_px=max(13, round(side / 48)),
+        line_px=max(2, round(side / 345)),
     )
 
 
@@ -161,15 +185,18 @@ def _ink_on(color: Color) -> Color:
 def _draw_detections(
     pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
 ) -> list[tuple[Detection | OrientedDetection | Segment, Box]]:
-    """Draw boxes, the best last; give the upright frame of each for its tag."""
+    """Draw boxes, the best last; give for the tag of each its frame, of rotated ones from their top."""
     shapes = [_corners(item, image) * scale for item in detections]
     frames = [_frame(corners, pen.canvas) for corners in shapes]
+    anchors: list[tuple[Detection | OrientedDetection | Segment, Box]] = []
     for item, corners, frame in reversed(list(zip(detections, shapes, frames, strict=True))):
         if isinstance(item, OrientedDetection):
             pen.outline(corners, pen.color(item.label))
+            anchors.append((item, _from_top(pen, corners, frame, _tag_px(pen, item))))
         else:
             pen.frame(frame, pen.color(item.label))
-    return list(zip(detections, frames, strict=True))
+            anchors.append((item, frame))
+    return anchors[::-1]
 
 
 def _draw_segments(
@@ -194,12 +221,21 @@ def _draw_tags(
     """Write label and score at the top left of each box."""
     taken: list[Box] = []
     for item, box in boxes:
-        text = pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
-        tag = _place_tag(pen, pen.width_of(text), box, taken)
+        text = _tag_text(pen, item)
+        tag = _place_tag(pen, _tag_px(pen, item), box, taken)
         taken.append(tag)
         color = pen.color(item.label)
         pen.fill(tag, color)
         pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
+
+
+def _tag_text(pen: _Pen, item: Detection | OrientedDetection | Segment) -> str:
+    return pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
+
+
+def _tag_px(pen: _Pen, item: Detection | OrientedDetection | Segment) -> int:
+    """Width of the tag of an item, with its margins."""
+    return pen.width_of(_tag_text(pen, item)) + round(pen.font_px * 0.7)
 
 
 def _corners(item: Detection | OrientedDetection, image: Image) -> Corners:
@@ -221,10 +257,21 @@ def _frame(corners: Corners, canvas: Pixels) -> Box:
     return left, top, max(left, min(right, int(edge[0]))), max(top, min(bottom, int(edge[1])))
 
 
-def _place_tag(pen: _Pen, text_px: int, box: Box, taken: Sequence[Box]) -> Box:
+def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
+    """The frame of a rotated box, begun where a tag touches the topmost corner and leans inwards.
+
+    A rim stays free above for the dot of a corner.
+    """
+    rim = 2 * pen.line_px
+    corner = round(float(corners[corners[:, 1].argmin(), 0]))
+    left = corner - rim if 2 * corner < frame[0] + frame[2] else corner + rim - tag_px
+    return min(max(left, 0), frame[2]), max(frame[1] - rim, 0), frame[2], frame[3]
+
+
+def _place_tag(pen: _Pen, width: int, box: Box, taken: Sequence[Box]) -> Box:
     """Find a free place for a tag: above the box, else at its top inside, its bottom, or below."""
     canvas_h, canvas_w = pen.canvas.shape[:2]
-    width, height = text_px + round(pen.font_px * 0.7), round(pen.font_px * 1.4)
+    height = round(pen.font_px * 1.4)
     left = max(0, min(box[0], canvas_w - width))
     places: list[Box] = []
     for wanted in (box[1] - height, box[1], box[3] - height, box[3]):
@@ -252,7 +299,7 @@ def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:
     number_left = width - margin - pen.width_of("0.000")
     bar_left, bar_right = round(width * 0.55), number_left - margin
     for index, item in enumerate(items):
-        middle = round(margin + row * (index + 0.5))
+        middle = margin + row * index + row // 2
         pen.write(pen.shorten(item.label, bar_left - 2 * margin), margin, middle, _INK)
         top, bottom = middle - row // 5, middle + row // 5
         pen.fill((bar_left, top, bar_right, bottom), _TROUGH)
@@ -264,15 +311,20 @@ def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:
 
 
 def _answers(pen: _Pen, items: Sequence[Answer]) -> Pixels:
-    """Make a strip of two rows each: the prompt, and the answer under it."""
+    """Make a strip of rows: each prompt, and its answer under it, both whole where there is room."""
     width = pen.canvas.shape[1]
-    row, margin = round(pen.font_px * 1.7), round(pen.font_px * 0.7)
-    strip = np.full((2 * row * len(items) + 2 * margin, width, 3), _PAPER, np.uint8)
+    row, gap, margin = (round(pen.font_px * share) for share in (1.5, 0.5, 0.7))
+    written: list[tuple[str, int, Color]] = []
+    middle = margin + row // 2
+    for item in items:
+        texts = [(item.prompt, _FAINT)] if item.prompt.strip() else []
+        for text, color in (*texts, (item.answer, _INK)):
+            for line in pen.wrap(text, width - 2 * margin, _MAX_ANSWER_ROWS):
+                written.append((line, middle, color))
+                middle += row
+        middle += gap
+    strip = np.full((middle - gap - row // 2 + margin, width, 3), _PAPER, np.uint8)
     pen = msgspec.structs.replace(pen, canvas=strip)
-    for index, item in enumerate(items):
-        middle = margin + row * (2 * index + 0.5)
-        pen.write(pen.shorten(item.prompt, width - 2 * margin), margin, round(middle), _FAINT)
-        pen.write(
-            pen.shorten(item.answer, width - 2 * margin), margin, round(middle + row * 0.9), _INK
-        )
+    for line, middle, color in written:
+        pen.write(line, margin, middle, color)
     return strip

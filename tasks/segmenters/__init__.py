@@ -21,6 +21,8 @@ SEGMENTERS = {
     "rf_detr_segment": "tasks.segmenters.queries:rf_detr",
     "maskformer_semantic": "tasks.segmenters.queries:maskformer_semantic",
     "maskformer_instance": "tasks.segmenters.queries:maskformer_instance",
+    "mask2former_semantic": "tasks.segmenters.queries:mask2former_semantic",
+    "mask2former_instance": "tasks.segmenters.queries:mask2former_instance",
 }
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may give such a reference of its own."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +13,9 @@ from tasks.sampling import Floats, grid_of, visible
 from tasks.segmenters import Asked, Region
 from tasks.segmenters.instances import Candidate, named, region_of
 from tasks.segmenters.semantic import best_classes
+
+_MASK2FORMER_PX = 384
+"""Side of the square to which Mask2Former's masks are enlarged before they are read, whatever the input's."""
 
 
 def rf_detr(
@@ -40,7 +44,22 @@ def maskformer_instance(
 
     Each class of each query is a candidate, of which the Q most probable are taken. The score is the
     softmax of the class, without the last, times the mean probability of the mask where it is above
-    one half. MaskFormer, Mask2Former and OneFormer answer so.
+    one half.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: transformers 4.57, MaskFormer, `post_process_instance_segmentation`; masks are enlarged
+    before they are cut, not after.
+    """
+    chances, masks = _maskformer(outputs, asked)
+    return _instances(chances, masks, affine, asked)
+
+
+def mask2former_instance(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the same outputs as `maskformer_instance`, from masks enlarged to 384 x 384.
 
     Raises:
         OutputError: An output is missing or has another shape.
@@ -49,6 +68,10 @@ def maskformer_instance(
     before they are cut, not after.
     """
     chances, masks = _maskformer(outputs, asked)
+    return _instances(chances, _squared(masks), affine, asked)
+
+
+def _instances(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
     inside = masks > 0
     sizes = inside.sum(axis=(1, 2))
     certainty = np.where(inside, _sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
@@ -70,6 +93,24 @@ def maskformer_semantic(
     Source: transformers 4.57, MaskFormer, `post_process_semantic_segmentation`.
     """
     chances, masks = _maskformer(outputs, asked)
+    return _classes_of(chances, masks, affine, asked)
+
+
+def mask2former_semantic(
+    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
+) -> Iterator[Region]:
+    """Read the same outputs as `maskformer_semantic`, from masks enlarged to 384 x 384.
+
+    Raises:
+        OutputError: An output is missing or has another shape.
+
+    Source: transformers 4.57, Mask2Former, `post_process_semantic_segmentation`.
+    """
+    chances, masks = _maskformer(outputs, asked)
+    return _classes_of(chances, _squared(masks), affine, asked)
+
+
+def _classes_of(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
     scores = chances.T @ _sigmoid(masks).reshape(len(masks), -1)
     maps = scores.reshape(-1, *masks.shape[1:])
     return best_classes(maps, affine, asked, "none")
@@ -102,6 +143,13 @@ def _masks(masks: npt.NDArray[Any], queries: Floats) -> Floats:
             f"expected a mask for each of {len(queries)} queries, got the shape {masks.shape}"
         )
     return masks.astype(np.float32, copy=False)
+
+
+def _squared(masks: Floats) -> Floats:
+    """Enlarge, or shrink without a filter, each mask to the square that Mask2Former reads."""
+    square = (_MASK2FORMER_PX, _MASK2FORMER_PX)
+    enlarged = [cv2.resize(mask, square, interpolation=cv2.INTER_LINEAR) for mask in masks]
+    return np.stack(enlarged).astype(np.float32, copy=False)
 
 
 def _sigmoid(logits: Floats) -> Floats:

@@ -206,7 +206,10 @@ def _alive(pid: int) -> bool:
 def _child(server: ServerProcess, role: str) -> int:
     """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
     for pid in server.child_pids()[1:]:
-        maps = Path(f"/proc/{pid}/maps").read_text()
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            continue
         if "sqlalchemy" not in maps:  # it has only just started
             continue
         runs_models = "onnxruntime" in maps

@@ -46,6 +46,20 @@ RTDETR = {
     "decoder_in_channels": [32, 32, 32],
     "hidden_expansion": 0.5,
 }
+HGNET = {
+    "embedding_size": 8,
+    "hidden_sizes": [16, 24, 32, 48],
+    "depths": [1, 1, 1, 1],
+    "stem_channels": [3, 8, 8],
+    "stage_in_channels": [8, 16, 24, 32],
+    "stage_mid_channels": [8, 8, 8, 8],
+    "stage_out_channels": [16, 24, 32, 48],
+    "stage_num_blocks": [1, 1, 1, 1],
+    "stage_numb_of_layers": [1, 1, 1, 1],
+    "stage_downsample": [False, True, True, True],
+    "stage_light_block": [False, False, True, True],
+    "stage_kernel_size": [3, 3, 3, 3],
+}
 
 
 def picture(name: str) -> Image.Image:
@@ -87,6 +101,8 @@ def spread(model: torch.nn.Module) -> torch.nn.Module:
             module.weight.uniform_(0.8, 1.2)
             module.running_mean.normal_(std=0.1)
             module.running_var.uniform_(0.5, 1.5)
+        elif isinstance(module, torch.nn.Embedding) and ".queries_" in name:
+            torch.nn.init.normal_(module.weight, std=3)
         elif isinstance(module, torch.nn.Linear | torch.nn.Conv2d):
             fan_in = module.weight[0].numel()
             gain = 1.5
@@ -112,7 +128,8 @@ def spread_queries(model: torch.nn.Module, images: list[torch.Tensor]) -> None:
     for name, head in model.named_modules():
         if not isinstance(head, torch.nn.Linear) or name.endswith("enc_score_head"):
             continue
-        if head.out_features not in (4, len(LABELS), len(LABELS) + 1):
+        sizes = 4, len(LABELS), len(LABELS) + 1
+        if head.out_features not in sizes and "mask_embedder.2" not in name:
             continue
         seen: list[torch.Tensor] = []
         hook = head.register_forward_hook(lambda *parts, seen=seen: seen.append(parts[2]))
@@ -121,7 +138,10 @@ def spread_queries(model: torch.nn.Module, images: list[torch.Tensor]) -> None:
         hook.remove()
         if seen:
             rows = torch.cat([each.flatten(0, -2) for each in seen])
-            mean, std = rows.mean(0), 2 * rows.std(0)
+            # a class that wins a pixel takes queries that are surer of theirs than of their masks
+            parts = {"class_predictor": 0.3, "mask_embedder.2": 8}
+            less = next((parts[part] for part in parts if name.endswith(part)), 2)
+            mean, std = rows.mean(0), less * rows.std(0)
             head.weight /= std[:, None]
             head.bias.copy_((head.bias - mean) / std)
 
@@ -172,6 +192,37 @@ def segmented(model, processor, image, tensor, folder):
     name = Path(image.filename).stem + "-classes.png"
     Image.fromarray(found.numpy().astype(np.uint8)).save(folder / name)
     return {"classes": name}
+
+
+def instances(model, processor, image, tensor, folder):
+    """Give label, score and mask of each; masks are enlarged before they are cut, not after."""
+    outputs = model(**tensor)
+    size = [(image.height, image.width)]
+    read = processor.post_process_instance_segmentation
+    (found,) = read(outputs, threshold=0, target_sizes=size, return_binary_maps=True)
+    best = sorted((each["score"] for each in found["segments_info"]), reverse=True)
+    threshold = (best[7] + best[8]) / 2
+    chances = outputs.class_queries_logits[0].softmax(-1)[:, :-1].flatten()
+    queries = chances.topk(len(outputs.class_queries_logits[0]), sorted=False).indices
+    queries = queries // len(LABELS)
+    enlarge = {"mode": "bilinear", "align_corners": False}
+    masks = outputs.masks_queries_logits
+    if "Mask2Former" in type(model).__name__:
+        masks = torch.nn.functional.interpolate(masks, (384, 384), **enlarge)
+    masks = torch.nn.functional.interpolate(masks, size[0], **enlarge)[0] > 0
+    kept = [index for index, query in enumerate(queries.tolist()) if masks[query].any()]
+    assert len(kept) == len(found["segments_info"]), "a mask that nearest pixels alone have"
+    rows = []
+    for number, (index, each) in enumerate(zip(kept, found["segments_info"], strict=True)):
+        if each["score"] <= threshold:
+            continue
+        name = f"{Path(image.filename).stem}-{number}.png"
+        mask = masks[queries[index]]
+        Image.fromarray(mask.numpy().astype(np.uint8)).save(folder / name)
+        theirs = found["segmentation"][number] > 0
+        shared = ((mask & theirs).sum() / (mask | theirs).sum()).item()
+        rows.append([LABELS[each["label_id"]], each["score"], name, shared])
+    return {"threshold": threshold, "instances": rows}
 
 
 def vit(**more):
@@ -225,6 +276,21 @@ def transformers_models():
     )
     rtdetr = hf.RTDetrForObjectDetection(config)
     yield "rt-detr", rtdetr, hf.RTDetrImageProcessor(size=sides), detected
+    config = hf.RTDetrV2Config(
+        backbone_config=backbone, encoder_in_channels=[24, 32, 48], **RTDETR, **NAMES
+    )
+    second = hf.RTDetrV2ForObjectDetection(config)
+    yield "rt-detr-v2", second, hf.RTDetrImageProcessor(size=sides), detected
+    backbone = hf.HGNetV2Config(**HGNET, out_features=["stage2", "stage3", "stage4"])
+    config = hf.DFineConfig(
+        backbone_config=backbone, encoder_in_channels=[24, 32, 48], **RTDETR, **NAMES
+    )
+    dfine = hf.DFineForObjectDetection(config)
+    yield "d-fine", dfine, hf.RTDetrImageProcessor(size=sides), detected
+    stages = hf.ResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
+    config = hf.DeformableDetrConfig(**{**DETR, "backbone_config": stages}, **NAMES)
+    deformable = hf.DeformableDetrForObjectDetection(config)
+    yield "deformable-detr", deformable, hf.DeformableDetrImageProcessor(size=sides), detected
 
     config = hf.SegformerConfig(
         hidden_sizes=[8, 16, 24, 32],
@@ -235,12 +301,52 @@ def transformers_models():
     )
     segformer = hf.SegformerForSemanticSegmentation(config)
     yield "segformer", segformer, hf.SegformerImageProcessor(size=sides), segmented
+    for suffix, answer in (("", segmented), ("-instance", instances)):
+        yield "maskformer" + suffix, maskformer(), hf.MaskFormerImageProcessor(size=edges), answer
+        second = hf.Mask2FormerImageProcessor(size=sides)
+        yield "mask2former" + suffix, mask2former(), second, answer
+
+
+def maskformer():
+    stages = [f"stage{number}" for number in (1, 2, 3, 4)]
+    config = hf.MaskFormerConfig(
+        backbone_config=hf.ResNetConfig(**RESNET, out_features=stages),
+        decoder_config=hf.DetrConfig(**DETR),
+        fpn_feature_size=32,
+        mask_feature_size=32,
+        **NAMES,
+    )
+    return hf.MaskFormerForInstanceSegmentation(config)
+
+
+def mask2former():
+    backbone = hf.SwinConfig(
+        embed_dim=16,
+        depths=[1, 1, 1, 1],
+        num_heads=[1, 2, 2, 4],
+        window_size=4,
+        out_features=[f"stage{number}" for number in (1, 2, 3, 4)],
+    )
+    config = hf.Mask2FormerConfig(
+        backbone_config=backbone,
+        feature_size=32,
+        mask_feature_size=32,
+        hidden_dim=32,
+        encoder_layers=1,
+        encoder_feedforward_dim=64,
+        decoder_layers=3,
+        dim_feedforward=64,
+        num_attention_heads=4,
+        num_queries=20,
+        **NAMES,
+    )
+    return hf.Mask2FormerForUniversalSegmentation(config)
 
 
 def write_transformers(folder: Path, model, processor, answer) -> None:
     model = spread(model)
     samples = [processor(picture(name), return_tensors="pt").pixel_values for name in SIZES]
-    if answer is detected:
+    if answer in {detected, instances} or "former" in folder.name:
         spread_queries(model, samples)
     folder.mkdir()
     model.config.architectures = [type(model).__name__]
@@ -254,7 +360,11 @@ def write_transformers(folder: Path, model, processor, answer) -> None:
         cases[f"{name}.png"] = answer(model, processor, image, tensor, folder)
     (folder / "expected.json").write_text(json.dumps(cases))
     outputs = ["logits", "pred_boxes"] if answer is detected else ["logits"]
-    by_edges = answer is detected and "longest_edge" in processor.size
+    if "former-instance" in folder.name or folder.name in {"maskformer", "mask2former"}:
+        # the files do not tell whether classes or instances are asked for
+        (folder / "model.toml").write_text(f'family = "{folder.name}"\n')
+        outputs = ["class_queries_logits", "masks_queries_logits"]
+    by_edges = "longest_edge" in processor.size
     export(Outputs(model, outputs).eval(), samples[0], folder, outputs, open_size=by_edges)
 
 

@@ -1,7 +1,7 @@
 """Real exports, with nothing to configure, answer as the libraries that made them do.
 
 Run with `EXPORTER_PYTHON=/path/to/python pytest -m exporter tests/exporters/test_vision.py`, where that
-Python has torch 2.13, torchvision 0.28, transformers 4.57, timm 1.0 and scipy; it takes a minute.
+Python has torch 2.13, torchvision 0.28, transformers 4.57, timm 1.0 and scipy; it takes two minutes.
 """
 
 import json
@@ -28,7 +28,16 @@ CLASSIFIERS = [
     "timm-vit",
     "timm-squash",
 ]
-DETECTORS = ["detr", "conditional-detr", "yolos", "rt-detr"]
+DETECTORS = [
+    "detr",
+    "conditional-detr",
+    "deformable-detr",
+    "yolos",
+    "rt-detr",
+    "rt-detr-v2",
+    "d-fine",
+]
+SEMANTIC = ["segformer", "maskformer", "mask2former"]
 IMAGES = ("landscape", "portrait", "small")
 
 pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
@@ -101,8 +110,9 @@ def test_boxes_are_those_of_the_library(exports, model):
     assert largest_score < 1e-5
 
 
-def test_regions_are_those_of_the_library(exports):
-    folder = exports / "segformer"
+@pytest.mark.parametrize("model", SEMANTIC)
+def test_regions_are_those_of_the_library(exports, model):
+    folder = exports / model
     labels = open_model(folder).spec.labels
     shares = []
     for name, expected in cases(folder):
@@ -114,7 +124,31 @@ def test_regions_are_those_of_the_library(exports):
             drawn[mask > 0] = labels.index(segment.label)
         assert len(np.unique(classes)) > 2
         shares.append(float((drawn == classes).mean()))
-    print(f"segformer: equal pixels {min(shares):.6f}")  # noqa: T201 - shown by -s
+    print(f"{model}: equal pixels {min(shares):.6f}")  # noqa: T201 - shown by -s
+    assert min(shares) >= 0.999
+
+
+@pytest.mark.parametrize("model", ["maskformer-instance", "mask2former-instance"])
+def test_instances_are_those_of_the_library(exports, model):
+    folder = exports / model
+    largest, shares, overlaps = 0.0, [], []
+    for name, expected in cases(folder):
+        found = answers(folder, name, score_threshold=expected["threshold"])
+        assert len(found) == len(expected["instances"]) >= 4
+        left = list(found)
+        for label, score, drawn, shared in expected["instances"]:
+            mask = decode((folder / drawn).read_bytes()).pixels[..., 0] > 0
+            nearest = min(
+                (each for each in left if each.label == label), key=lambda p: abs(p.score - score)
+            )
+            left.remove(nearest)
+            filled = fill(to_rings(nearest.contour), mask.shape[1], mask.shape[0]) > 0
+            shares.append(float((filled == mask).mean()))
+            largest = max(largest, abs(nearest.score - score))
+            overlaps.append(shared)
+    print(f"{model}: score {largest:.1e}, equal pixels {min(shares):.6f}")  # noqa: T201 - shown by -s
+    print(f"{model}: the library's own masks overlap {min(overlaps):.3f}")  # noqa: T201 - shown by -s
+    assert largest < 1e-5
     assert min(shares) >= 0.999
 
 

@@ -166,6 +166,14 @@ def maskformer():
     }
 
 
+def mask2former():
+    """The same in cells of 384 x 384, so that enlarging to them changes nothing."""
+    outputs = maskformer()
+    cells = np.ones((384 // HEIGHT, 384 // WIDTH), np.float32)
+    found = np.stack([np.kron(mask, cells) for mask in outputs["masks_queries_logits"]])
+    return {**outputs, "masks_queries_logits": found}
+
+
 def pixel_values(architecture, labels=LABELS, **more):
     """config.json and preprocessor_config.json of Hugging Face."""
     return {
@@ -258,8 +266,14 @@ SEGMENTERS = [
          files={**pixel_values("MaskFormerForInstanceSegmentation", GROUND),
                 "model.toml": 'family = "maskformer"'}, input=SAME),
     case("maskformer-instance", maskformer(), IN_MASK, image=AT_SAME,
-         files={**pixel_values("Mask2FormerForUniversalSegmentation", GROUND),
+         files={**pixel_values("MaskFormerForInstanceSegmentation", GROUND),
                 "model.toml": 'family = "maskformer-instance"'}, input=SAME),
+    case("mask2former", mask2former(), IN_MASK, image=AT_SAME,
+         files={**pixel_values("Mask2FormerForUniversalSegmentation", GROUND),
+                "model.toml": 'family = "mask2former"'}, input=SAME),
+    case("mask2former-instance", mask2former(), IN_MASK, image=AT_SAME,
+         files={**pixel_values("Mask2FormerForUniversalSegmentation", GROUND),
+                "model.toml": 'family = "mask2former-instance"'}, input=SAME),
 ]  # fmt: skip
 
 SOFTMAX = [("logits", [helper.make_node("Softmax", ["before"], ["logits"], axis=-1)])]
@@ -354,6 +368,7 @@ REFUSED = [
     ({"m": class_logits()}, {}, ["torchvision-semantic", "unet", "segformer"]),
     (LOGITS, {}, ["torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls"]),
     (maskformer(), pixel_values("MaskFormerForInstanceSegmentation", GROUND), ["maskformer", "maskformer-instance"]),
+    (mask2former(), pixel_values("Mask2FormerForUniversalSegmentation", GROUND, model_type="mask2former"), ["mask2former", "mask2former-instance"]),
 ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ BY_NAMES = [
 
 
 OPEN_NAMES = [
-    ({"class_queries_logits": floats(1, 100, 20), "masks_queries_logits": floats(1, 100, 96, 96)}, {"maskformer", "maskformer-instance"}),
+    ({"class_queries_logits": floats(1, 100, 20), "masks_queries_logits": floats(1, 100, 96, 96)}, {"maskformer", "maskformer-instance", "mask2former", "mask2former-instance"}),
     ({"logits": floats(1, 100, 92), "pred_boxes": floats(1, 100, 4)}, {"detr", "detr-sigmoid", "detr-sigmoid-100"}),
 ]  # fmt: skip
 

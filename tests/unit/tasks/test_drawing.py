@@ -5,7 +5,8 @@ import pytest
 
 from tasks.drawing import draw, label_color
 from tasks.image import Image
-from tasks.predictions import Classification, Detection, OrientedDetection, Point, Segment
+from tasks.predictions import Answer, Classification, Detection, OrientedDetection, Point, Segment
+from tasks.rotated import xywhr_to_corners
 
 
 def image(width, height):
@@ -100,6 +101,52 @@ def ring_of(left, top, right, bottom):
     """A rectangle of pixels, the ends included."""
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     return [Point(float(x), float(y)) for x, y in corners]
+
+
+@pytest.mark.parametrize("prompt", ["", "What is it?"])
+@pytest.mark.parametrize("text", ["a red cross and a blue ship " * 5, "猫" * 120, "a" * 90])
+def test_a_long_answer_is_broken_into_rows_and_not_cut(prompt, text):
+    short = draw(image(320, 200), [Answer("a", prompt)])
+    long = draw(image(320, 200), [Answer(text, prompt)])
+    assert long.shape[0] > short.shape[0] + 30
+    ends = [draw(image(320, 200), [Answer(f"{text}{end}", prompt)]) for end in ("x", "y")]
+    middles = [draw(image(320, 200), [Answer(f"{text[:44]}{c}{text[45:]}", prompt)]) for c in "xy"]
+    assert (ends[0] != ends[1]).any()
+    assert (middles[0] != middles[1]).any()
+
+
+def test_an_endless_answer_takes_a_bounded_strip():
+    assert draw(image(320, 200), [Answer("word " * 5000, "endless")]).shape[0] < 900
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\n"])
+def test_an_empty_answer_can_be_drawn(empty):
+    assert draw(image(320, 200), [Answer(empty, empty)]).shape[0] > 200
+
+
+def tag_of(drawn, label):
+    """Rows and columns of what has the colour of a label in rows that it fills for 30 pixels."""
+    rows, columns = (drawn == label_color(label)).all(axis=2).nonzero()
+    filled = [row for row in np.unique(rows) if (rows == row).sum() > 30]
+    return min(filled), max(filled), columns[np.isin(rows, filled)]
+
+
+@pytest.mark.parametrize("angle", [np.pi / 4, -np.pi / 4, 1.2])
+def test_the_tag_of_a_rotated_box_stands_over_its_topmost_corner(angle):
+    drawn = draw(image(640, 480), [OrientedDetection("ship", 0.9, 0.5, 0.5, 0.4, 0.3, angle)])
+    top = xywhr_to_corners(np.array([[320, 240, 256, 144, angle]]))[0]
+    x, y = top[top[:, 1].argmin()]
+    first, _, columns = tag_of(drawn, "ship")
+    assert first < y - 10
+    assert columns.min() - 10 < x < columns.max() + 10
+    assert 320 - 135 < columns.min() < columns.max() < 320 + 135
+
+
+def test_text_and_lines_suit_the_height_of_a_panorama():
+    boxes = [box("ship", 800, 100, 900, 200)]
+    tops = [tag_of(draw(image(width, 400), boxes), "ship")[0] for width in (1600, 6400)]
+    assert 100 - 30 < tops[0] < 100 - 15
+    assert 100 - 60 < tops[1] < 100 - 30
 
 
 def test_a_segment_is_filled_and_outlined_and_its_hole_left_open():

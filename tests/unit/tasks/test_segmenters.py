@@ -310,10 +310,28 @@ def queries():
     return outputs, masks.astype(np.float64), chances
 
 
+def squared(masks):
+    """Interpolate masks to 384 x 384, cell by cell: centres on centres, the rim repeated."""
+    masks = masks.astype(np.float64)
+    for axis in (1, 2):
+        size = masks.shape[axis]
+        places = np.clip((np.arange(384) + 0.5) * size / 384 - 0.5, 0, size - 1)
+        low = np.floor(places).astype(int)
+        high = np.minimum(low + 1, size - 1)
+        share = np.expand_dims(places - low, (0, 3 - axis))
+        masks = masks.take(low, axis) * (1 - share) + masks.take(high, axis) * share
+    return masks
+
+
+FORMERS = [("maskformer", lambda masks: masks), ("mask2former", squared)]
+
+
+@pytest.mark.parametrize(("name", "read"), FORMERS)
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
-def test_maskformer_instances(resize, image_wh, network_wh):
+def test_mask_queries_of_instances(resize, image_wh, network_wh, name, read):
     affine = affine_of(resize, image_wh, network_wh)
     outputs, masks, chances = queries()
+    masks = read(masks)
     pairs = sorted(((chances[q][c], q, c) for q in range(5) for c in range(3)), reverse=True)[:5]
     expected = []
     for chance, query, class_id in pairs:
@@ -323,19 +341,21 @@ def test_maskformer_instances(resize, image_wh, network_wh):
         if score > 0.3 and mask.any():
             expected.append((class_id, score, mask))
     expected.sort(key=lambda item: -item[1])
-    assert_same(answers("maskformer_instance", outputs, affine, asked()), expected)
+    assert_same(answers(f"{name}_instance", outputs, affine, asked()), expected)
 
 
+@pytest.mark.parametrize(("name", "read"), FORMERS)
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh"), RESIZES)
-def test_maskformer_classes(resize, image_wh, network_wh):
+def test_mask_queries_of_classes(resize, image_wh, network_wh, name, read):
     affine = affine_of(resize, image_wh, network_wh)
     outputs, masks, chances = queries()
-    maps = np.zeros((3, 6, 4))
+    chances_of_masks = 1 / (1 + np.exp(-read(masks)))
+    maps = np.zeros((3, *chances_of_masks.shape[1:]))
     for query in range(5):
         for class_id in range(3):
-            maps[class_id] += chances[query][class_id] / (1 + np.exp(-masks[query]))
+            maps[class_id] += chances[query][class_id] * chances_of_masks[query]
     classes, values = argmax_by_definition(maps, affine, softmax=False)
-    found = answers("maskformer_semantic", outputs, affine, asked())
+    found = answers(f"{name}_semantic", outputs, affine, asked())
     assert_same(found, regions_of(classes, np.minimum(values, 1)))
 
 

@@ -1,0 +1,144 @@
+"""Real exports of Ultralytics, with nothing to configure, answer as its `predict` does on the same file.
+
+Run with `EXPORTER_PYTHON=/path/to/python pytest -m exporter tests/exporters/test_yolo.py`, where that
+Python has torch 2.13, torchvision 0.28, ultralytics 8.4 and onnxruntime; it takes a minute.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.image_inference import ImageModel, infer_images
+from engine.inspection import open_model
+from proto.messages import InferRequest, Tensor
+from tasks.contours import fill, to_rings
+from tasks.image import MAX_PIXELS, decode
+from tasks.rotated import xywhr_to_corners
+
+DETECTORS = [
+    "detect",
+    "detect-nms",
+    "detect-open",
+    "detect-v8",
+    "detect-26",
+    "detect-end2end",
+    "detect-v10",
+]
+SEGMENTERS = ["segment", "segment-nms", "segment-end2end"]
+ORIENTED = ["oriented", "oriented-nms", "oriented-end2end"]
+NOISE, OPEN_NOISE = 1e-4, 1e-3
+"""A last bit of the input moves the scores of these random networks: by 1.4e-5, and by 1.9e-4 at 640 px."""
+IMAGES = ("landscape", "portrait", "small")
+
+pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory, exporter_python):
+    root = tmp_path_factory.mktemp("exports")
+    script = Path(__file__).with_name("export_yolo.py")
+    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
+    return root
+
+
+def cases(folder):
+    """Give each image with what the library and the server answer to it."""
+    expected = json.loads((folder / "expected.json").read_text())
+    assert set(expected["images"]) == {f"{name}.png" for name in IMAGES}
+    model = open_model(folder)
+    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    parameters = {"score_threshold": expected["conf"], "iou_threshold": expected["iou"]}
+    if "scores" in expected["images"]["small.png"]:
+        parameters = {"action": "predict_proba"}
+    for name, answer in expected["images"].items():
+        data = (folder / name).read_bytes()
+        tensor = Tensor(name, "BYTES", (1,), [data], parameters)
+        _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+        yield name, decode(data), answer, answered.predictions
+
+
+def flat(box):
+    """Tell whether an upright box has no area; four corners are no such box."""
+    return np.ndim(box) == 1 and (box[2] <= box[0] or box[3] <= box[1])
+
+
+def paired(rows, found):
+    """Give each row of the library with the answer of its label and the nearest score.
+
+    The library also answers boxes without area.
+    """
+    rows = [row for row in rows if not flat(row[2])]
+    assert len(rows) == len(found)
+    left = list(found)
+    for row in rows:
+        nearest = min(
+            (each for each in left if each.label == row[0]), key=lambda p: abs(p.score - row[1])
+        )
+        left.remove(nearest)
+        yield row, nearest
+
+
+@pytest.mark.parametrize("model", DETECTORS)
+def test_boxes_are_those_of_the_library(exports, model):
+    apart, scores = [], []
+    for _, _, answer, found in cases(exports / model):
+        for (_, score, box), each in paired(answer["boxes"], found):
+            apart.append(np.abs([each.xmin, each.ymin, each.xmax, each.ymax] - np.array(box)).max())
+            scores.append(abs(each.score - score))
+    print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
+    assert len(apart) > 20
+    assert max(apart) < 0.05
+    assert max(scores) < (OPEN_NOISE if model == "detect-open" else NOISE)
+
+
+@pytest.mark.parametrize("model", ORIENTED)
+def test_rotated_boxes_are_those_of_the_library(exports, model):
+    apart, scores = [], []
+    for _, image, answer, found in cases(exports / model):
+        sides = np.array([image.width, image.height])
+        for (_, score, corners), each in paired(answer["boxes"], found):
+            box = [*(np.array([each.cx, each.cy, each.w, each.h]).reshape(2, 2) * sides).ravel()]
+            ours = xywhr_to_corners(np.array([[*box, each.r]]))[0]
+            # the same rectangle, whichever corner is named first
+            turns = [
+                np.abs(np.roll(ours[::way], turn, axis=0) - corners).max()
+                for turn in range(4)
+                for way in (1, -1)
+            ]
+            apart.append(min(turns))
+            scores.append(abs(each.score - score))
+    print(f"{model}: {len(apart)} boxes, {max(apart):.1e} px, score {max(scores):.1e}")  # noqa: T201 - shown by -s
+    assert len(apart) > 20
+    assert max(apart) < 0.05
+    assert max(scores) < NOISE
+
+
+@pytest.mark.parametrize("model", SEGMENTERS)
+def test_masks_are_those_of_the_library(exports, model):
+    shares, scores = [], []
+    for name, image, answer, found in cases(exports / model):
+        stem = name.removesuffix(".png")
+        rows = [[*row, number] for number, row in enumerate(answer["boxes"])]
+        for (_, score, _, number), each in paired(rows, found):
+            drawn = decode((exports / model / f"{stem}-{number}.png").read_bytes())
+            filled = fill(to_rings(each.contour), image.width, image.height) > 0
+            shares.append(float((filled == (drawn.pixels[..., 0] > 0)).mean()))
+            scores.append(abs(each.score - score))
+    print(f"{model}: {len(shares)} masks, equal {min(shares):.5f}, score {max(scores):.1e}")  # noqa: T201 - shown by -s
+    assert len(shares) > 20
+    assert min(shares) >= 0.999
+    assert max(scores) < NOISE
+
+
+def test_probabilities_are_those_of_the_library(exports):
+    apart = [
+        abs(each.score - answer["scores"][each.label])
+        for _, _, answer, found in cases(exports / "classify")
+        for each in found
+    ]
+    print(f"classify: largest difference {max(apart):.1e}")  # noqa: T201 - shown by -s
+    assert len(apart) == 21
+    assert max(apart) < 1e-5

@@ -1,5 +1,6 @@
 """From decoded image to input tensor, and the way back from network pixels to image pixels."""
 
+import functools
 import math
 from typing import Any
 
@@ -242,19 +243,40 @@ def _fit(pixels: Samples, placement: Placement, spec: InputSpec) -> Samples:
 
 def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
     """Order, normalise and lay out pixels (H, W, C), RGB, gray or bands."""
-    if spec.color == "bgr":
-        pixels = pixels[..., ::-1] if spec.channels < 4 else pixels[..., [2, 1, 0, 3]]
-    if spec.layout == "nchw":
-        pixels = pixels.transpose(2, 0, 1)
+    order = (
+        [2, 1, 0, *range(3, spec.channels)] if spec.color == "bgr" and spec.channels > 1 else None
+    )
     if spec.dtype in ("uint8", "uint16"):
-        return np.ascontiguousarray(pixels, spec.dtype)
-    tensor = pixels.astype(np.float32, order="C")
-    std = np.asarray(spec.std[: spec.channels], np.float64)
-    gain = (spec.scale / std).astype(np.float32)
-    offset = (-np.asarray(spec.mean[: spec.channels], np.float64) / std).astype(np.float32)
-    if spec.layout == "nchw":
-        gain, offset = gain.reshape(-1, 1, 1), offset.reshape(-1, 1, 1)
-    tensor *= gain
-    if offset.any():
-        tensor += offset
+        ordered = pixels if order is None else pixels[..., order]
+        ordered = ordered.transpose(2, 0, 1) if spec.layout == "nchw" else ordered
+        return np.ascontiguousarray(ordered, spec.dtype)
+    planes = cv2.split(pixels)
+    if order is not None:
+        planes = [planes[band] for band in order]
+    values = _values(np.iinfo(pixels.dtype).max + 1, spec.channels, spec.scale, spec.mean, spec.std)
+    tensor = np.empty((spec.channels, *pixels.shape[:2]), np.float32)
+    for plane, table, target in zip(planes, values, tensor, strict=True):
+        if plane.dtype == np.uint8:
+            cv2.LUT(plane, table, target)  # half the time of arithmetic on each pixel
+        else:
+            np.take(table[0], plane.astype(np.uint16, copy=False), out=target)
+    if spec.layout == "nhwc":
+        tensor = np.ascontiguousarray(tensor.transpose(1, 2, 0))
     return tensor.astype(np.float16) if spec.dtype == "float16" else tensor
+
+
+@functools.lru_cache(maxsize=64)
+def _values(
+    levels: int, channels: int, scale: float, mean: tuple[float, ...], std: tuple[float, ...]
+) -> npt.NDArray[np.float32]:
+    """Give what becomes of each level of each channel, float32 (channels, 1, levels).
+
+    Rounded where the libraries round: after the scale, after the mean and after the division, all in
+    float32; Ultralytics and torchvision divide by 255, which is the same number.
+    """
+    scaled = (np.arange(levels) * scale).astype(np.float32)
+    rows = [
+        (scaled - np.float32(mean[channel])) / np.float32(std[channel])
+        for channel in range(channels)
+    ]
+    return np.stack(rows)[:, None]

@@ -36,7 +36,7 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
         **{k: v for t in request.inputs for k, v in t.parameters.items()},
     }
     metadata = request_metadata(parameters, "inputs[0]")
-    names = list(request.requested_outputs)
+    names = [output.name for output in request.requested_outputs]
     known = [info.name for info in model.session.outputs]
     if not set(names) <= set(known):
         raise InvalidRequest(f"expected outputs among {', '.join(known)}, got {', '.join(names)}")

@@ -25,6 +25,13 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
+class RequestedOutput(msgspec.Struct, frozen=True):
+    """An output that the client asks for, and how it wants it."""
+
+    name: str
+    parameters: Mapping[str, Any] = {}
+
+
 class InferRequest(msgspec.Struct, frozen=True):
     """One request to a model, whatever protocol it came by."""
 
@@ -32,8 +39,8 @@ class InferRequest(msgspec.Struct, frozen=True):
     version: str | None
     id: str
     inputs: Sequence[Tensor]
-    requested_outputs: Sequence[str] = ()
-    """Names of the outputs wanted, in their order; empty for all."""
+    requested_outputs: Sequence[RequestedOutput] = ()
+    """The outputs wanted, in their order; empty for all."""
     parameters: Mapping[str, Any] = {}
 
 

@@ -1,4 +1,4 @@
-"""KServe V2 over REST: parse, render and routes.
+"""KServe V2 over REST: parse, render and endpoints.
 
 The same envelope carries chariot-v2-kserve (`proto.chariot`); which of the two a request is, the
 model's task decides behind `Serving`.
@@ -6,25 +6,31 @@ model's task decides behind `Serving`.
 Source: Open Inference Protocol, inference_rest.md.
 """
 
-import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
-from litestar import MediaType, Response, get
-from litestar.handlers import HTTPRouteHandler
-from litestar.types import ASGIApp, Receive, Scope, Send
 
 from proto.datatypes import NAMES, array_from_json, texts_from_json
-from proto.errors import InvalidRequest, MethodNotAllowed, ModelNotReady
-from proto.http import Headers, read_body, send_error, send_json
-from proto.messages import InferRequest, InferResponse, ModelInfo, Serving, Tensor, TensorInfo
+from proto.errors import InvalidRequest, ModelNotReady
+from proto.http import Headers
+from proto.messages import (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Serving,
+    Tensor,
+    TensorInfo,
+)
+from proto.operations import Answer, Call, Operation
 
-INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
-"""Where inference is asked for; the groups are the path's parameters."""
+_MODEL = "/v2/models/{name}[/versions/{version}]"
+
+EXTENSIONS: tuple[str, ...] = ()
+"""What the server's metadata names: only what works."""
 
 MAX_NAME_CHARACTERS = 1024
 """Of a request's id and an input's name, which are stored with each inference."""
@@ -90,7 +96,10 @@ def parse_infer(
         version=version,
         id=decoded.id if decoded.id is not None else request_id or str(uuid.uuid4()),
         inputs=[_tensor(number, tensor) for number, tensor in enumerate(decoded.inputs)],
-        requested_outputs=[output.name for output in decoded.outputs or ()],
+        requested_outputs=[
+            RequestedOutput(output.name, output.parameters or {})
+            for output in decoded.outputs or ()
+        ],
         parameters=decoded.parameters or {},
     )
 
@@ -139,113 +148,86 @@ def render_infer(response: InferResponse) -> bytes:
     )
 
 
-def infer(
-    serving: Serving, body: bytes, model: str, version: str | None, request_id: str | None
-) -> tuple[bytes, Headers]:
-    """Answer one inference request, from bytes to bytes; runs in a thread."""
-    response = serving.infer(parse_infer(body, model, version, request_id))
+def operations(serving: Serving, server_version: str) -> list[Operation]:
+    """Make the endpoints of V2 over REST.
+
+    Args:
+        serving: The server behind.
+        server_version: What the server's metadata says.
+    """
+    metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
+    return [
+        Operation(
+            "POST", f"{_MODEL}/infer", partial(_infer, serving), "Infer", request_type=_InferBody
+        ),
+        _look("/v2", lambda _: _json(metadata), "Describe the server"),
+        _look("/v2/health/live", lambda _: _json({"live": True}), "Tell whether the server runs"),
+        _look("/v2/health/ready", partial(_server_ready, serving), "Tell whether it is ready"),
+        _look("/ready", partial(_server_ready, serving), "Tell whether it is ready, for Chariot"),
+        _look("/v2/models", partial(_models, serving), "List the models"),
+        _look(_MODEL, partial(_model_metadata, serving), "Describe a model"),
+        _look(f"{_MODEL}/ready", partial(_model_ready, serving), "Tell whether a model is ready"),
+    ]
+
+
+def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
+    """Make an endpoint that only looks at state, and so does not wait for a thread."""
+    return Operation("GET", path, answer, summary, in_thread=False)
+
+
+def _json(value: Any, status: int = 200) -> Answer:
+    return Answer(msgspec.json.encode(value), status)
+
+
+def _infer(serving: Serving, call: Call) -> Answer:
+    request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
+    name, version = str(call.path["name"]), call.path["version"]
+    response = serving.infer(parse_infer(call.body, name, version, request_id))
+    return Answer(render_infer(response), headers=ids_header(response))
+
+
+def ids_header(response: InferResponse) -> Headers:
+    """Name the stored inferences in a header, unless they are too many for one."""
     ids = ",".join(response.inference_ids).encode()
-    headers = [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
-    return render_infer(response), headers
+    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
+
+
+def _server_ready(serving: Serving, _: Call) -> Answer:
+    return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
+
+
+def _models(serving: Serving, _: Call) -> Answer:
+    return _json({"models": sorted({status.name for status in serving.model_statuses()})})
+
+
+def _model_metadata(serving: Serving, call: Call) -> Answer:
+    info = serving.model_info(str(call.path["name"]), call.path["version"])
+    return _json(
+        {
+            "name": info.name,
+            "versions": info.versions,
+            "platform": info.platform,
+            "inputs": _tensors_json(info.inputs),
+            "outputs": _tensors_json(info.outputs),
+            "properties": {"task": info.task},
+        }
+    )
+
+
+def _model_ready(serving: Serving, call: Call) -> Answer:
+    name = str(call.path["name"])
+    try:
+        info = serving.model_info(name, call.path["version"])
+    except ModelNotReady as error:
+        return _ready(str(error), {"name": name})
+    return _ready(None, {"name": info.name, "ready": True})
 
 
 def _tensors_json(tensors: Sequence[TensorInfo]) -> list[dict[str, Any]]:
     return [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors]
 
 
-def _model_json(info: ModelInfo) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "versions": info.versions,
-        "platform": info.platform,
-        "inputs": _tensors_json(info.inputs),
-        "outputs": _tensors_json(info.outputs),
-        "properties": {"task": info.task},
-    }
-
-
-def _ready(reason: str | None, ready: dict[str, Any]) -> Response[dict[str, Any]]:
+def _ready(reason: str | None, ready: Mapping[str, Any]) -> Answer:
     if reason is None:
-        return Response(ready, media_type=MediaType.JSON)
-    unready = {**ready, "ready": False, "error": reason}
-    return Response(unready, status_code=400, media_type=MediaType.JSON)
-
-
-def routes(serving: Serving, server_version: str) -> list[HTTPRouteHandler]:
-    """Make the route handlers of V2 over REST, all but inference.
-
-    Args:
-        serving: The server behind.
-        server_version: What the server's metadata says.
-    """
-    return [*_server_routes(serving, server_version), *_model_routes(serving)]
-
-
-def _server_routes(serving: Serving, server_version: str) -> list[HTTPRouteHandler]:
-    @get("/v2", sync_to_thread=False)
-    def server_metadata() -> dict[str, Any]:
-        return {"name": "quadriga", "version": server_version, "extensions": []}
-
-    @get("/v2/health/live", sync_to_thread=False)
-    def server_live() -> dict[str, bool]:
-        return {"live": True}
-
-    @get(["/v2/health/ready", "/ready"], sync_to_thread=False)
-    def server_ready() -> Response[dict[str, Any]]:
-        return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
-
-    return [server_metadata, server_live, server_ready]
-
-
-def _model_routes(serving: Serving) -> list[HTTPRouteHandler]:
-    @get("/v2/models", sync_to_thread=False)
-    def models() -> dict[str, list[str]]:
-        return {"models": sorted({status.name for status in serving.model_statuses()})}
-
-    @get(_model_paths(""), sync_to_thread=False)
-    def model_metadata(name: str, version: str | None = None) -> dict[str, Any]:
-        return _model_json(serving.model_info(name, version))
-
-    @get(_model_paths("/ready"), sync_to_thread=False)
-    def model_ready(name: str, version: str | None = None) -> Response[dict[str, Any]]:
-        try:
-            info = serving.model_info(name, version)
-        except ModelNotReady as error:
-            return _ready(str(error), {"name": name, "ready": True})
-        return _ready(None, {"name": info.name, "ready": True})
-
-    return [models, model_metadata, model_ready]
-
-
-def infer_app(serving: Serving, max_body_bytes: int) -> ASGIApp:
-    """Make the ASGI application for paths that match `INFER_PATH`.
-
-    It stands beside Litestar's routes and not among them: they cost more than a small model.
-
-    Args:
-        serving: The server behind.
-        max_body_bytes: Larger bodies are refused with 413.
-    """
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if scope.get("method") != "POST":
-                raise MethodNotAllowed(f"expected POST, got {scope.get('method')}", "POST")
-            body = await read_body(scope, receive, max_body_bytes)
-            path = scope["path_params"]
-            request_id = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1") or None
-            job = partial(infer, serving, body, path["name"], path["version"], request_id)
-            answer, headers = await serving.run(job)
-        except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            await send_error(send, error)
-        else:
-            await send_json(send, 200, answer, headers)
-
-    return app
-
-
-def _model_paths(end: str) -> list[str]:
-    return [
-        f"/v2/models/{{name:str}}{end}",
-        f"/v2/models/{{name:str}}/versions/{{version:str}}{end}",
-    ]
+        return _json(ready)
+    return _json({**ready, "ready": False, "error": reason}, 400)

@@ -29,7 +29,7 @@ def test_a_request_is_read_whole():
     )
     assert (request.model, request.version, request.id) == ("m", None, "7")
     assert request.parameters == {"a": 1}
-    assert request.requested_outputs == ["z"]
+    assert [output.name for output in request.requested_outputs] == ["z"]
     assert [tensor.name for tensor in request.inputs] == ["x", "y"]
     assert request.inputs[1].parameters == {"b": [1]}
     np.testing.assert_array_equal(request.inputs[0].data, np.array([1, 2.5], np.float32))

@@ -26,7 +26,7 @@ from proto.chariot import without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
-from proto.operations import Operation, Operations
+from proto.operations import Operation, Operations, Options
 from store import journal
 from store.blobs import BlobStore
 from store.errors import NotReadyError, QueryTimeoutError
@@ -73,7 +73,8 @@ class Application:
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
-        operations = list(table.operations(self.pipeline, server_version))
+        options = Options(server_version=server_version, not_finite=settings.not_finite)
+        operations = list(table.operations(self.pipeline, options))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},

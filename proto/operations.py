@@ -17,9 +17,16 @@ from litestar.types import Receive, Scope, Send
 from proto.compression import compress, decompress
 from proto.errors import MethodNotAllowed
 from proto.http import Headers, read_body, send_body, send_error
-from proto.messages import Serving
+from proto.messages import NotFinite, Serving
 
 JSON = b"application/json"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of the wire."""
+
+    server_version: str
+    not_finite: NotFinite = "token"
 
 
 class Call(msgspec.Struct, frozen=True):

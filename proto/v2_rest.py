@@ -1,164 +1,42 @@
-"""KServe V2 over REST: parse, render and endpoints.
+"""KServe V2 over REST: the endpoints.
 
-The same envelope carries chariot-v2-kserve (`proto.chariot`); which of the two a request is, the
-model's task decides behind `Serving`.
-
-Source: Open Inference Protocol, inference_rest.md.
+Source: Open Inference Protocol, inference_rest.md; Triton's extensions where named.
 """
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from proto.datatypes import NAMES, array_from_json, texts_from_json
+from proto.classification import infer
 from proto.errors import InvalidRequest, ModelNotReady
 from proto.http import Headers
-from proto.messages import (
-    InferRequest,
-    InferResponse,
-    RequestedOutput,
-    Serving,
-    Tensor,
-    TensorInfo,
-)
-from proto.operations import Answer, Call, Operation
+from proto.messages import InferResponse, Serving, TensorInfo
+from proto.operations import Answer, Call, Operation, Options
+from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
-EXTENSIONS: tuple[str, ...] = ()
+EXTENSIONS: tuple[str, ...] = ("binary_tensor_data", "classification", "parameters")
 """What the server's metadata names: only what works."""
-
-MAX_NAME_CHARACTERS = 1024
-"""Of a request's id and an input's name, which are stored with each inference."""
 
 MAX_IDS_HEADER_BYTES = 3072
 """A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
-
-class _InputTensor(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    data: Any
-    parameters: dict[str, Any] | None = None
+_JSON_BYTES = b"inference-header-content-length"
 
 
-class _RequestedOutput(msgspec.Struct):
-    name: str
-    parameters: dict[str, Any] | None = None
-
-
-class _InferBody(msgspec.Struct):
-    inputs: list[_InputTensor]
-    id: str | None = None
-    parameters: dict[str, Any] | None = None
-    outputs: list[_RequestedOutput] | None = None
-
-
-_DECODER = msgspec.json.Decoder(_InferBody)
-
-
-def parse_infer(
-    body: bytes, model: str, version: str | None, request_id: str | None
-) -> InferRequest:
-    """Read an inference request.
-
-    Args:
-        body: JSON.
-        model: Name in the path.
-        version: Version in the path.
-        request_id: From the header `X-Request-ID`; the body's own `id` comes first.
-
-    Raises:
-        InvalidRequest: Naming the place in the body.
-    """
-    try:
-        decoded = _DECODER.decode(body)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"expected a V2 inference request: {_plain_place(error)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected a body in JSON: {error}") from error
-    except RecursionError as error:
-        raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
-    for what, text in (("id", decoded.id), *(("name", tensor.name) for tensor in decoded.inputs)):
-        if text is not None and len(text) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(
-                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(text)}"
-            )
-    if not decoded.inputs:
-        raise InvalidRequest("expected inputs to hold at least one input, got none")
-    return InferRequest(
-        model=model,
-        version=version,
-        id=decoded.id if decoded.id is not None else request_id or str(uuid.uuid4()),
-        inputs=[_tensor(number, tensor) for number, tensor in enumerate(decoded.inputs)],
-        requested_outputs=[
-            RequestedOutput(output.name, output.parameters or {})
-            for output in decoded.outputs or ()
-        ],
-        parameters=decoded.parameters or {},
-    )
-
-
-def _tensor(number: int, tensor: _InputTensor) -> Tensor:
-    where = f"inputs[{number}] ({tensor.name!r:.60})"
-    if tensor.datatype not in NAMES:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
-        )
-    data: Any
-    if tensor.datatype == "BYTES":
-        data, shape = texts_from_json(tensor.data, tensor.shape, where)
-    else:
-        data = array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
-        shape = data.shape
-    return Tensor(tensor.name, tensor.datatype, shape, data, tensor.parameters or {})
-
-
-def _plain_place(error: msgspec.ValidationError) -> str:
-    """Say `at inputs[0].shape` where msgspec says "at `$.inputs[0].shape`"."""
-    return str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
-
-
-def render_infer(response: InferResponse) -> bytes:
-    """Write an inference response as JSON."""
-    outputs = []
-    for tensor in response.outputs:
-        data = tensor.data.ravel().tolist() if isinstance(tensor.data, np.ndarray) else tensor.data
-        output: dict[str, Any] = {
-            "name": tensor.name,
-            "shape": tensor.shape,
-            "datatype": tensor.datatype,
-            "data": data,
-        }
-        if tensor.parameters:
-            output["parameters"] = tensor.parameters
-        outputs.append(output)
-    return msgspec.json.encode(
-        {
-            "model_name": response.model,
-            "model_version": response.version,
-            "id": response.id,
-            "outputs": outputs,
-        }
-    )
-
-
-def operations(serving: Serving, server_version: str) -> list[Operation]:
-    """Make the endpoints of V2 over REST.
-
-    Args:
-        serving: The server behind.
-        server_version: What the server's metadata says.
-    """
-    metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
+def operations(serving: Serving, options: Options) -> list[Operation]:
+    """Make the endpoints of V2 over REST."""
+    metadata = {"name": "quadriga", "version": options.server_version, "extensions": EXTENSIONS}
     return [
         Operation(
-            "POST", f"{_MODEL}/infer", partial(_infer, serving), "Infer", request_type=_InferBody
+            "POST",
+            f"{_MODEL}/infer",
+            partial(_infer, serving, options),
+            "Infer",
+            request_type=InferBody,
         ),
         _look("/v2", lambda _: _json(metadata), "Describe the server"),
         _look("/v2/health/live", lambda _: _json({"live": True}), "Tell whether the server runs"),
@@ -179,11 +57,36 @@ def _json(value: Any, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status)
 
 
-def _infer(serving: Serving, call: Call) -> Answer:
+def _infer(serving: Serving, options: Options, call: Call) -> Answer:
     request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
     name, version = str(call.path["name"]), call.path["version"]
-    response = serving.infer(parse_infer(call.body, name, version, request_id))
-    return Answer(render_infer(response), headers=ids_header(response))
+    json_bytes = _json_bytes(call)
+    if json_bytes == 0:
+        info = serving.model_info(name, version)
+        request = parse_raw(call.body, info, version, request_id)
+    else:
+        request = parse_infer(call.body, name, version, request_id, json_bytes)
+    response = infer(serving, request)
+    body, json_bytes = render_infer(request, response, options.not_finite)
+    headers = ids_header(response)
+    if json_bytes is None:
+        return Answer(body, headers=headers)
+    headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]
+    return Answer(body, media_type=b"application/octet-stream", headers=headers)
+
+
+def _json_bytes(call: Call) -> int | None:
+    """Read how long the JSON of a body is; None where it is all of it."""
+    written = call.headers.get(_JSON_BYTES)
+    if written is None:
+        return None
+    length = int(written) if written.isdigit() and len(written) < 16 else -1
+    if not 0 <= length <= len(call.body):
+        raise InvalidRequest(
+            f"expected Inference-Header-Content-Length to be 0 to {len(call.body)}, the length of the "
+            f"body, got {written!r:.40}"
+        )
+    return length
 
 
 def ids_header(response: InferResponse) -> Headers:

@@ -8,7 +8,7 @@ import pytest
 
 from proto.errors import InvalidRequest
 from proto.messages import InferResponse, Tensor
-from proto.v2_rest import parse_infer, render_infer
+from proto.v2_envelope import parse_infer, render_infer
 
 INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}
 
@@ -71,7 +71,9 @@ def test_a_response_is_rendered_flat_with_its_shape():
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
     predictions = Tensor("image", "BYTES", (1,), [[{"label": "a"}]], {"action": "predict"})
     response = InferResponse("m", "1", "7", [Tensor("y", "INT64", (2, 3), array), predictions])
-    assert msgspec.json.decode(render_infer(response)) == {
+    body, json_bytes = render_infer(parse({"inputs": [INPUT]}), response)
+    assert json_bytes is None
+    assert msgspec.json.decode(body) == {
         "model_name": "m",
         "model_version": "1",
         "id": "7",

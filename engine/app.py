@@ -4,14 +4,16 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import cv2
-from litestar import Litestar, Request, Response
+from litestar import Litestar, MediaType, Request, Response
 from litestar.exceptions import HTTPException
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.pipeline import Pipeline
@@ -19,10 +21,12 @@ from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.settings import Settings
-from proto import v2_rest
+from proto import table
 from proto.chariot import without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.http import error_answer, error_body
+from proto.openapi import add_operations
+from proto.operations import Operation, Operations, Options
 from store import journal
 from store.blobs import BlobStore
 from store.errors import NotReadyError, QueryTimeoutError
@@ -69,15 +73,19 @@ class Application:
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
-        handlers += v2_rest.routes(self.pipeline, server_version)
+        options = Options(server_version=server_version, not_finite=settings.not_finite)
+        operations = list(table.operations(self.pipeline, options))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
-            openapi_config=OpenAPIConfig("Quadriga", server_version),
+            openapi_config=OpenAPIConfig(
+                "Quadriga", server_version, render_plugins=[_Document(operations)]
+            ),
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
         )
-        self._front = _Front(app, v2_rest.infer_app(self.pipeline, settings.max_body_bytes))
+        protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
+        self._front = _Front(app, protocols)
         self.asgi: ASGIApp = self._front
 
     def load_models(self, board: Board, worker: int) -> None:
@@ -134,21 +142,35 @@ class _Front:
     The server in front speaks HTTP alone: no lifespan, no web sockets.
     """
 
-    def __init__(self, routes: ASGIApp, infer: ASGIApp) -> None:
+    def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
         self._routes = routes
-        self._infer = infer
+        self._protocols = protocols
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.closing:
+            send = _closing(send)
         path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
+        found = self._protocols.find(path)
+        if found is not None:
+            await self._protocols.answer(found, scope, receive, send)
+            return
         inner: Any = {**scope, "path": path, "raw_path": path.encode()}
-        match = v2_rest.INFER_PATH.fullmatch(path)
-        if match is not None:
-            inner["path_params"] = match.groupdict()
-        elif inner.get("method") == "HEAD":  # the server drops the body itself
+        if inner.get("method") == "HEAD":  # the server drops the body itself
             inner["method"] = "GET"
-        app = self._routes if match is None else self._infer
-        await app(inner, receive, _closing(send) if self.closing else send)
+        await self._routes(inner, receive, send)
+
+
+class _Document(JsonRenderPlugin):
+    """The OpenAPI document, with the protocols' endpoints beside the routes."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        super().__init__(path="/openapi.json", media_type=MediaType.JSON)
+        self._operations = operations
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        """Write the document."""
+        return super().render(request, add_operations(openapi_schema, self._operations))
 
 
 def _closing(send: Send) -> Send:

@@ -41,7 +41,8 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
-    """Answer an image model: every parameter checked first, one output per input."""
+    """Answer an image model: every parameter checked first, one output per input, of its name."""
+    _check_outputs(request)
     count = sum(len(tensor.data) for tensor in request.inputs)
     if count > images.max_images:
         raise InvalidRequest(
@@ -68,6 +69,24 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     return outputs, answered
 
 
+def _check_outputs(request: InferRequest) -> None:
+    known = [tensor.name for tensor in request.inputs]
+    for output in request.requested_outputs:
+        if output.name not in known:
+            raise InvalidRequest(
+                f"expected outputs named as the images they answer ({', '.join(known):.200}), "
+                f"got {output.name!r:.60}"
+            )
+
+
+def wants_tensors(request: InferRequest) -> bool:
+    """Tell whether a request brings an image model the tensors of its graph, and wants them back."""
+    if all(tensor.datatype == "BYTES" for tensor in request.inputs):
+        return False
+    given = [tensor.parameters.get("content_type") for tensor in request.inputs]
+    return "raw" in (request.parameters.get("content_type"), *given)
+
+
 def _asked(
     number: int, tensor: Tensor, shared: Mapping[str, Any], images: ImageModel
 ) -> Iterator[_Asked]:
@@ -75,7 +94,8 @@ def _asked(
     where = f"inputs[{number}] ({tensor.name!r:.60})"
     if not isinstance(tensor.data, list):
         raise InvalidRequest(
-            f"{where}: expected images in datatype BYTES, base64-encoded, got {tensor.datatype}"
+            f"{where}: expected images in datatype BYTES, base64-encoded in JSON, got "
+            f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
         )
     if not tensor.data:
         raise InvalidRequest(f"{where}: expected data to hold at least one image, got none")

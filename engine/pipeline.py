@@ -10,20 +10,28 @@ wire here, naming the input.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from engine.image_inference import ImageModel, infer_images
+from engine.image_graph import ImageGraph
+from engine.image_inference import ImageModel, infer_images, wants_tensors
 from engine.readiness import Board
 from engine.recording import Recorder
-from engine.repository import ModelRepository
+from engine.repository import Model, ModelRepository
 from engine.session import RunError
 from engine.tensor_inference import infer_tensors
-from proto.errors import InternalError, Overloaded
-from proto.messages import InferRequest, InferResponse, ModelInfo, ModelStatus, Tensor
+from proto.errors import InternalError, Overloaded, Unsupported
+from proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    ModelStatistics,
+    ModelStatus,
+    Tensor,
+)
 from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -92,11 +100,10 @@ class Pipeline:
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
         try:
-            if model.images is None or model.spec is None:
+            images = self._image_model(model, request)
+            if images is None:
                 outputs, answered = infer_tensors(model, request)
             else:
-                limits = (self._max_pixels, self._max_images)
-                images = ImageModel(model.images, model.spec, *limits)
                 outputs, answered = infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
@@ -104,9 +111,18 @@ class Pipeline:
         ids: list[str] = []
         if self._recorder is not None and model.recognition.store.enabled:
             ids = self._recorder.record(model, request.id, latency_ms, answered)
-        if ids and model.images is not None:
+        if ids and images is not None:
             outputs = _with_ids(outputs, ids)
-        return InferResponse(model.name, model.version, request.id, outputs, ids)
+        chosen = _selected(outputs, request)
+        return InferResponse(model.name, model.version, request.id, chosen, ids)
+
+    def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
+        """Give what answers a request's images; None where it brings tensors of the graph."""
+        if model.images is None or model.spec is None:
+            return None
+        if isinstance(model.images, ImageGraph) and wants_tensors(request):
+            return None
+        return ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:
         """Describe a model that is ready."""
@@ -115,6 +131,20 @@ class Pipeline:
     def model_statuses(self) -> Sequence[ModelStatus]:
         """Give the state of every version of every model."""
         return self._repository.statuses()
+
+    def load_model(
+        self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Load a model of the repository, or load it again."""
+        raise Unsupported("expected a server that loads models while it runs")
+
+    def unload_model(self, name: str) -> None:
+        """Stop serving a model."""
+        raise Unsupported("expected a server that unloads models while it runs")
+
+    def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
+        """Give the statistics of one model, or of all."""
+        raise Unsupported("expected a server that counts")
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
@@ -134,6 +164,14 @@ class Pipeline:
         self._pool.shutdown(wait=True)
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _selected(outputs: Sequence[Tensor], request: InferRequest) -> Sequence[Tensor]:
+    """Give the outputs that the request asks for, in its order."""
+    if not request.requested_outputs:
+        return outputs
+    by_name = {tensor.name: tensor for tensor in outputs}
+    return [by_name[output.name] for output in request.requested_outputs]
 
 
 def _with_ids(outputs: Sequence[Tensor], ids: Sequence[str]) -> list[Tensor]:

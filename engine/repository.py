@@ -79,7 +79,14 @@ class Model:
         if self.images is not None:
             inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
         return ModelInfo(
-            self.name, self.version, versions, PLATFORM, self.recognition.task, inputs, outputs
+            name=self.name,
+            version=self.version,
+            versions=versions,
+            platform=PLATFORM,
+            task=self.recognition.task,
+            inputs=inputs,
+            outputs=outputs,
+            labels=() if self.spec is None else self.spec.labels,
         )
 
     def _warm_up(self) -> None:

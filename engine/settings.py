@@ -79,6 +79,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=1, description="Requests that may wait or run at once; more are refused with 503."),
     ] = 256
     max_images: Annotated[int, Meta(ge=1, description="Images that one request may hold.")] = 1000
+    not_finite: Annotated[
+        Literal["token", "null", "error"],
+        Meta(
+            description="What stands for NaN and infinities in JSON answers: NaN as Triton and TF "
+            "Serving write it, null, or an error."
+        ),
+    ] = "token"
     header_timeout_s: Annotated[
         float,
         Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),

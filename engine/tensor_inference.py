@@ -36,7 +36,7 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
         **{k: v for t in request.inputs for k, v in t.parameters.items()},
     }
     metadata = request_metadata(parameters, "inputs[0]")
-    names = list(request.requested_outputs)
+    names = [output.name for output in request.requested_outputs]
     known = [info.name for info in model.session.outputs]
     if not set(names) <= set(known):
         raise InvalidRequest(f"expected outputs among {', '.join(known)}, got {', '.join(names)}")
@@ -65,9 +65,16 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
             f"{where}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        texts = [e.decode("utf-8") if isinstance(e, bytes) else e for e in tensor.data]
-        return np.array(texts, dtype=object).reshape(shape)
+        return np.array(_texts(tensor.data, where), dtype=object).reshape(shape)
     return tensor.data.reshape(shape)
+
+
+def _texts(elements: list[Any], where: str) -> list[str]:
+    """Decode the elements of a BYTES tensor: onnxruntime's strings are UTF-8."""
+    try:
+        return [element.decode() if isinstance(element, bytes) else element for element in elements]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{where}: expected texts in UTF-8, got: {error}") from error
 
 
 def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:

@@ -4,6 +4,7 @@ ProtocolError
 ├── InvalidRequest        400  INVALID_ARGUMENT   something in the request is wrong
 ├── NotFound              404  NOT_FOUND          no such model, version or path
 ├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
+├── Unsupported           501  UNIMPLEMENTED      known, and not offered
 ├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
 ├── ModelNotReady         503  UNAVAILABLE        loading, or it failed to load
 ├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
@@ -47,6 +48,13 @@ class MethodNotAllowed(ProtocolError):
         super().__init__(message)
         self.allow = allow
         """The verbs that it does answer, for the header of that name."""
+
+
+class Unsupported(ProtocolError):
+    """A part of the protocol that this server does not offer."""
+
+    status = 501
+    grpc_code = "UNIMPLEMENTED"
 
 
 class TooLarge(ProtocolError):

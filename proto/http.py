@@ -1,4 +1,4 @@
-"""The little HTTP that the hot routes need over raw ASGI: read a body, send JSON, send an error."""
+"""The little HTTP that the hot routes need over raw ASGI: read a body, send an answer or an error."""
 
 import logging
 from collections.abc import Iterable
@@ -23,8 +23,6 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         InvalidRequest: The client went away before its end.
     """
     for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.lower() != b"identity":
-            raise InvalidRequest(f"expected a body without Content-Encoding, got {value!r:.40}")
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
             raise TooLarge(f"expected a body of at most {limit_bytes} bytes, got {int(value)}")
     chunks: list[bytes] = []
@@ -44,14 +42,20 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def send_json(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
-    """Send a complete JSON answer."""
+async def send_body(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Headers = (),
+    media_type: bytes = b"application/json",
+) -> None:
+    """Send a complete answer."""
     await send(
         {
             "type": "http.response.start",
             "status": status,
             "headers": [
-                (b"content-type", b"application/json"),
+                (b"content-type", media_type),
                 (b"content-length", str(len(body)).encode()),
                 *headers,
             ],
@@ -88,4 +92,4 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
 async def send_error(send: Send, error: Exception) -> None:
     """Send the answer to an exception."""
     status, body, headers = error_answer(error)
-    await send_json(send, status, body, headers)
+    await send_body(send, status, body, headers)

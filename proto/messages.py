@@ -8,7 +8,10 @@ import numpy.typing as npt
 
 Result = TypeVar("Result")
 
-ModelState = Literal["LOADING", "READY", "FAILED"]
+ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED"]
+
+NotFinite = Literal["token", "null", "error"]
+"""What stands for NaN and the infinities in JSON, which has no word for them."""
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -25,6 +28,13 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
+class RequestedOutput(msgspec.Struct, frozen=True):
+    """An output that the client asks for, and how it wants it."""
+
+    name: str
+    parameters: Mapping[str, Any] = {}
+
+
 class InferRequest(msgspec.Struct, frozen=True):
     """One request to a model, whatever protocol it came by."""
 
@@ -32,8 +42,8 @@ class InferRequest(msgspec.Struct, frozen=True):
     version: str | None
     id: str
     inputs: Sequence[Tensor]
-    requested_outputs: Sequence[str] = ()
-    """Names of the outputs wanted, in their order; empty for all."""
+    requested_outputs: Sequence[RequestedOutput] = ()
+    """The outputs wanted, in their order; empty for all."""
     parameters: Mapping[str, Any] = {}
 
 
@@ -66,6 +76,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     task: str
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
+    labels: Sequence[str] = ()
+    """Of the classes, by index."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -75,6 +87,33 @@ class ModelStatus(msgspec.Struct, frozen=True):
     version: str
     state: ModelState
     reason: str = ""
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """How often something was done, and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+
+class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one version of one model has done since it was loaded.
+
+    A request may hold several images; an execution is one run of the graph, of a batch of them.
+    """
+
+    name: str
+    version: str
+    last_inference_ms: int = 0
+    """Milliseconds since 1970; 0 before the first."""
+    inference_count: int = 0
+    execution_count: int = 0
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
 
 
 class Serving(Protocol):
@@ -107,4 +146,36 @@ class Serving(Protocol):
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
+        ...
+
+    def load_model(
+        self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
+    ) -> None:
+        """Load a model of the repository, or load it again; plain and slow.
+
+        Args:
+            name: Of a folder in the repository, or a new name where files are given.
+            config: What stands for the folder's model.toml, if anything does.
+            files: Contents by path below the folder, which stand for the folder's own.
+
+        Raises:
+            proto.errors.NotFound: No such folder.
+            proto.errors.InvalidRequest: It cannot be loaded; the text says why.
+        """
+        ...
+
+    def unload_model(self, name: str) -> None:
+        """Stop serving a model; its folder stays.
+
+        Raises:
+            proto.errors.NotFound: No such model.
+        """
+        ...
+
+    def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
+        """Give the statistics of one model, or of all.
+
+        Raises:
+            proto.errors.NotFound: No such model or version.
+        """
         ...

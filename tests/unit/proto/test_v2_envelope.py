@@ -8,7 +8,7 @@ import pytest
 
 from proto.errors import InvalidRequest
 from proto.messages import InferResponse, Tensor
-from proto.v2_rest import parse_infer, render_infer
+from proto.v2_envelope import parse_infer, render_infer
 
 INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}
 
@@ -29,7 +29,7 @@ def test_a_request_is_read_whole():
     )
     assert (request.model, request.version, request.id) == ("m", None, "7")
     assert request.parameters == {"a": 1}
-    assert request.requested_outputs == ["z"]
+    assert [output.name for output in request.requested_outputs] == ["z"]
     assert [tensor.name for tensor in request.inputs] == ["x", "y"]
     assert request.inputs[1].parameters == {"b": [1]}
     np.testing.assert_array_equal(request.inputs[0].data, np.array([1, 2.5], np.float32))
@@ -71,7 +71,9 @@ def test_a_response_is_rendered_flat_with_its_shape():
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
     predictions = Tensor("image", "BYTES", (1,), [[{"label": "a"}]], {"action": "predict"})
     response = InferResponse("m", "1", "7", [Tensor("y", "INT64", (2, 3), array), predictions])
-    assert msgspec.json.decode(render_infer(response)) == {
+    body, json_bytes = render_infer(parse({"inputs": [INPUT]}), response)
+    assert json_bytes is None
+    assert msgspec.json.decode(body) == {
         "model_name": "m",
         "model_version": "1",
         "id": "7",

@@ -1,0 +1,65 @@
+"""Triton's classification extension: the best classes of an output instead of its values.
+
+Source: Triton Inference Server, protocol extension "classification".
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, InferResponse, Serving, Tensor
+
+MAX_ELEMENTS = 1_000_000
+"""Of an output that is classified."""
+
+
+def infer(serving: Serving, request: InferRequest) -> InferResponse:
+    """Answer a request, with the outputs that it wants classified replaced by their best classes.
+
+    Raises:
+        InvalidRequest: The number of classes is none, or an output holds no numbers to compare.
+        ProtocolError: As `Serving.infer`.
+    """
+    response = serving.infer(request)
+    wishes = {
+        output.name: output.parameters["classification"]
+        for output in request.requested_outputs
+        if output.parameters.get("classification")
+    }
+    if not wishes:
+        return response
+    labels = serving.model_info(response.model, response.version).labels
+    outputs = [
+        _classified(tensor, wishes[tensor.name], labels) if tensor.name in wishes else tensor
+        for tensor in response.outputs
+    ]
+    return msgspec.structs.replace(response, outputs=outputs)
+
+
+def _classified(tensor: Tensor, count: object, labels: Sequence[str]) -> Tensor:
+    """Give the best classes of a tensor whose first axis is the batch, as value:index:label."""
+    where = f"output {tensor.name!r}"
+    if type(count) is not int or count < 1:
+        raise InvalidRequest(
+            f"{where}: expected parameters.classification to be a number of classes, got {count!r:.40}"
+        )
+    array = tensor.data
+    if not isinstance(array, np.ndarray) or tensor.datatype in ("FP16", "BOOL"):
+        raise InvalidRequest(
+            f"{where}: expected a tensor of numbers to classify, got {tensor.datatype}"
+        )
+    if array.size > MAX_ELEMENTS:
+        raise InvalidRequest(
+            f"{where}: expected at most {MAX_ELEMENTS} elements to classify, got {array.size}"
+        )
+    rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
+    count = min(count, rows.shape[1])
+    elements = []
+    for row in rows:
+        for index in np.argsort(-row.astype(np.float64), kind="stable")[:count].tolist():
+            label = f":{labels[index]}" if index < len(labels) else ""
+            elements.append(f"{row[index]:f}:{index}{label}")
+    shape = (rows.shape[0], count) if array.ndim > 1 else (count,)
+    return Tensor(tensor.name, "BYTES", shape, elements, tensor.parameters)

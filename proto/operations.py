@@ -1,0 +1,187 @@
+"""Endpoints of the protocols: a verb, a path, and a plain function from request to answer.
+
+They stand before Litestar's routes, which cost more than a small model and know neither the verb behind a
+colon nor the paths in any case that TF Serving has. `Operations` reads bodies, runs the function in the
+pool, compresses and sends; a protocol only parses and renders.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from proto.compression import compress, decompress
+from proto.errors import MethodNotAllowed
+from proto.http import Headers, read_body, send_body, send_error
+from proto.messages import NotFinite, Serving
+
+JSON = b"application/json"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of the wire."""
+
+    server_version: str
+    not_finite: NotFinite = "token"
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One request to an operation, whole."""
+
+    path: Mapping[str, str | None]
+    """Parameters of the path; None for one in an optional part that is not there."""
+    headers: Mapping[bytes, bytes]
+    """By name in lower case."""
+    body: bytes = b""
+    """Decompressed."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an operation answers."""
+
+    body: bytes | Iterator[bytes]
+    """An iterator is sent as it comes, each step run in the pool."""
+    status: int = 200
+    media_type: bytes = JSON
+    headers: Headers = ()
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One endpoint of a protocol."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none."""
+    answer: Callable[[Call], Answer]
+    summary: str
+    """One line for the OpenAPI document."""
+    in_thread: bool = True
+    """Whether it waits for a thread of the pool; what only looks at state must not."""
+    ignore_case: bool = False
+    """Whether the fixed parts of the path match in any case."""
+    request_type: Any = None
+    """Type of the body in the OpenAPI document; None for any bytes."""
+    answer_type: Any = None
+    """Type of the answer there; None for any."""
+
+
+_Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]
+
+
+class Operations:
+    """Finds and answers operations.
+
+    Args:
+        serving: The server behind.
+        operations: Of all protocols; the first of two that share path and verb is the one.
+        max_body_bytes: Larger bodies are refused with 413, compressed or not.
+    """
+
+    def __init__(
+        self, serving: Serving, operations: Sequence[Operation], max_body_bytes: int
+    ) -> None:
+        self._serving = serving
+        self._max_body_bytes = max_body_bytes
+        paths: dict[tuple[str, bool], dict[str, Operation]] = {}
+        for operation in operations:
+            verbs = paths.setdefault((operation.path, operation.ignore_case), {})
+            verbs.setdefault(operation.method, operation)
+        self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
+
+    def find(self, path: str) -> _Found | None:
+        """Find the operations of a path, by verb, and its parameters; None where there are none."""
+        for template, verbs in self._table:
+            match = template.fullmatch(path)
+            if match is not None:
+                return verbs, match.groupdict()
+        return None
+
+    async def answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to a path that `find` found; errors are answered too."""
+        verbs, parameters = found
+        method = str(scope.get("method"))
+        if method == "HEAD" and "GET" in verbs:  # the server drops the body itself
+            method = "GET"
+        try:
+            operation = verbs.get(method)
+            if operation is None:
+                allowed = ", ".join(verbs)
+                raise MethodNotAllowed(f"expected {allowed}, got {method}", allowed)
+            headers = dict(scope["headers"])
+            body = b""
+            if method == "POST":
+                body = await read_body(scope, receive, self._max_body_bytes)
+            job = partial(self._answer, operation, Call(parameters, headers, body))
+            answer = await self._serving.run(job) if operation.in_thread else job()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
+            await send_error(send, error)
+            return
+        if isinstance(answer.body, bytes):
+            await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)
+        else:
+            await self._stream(answer, answer.body, receive, send)
+
+    def _answer(self, operation: Operation, call: Call) -> Answer:
+        """Decompress, answer, compress; in a thread where the operation takes one."""
+        encoding = call.headers.get(b"content-encoding")
+        if encoding is not None:
+            body = decompress(call.body, encoding, self._max_body_bytes)
+            call = msgspec.structs.replace(call, body=body)
+        answer = operation.answer(call)
+        accepted = call.headers.get(b"accept-encoding")
+        if accepted is None or not isinstance(answer.body, bytes):
+            return answer
+        body, headers = compress(answer.body, accepted)
+        return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])
+
+    async def _stream(
+        self, answer: Answer, parts: Iterator[bytes], receive: Receive, send: Send
+    ) -> None:
+        """Send parts as they come, until they end or the client has gone."""
+        gone = asyncio.ensure_future(_disconnected(receive))
+        headers = [(b"content-type", answer.media_type), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        try:
+            while not gone.done():
+                part = await self._serving.run(partial(next, parts, None))
+                if part is None:
+                    break
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        finally:
+            gone.cancel()
+            close = getattr(parts, "close", None)
+            if close is not None:
+                close()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_PARTS = re.compile(r"(\{\w+\}|[\[\]|])")
+
+
+def pattern(path: str, ignore_case: bool = False) -> re.Pattern[str]:  # noqa: FBT001, FBT002 - a field of a row
+    """Make the pattern that a path's template stands for."""
+    signs = {"[": "(?:", "]": ")?", "|": "|"}
+    written = "".join(
+        f"(?P<{part[1:-1]}>[^/]+?)" if part.startswith("{") else signs.get(part, re.escape(part))
+        for part in _PARTS.split(path)
+    )
+    return re.compile(written, re.IGNORECASE if ignore_case else 0)
+
+
+def plain_paths(path: str) -> list[str]:
+    """Write out a path's template without its optional parts, and with each of them."""
+    optional = re.search(r"\[([^\[\]]*)\]", path)
+    if optional is None:
+        return [path]
+    before, after = path[: optional.start()], path[optional.end() :]
+    choices = ["", *optional[1].split("|")]
+    return [plain for choice in choices for plain in plain_paths(before + choice + after)]

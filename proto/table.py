@@ -1,0 +1,22 @@
+"""The protocols that the server speaks over HTTP: a name, and what makes its endpoints.
+
+Each is one file that parses and renders; none knows another, nor the server but through `Serving`.
+"""
+
+from collections.abc import Iterator
+
+from proto.messages import Serving
+from proto.operations import Operation, Options
+from tasks.references import resolve
+
+PROTOCOLS: dict[str, str] = {
+    "v2": "proto.v2_rest:operations",
+}
+"""Name to `module:attribute`, a function (serving, options) to operations; those that carry the
+load come first."""
+
+
+def operations(serving: Serving, options: Options) -> Iterator[Operation]:
+    """Give the endpoints of all protocols."""
+    for name in PROTOCOLS:
+        yield from resolve(name, PROTOCOLS, "a protocol")(serving, options)

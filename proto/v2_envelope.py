@@ -1,0 +1,306 @@
+"""The V2 envelope: an inference request from a body, and a response to one.
+
+The body is JSON, or JSON and behind it the bytes of tensors (binary tensor data extension). The same
+envelope carries chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task
+decides behind `Serving`.
+
+Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
+"""
+
+import json
+import math
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from proto.datatypes import NAMES, NUMPY_TYPES, array_from_json, texts_from_json
+from proto.errors import InvalidRequest, Unsupported
+from proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    NotFinite,
+    RequestedOutput,
+    Tensor,
+)
+from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
+
+MAX_NAME_CHARACTERS = 1024
+"""Of a request's id and an input's name, which are stored with each inference."""
+
+
+class InputTensor(msgspec.Struct):
+    """An input of a request."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    data: Any | msgspec.UnsetType = msgspec.UNSET
+    parameters: dict[str, Any] | None = None
+
+
+class OutputWish(msgspec.Struct):
+    """An output that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class InferBody(msgspec.Struct):
+    """An inference request, as its JSON has it."""
+
+    inputs: list[InputTensor]
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[OutputWish] | None = None
+
+
+_DECODER = msgspec.json.Decoder(InferBody)
+
+
+def parse_infer(
+    body: bytes,
+    model: str,
+    version: str | None,
+    request_id: str | None,
+    json_bytes: int | None = None,
+) -> InferRequest:
+    """Read an inference request.
+
+    Args:
+        body: JSON, and behind it the bytes of the inputs that have `binary_data_size`.
+        model: Name in the path.
+        version: Version in the path.
+        request_id: From the header `X-Request-ID`; the body's own `id` comes first.
+        json_bytes: Length of the JSON; None for the whole body.
+
+    Raises:
+        InvalidRequest: Naming the place in the body.
+        Unsupported: An input lies in shared memory.
+    """
+    text = body if json_bytes is None else body[:json_bytes]
+    decoded = _decode(text)
+    for what, name in (("id", decoded.id), *(("name", tensor.name) for tensor in decoded.inputs)):
+        if name is not None and len(name) > MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
+            )
+    if not decoded.inputs:
+        raise InvalidRequest("expected inputs to hold at least one input, got none")
+    raw = memoryview(body)[len(text) :]
+    inputs = []
+    for number, tensor in enumerate(decoded.inputs):
+        where = f"inputs[{number}] ({tensor.name!r:.60})"
+        size = _binary_size(tensor, where)
+        inputs.append(_tensor(tensor, None if size is None else _cut(raw, size, where), where))
+        raw = raw[size or 0 :]
+    if raw.nbytes:
+        raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
+    return InferRequest(
+        model=model,
+        version=version,
+        id=decoded.id if decoded.id is not None else request_id or str(uuid.uuid4()),
+        inputs=inputs,
+        requested_outputs=[
+            RequestedOutput(output.name, output.parameters or {})
+            for output in decoded.outputs or ()
+        ],
+        parameters=decoded.parameters or {},
+    )
+
+
+def parse_raw(
+    body: bytes, info: ModelInfo, version: str | None, request_id: str | None
+) -> InferRequest:
+    """Read a request that is nothing but the bytes of a model's only input.
+
+    All outputs are wanted as bytes.
+
+    Args:
+        body: The tensor; of a BYTES input the one element, without a length before it.
+        info: The model.
+        version: Version in the path.
+        request_id: From the header `X-Request-ID`.
+
+    Raises:
+        InvalidRequest: The model has more inputs, or the bytes are no whole tensor.
+    """
+    if len(info.inputs) != 1:
+        raise InvalidRequest(
+            f"expected a model of one input for a raw request, got {len(info.inputs)}: "
+            "say how long the JSON is in Inference-Header-Content-Length"
+        )
+    (expected,) = info.inputs
+    where = f"input {expected.name!r}"
+    if expected.datatype == "BYTES":
+        tensor = Tensor(expected.name, "BYTES", (1,), [body])
+    else:
+        shape = _raw_shape(expected.shape, len(body), expected.datatype, where)
+        data, full = from_raw(memoryview(body), expected.datatype, shape, where)
+        tensor = Tensor(expected.name, expected.datatype, full, data)
+    return InferRequest(
+        model=info.name,
+        version=version,
+        id=request_id or str(uuid.uuid4()),
+        inputs=[tensor],
+        parameters={"binary_data_output": True},
+    )
+
+
+def render_infer(
+    request: InferRequest, response: InferResponse, not_finite: NotFinite = "token"
+) -> tuple[bytes, int | None]:
+    """Write an inference response as its request wants it.
+
+    Args:
+        request: Says which outputs are wanted as bytes.
+        response: The answer.
+        not_finite: How NaN and infinities are written in JSON.
+
+    Returns:
+        The body; and the length of its JSON where bytes follow it, else None.
+
+    Raises:
+        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+    """
+    wishes = {output.name: output.parameters for output in request.requested_outputs}
+    all_binary = request.parameters.get("binary_data_output")
+    outputs: list[dict[str, Any]] = []
+    raws: list[bytes] = []
+    for tensor in response.outputs:
+        wish = wishes.get(tensor.name, {})
+        binary = wish.get("binary_data", all_binary)
+        parameters = dict(tensor.parameters)
+        output: dict[str, Any] = {
+            "name": tensor.name,
+            "shape": tensor.shape,
+            "datatype": tensor.datatype,
+        }
+        if binary is True:
+            raws.append(to_raw(tensor))
+            parameters["binary_data_size"] = len(raws[-1])
+        else:
+            as_text = binary is False or "content_type" in wish
+            output["data"] = _data(tensor, not_finite, as_text=as_text)
+        outputs.append({**output, "parameters": parameters} if parameters else output)
+    text = msgspec.json.encode(
+        {
+            "model_name": response.model,
+            "model_version": response.version,
+            "id": response.id,
+            "outputs": outputs,
+        }
+    )
+    if not raws:
+        return text, None
+    return b"".join((text, *raws)), len(text)
+
+
+def _decode(text: bytes) -> InferBody:
+    try:
+        try:
+            return _DECODER.decode(text)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            if b"NaN" not in text and b"Infinity" not in text:
+                raise
+            return msgspec.convert(json.loads(text), InferBody)  # the tokens are no JSON
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"expected a V2 inference request: {_plain_place(error)}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise InvalidRequest(f"expected a body in JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
+
+
+def _binary_size(tensor: InputTensor, where: str) -> int | None:
+    """Give the number of bytes behind the JSON that are this input's; None where it has data."""
+    parameters = tensor.parameters or {}
+    size = parameters.get("binary_data_size")
+    if "shared_memory_region" in parameters:
+        raise Unsupported(f"{where}: expected data or binary_data_size, got shared memory")
+    if (size is None) == (tensor.data is msgspec.UNSET):
+        found = "neither" if size is None else "both"
+        raise InvalidRequest(
+            f"{where}: expected one of data and parameters.binary_data_size, got {found}"
+        )
+    if size is not None and (type(size) is not int or size < 0):
+        raise InvalidRequest(
+            f"{where}: expected parameters.binary_data_size to be a number of bytes, got {size!r:.40}"
+        )
+    return size
+
+
+def _cut(raw: memoryview, size: int, where: str) -> memoryview:
+    if size > raw.nbytes:
+        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {raw.nbytes}")
+    return raw[:size]
+
+
+def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
+    if tensor.datatype not in NAMES:
+        raise InvalidRequest(
+            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
+        )
+    data: Any
+    if raw is not None:
+        data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)
+    elif tensor.datatype == "BYTES":
+        data, shape = texts_from_json(tensor.data, tensor.shape, where)
+    else:
+        data = array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
+        shape = data.shape
+    parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+
+
+def _raw_shape(shape: Sequence[int], size: int, datatype: str, where: str) -> list[int]:
+    """Fill in the batch of 1, and the one variable dimension that the bytes decide."""
+    filled = list(shape)
+    if len(filled) > 1 and filled[0] == -1 and filled.count(-1) > 1:
+        filled[0] = 1
+    if filled.count(-1) > 1:
+        raise InvalidRequest(
+            f"{where}: expected at most one variable dimension for a raw request, got {list(shape)}"
+        )
+    if -1 in filled:
+        known = math.prod(side for side in filled if side != -1) * NUMPY_TYPES[datatype].itemsize
+        filled[filled.index(-1)] = size // known if known else 0
+    return filled
+
+
+def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
+    """Give a tensor's values as they stand in JSON."""
+    if isinstance(tensor.data, np.ndarray):
+        return numbers(tensor.data, not_finite)
+    if not as_text:
+        return tensor.data
+    return [element.decode() for element in elements_as_bytes(tensor.data)]
+
+
+def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
+    """Give the values of an array, flat, as they stand in JSON.
+
+    Raises:
+        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+    """
+    values = array.ravel().tolist()
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return values
+    if not_finite == "error":
+        raise InvalidRequest(
+            "expected outputs that JSON can write, got NaN or an infinity: ask for binary_data"
+        )
+    if not_finite == "null":
+        return [value if math.isfinite(value) else None for value in values]
+    return msgspec.Raw(json.dumps(values, separators=(",", ":")).encode())
+
+
+def _plain_place(error: msgspec.ValidationError) -> str:
+    """Say `at inputs[0].shape` where msgspec says "at `$.inputs[0].shape`"."""
+    return str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")

@@ -164,7 +164,7 @@ def test_the_server_is_not_ready_while_it_drains(data, shape):
 
 
 def test_a_client_that_never_sends_its_body_does_not_spoil_the_end(data):
-    server = ServerProcess(data, SAMPLE_MODELS, "--exit-timeout-s", "3").start()
+    server = ServerProcess(data, SAMPLE_MODELS, "--exit-timeout-s", "6").start()
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port))) as client:
         client.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode())

@@ -416,6 +416,10 @@ def _activation(evidence: Evidence) -> Layer:
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
+    if all(
+        side == 1 for side in evidence.outputs[0].shape[1:]
+    ):  # of one alone a softmax is always 1
+        return "one class", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
 
 

@@ -263,6 +263,14 @@ SEGMENTERS = [
 ]  # fmt: skip
 
 SOFTMAX = [("logits", [helper.make_node("Softmax", ["before"], ["logits"], axis=-1)])]
+WRITTEN_OUT = [("logits", [helper.make_node("Exp", ["before"], ["powers"]),
+                           helper.make_node("Constant", [], ["axis"], value_ints=[-1]),
+                           helper.make_node("ReduceSum", ["powers", "axis"], ["sum"], keepdims=1),
+                           helper.make_node("Div", ["powers", "sum"], ["logits"])])]  # fmt: skip
+QUANTISED = [("logits", [helper.make_node("Softmax", ["before"], ["chances"], axis=-1),
+                         helper.make_node("Constant", [], ["step"], value_float=1 / 200),
+                         helper.make_node("QuantizeLinear", ["chances", "step"], ["bytes"]),
+                         helper.make_node("DequantizeLinear", ["bytes", "step"], ["logits"])])]  # fmt: skip
 SIGMOID = [("logits", [helper.make_node("Sigmoid", ["before"], ["logits"])])]
 VIT = "ViTForImageClassification"
 TIMM = {"config.json": {
@@ -283,6 +291,10 @@ CLASSIFIERS = [
     case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=pixel_values(VIT), input=SAME),
     case("hf-classifier", LOGITS, CHANCES, "softmax in the graph", image=AT_SAME, files=pixel_values(VIT),
          nodes=SOFTMAX),
+    case("hf-classifier", LOGITS, CHANCES, "softmax written out in the graph", image=AT_SAME,
+         files=pixel_values(VIT), nodes=WRITTEN_OUT),
+    case("hf-classifier", LOGITS, CHANCES, "softmax in the graph, quantised", image=AT_SAME,
+         files=pixel_values(VIT), nodes=QUANTISED),
     case("hf-classifier", MULTI, CHANCES, "many labels", image=AT_SAME,
          files=pixel_values(VIT, problem_type="multi_label_classification")),
     case("hf-classifier", MULTI, CHANCES, "sigmoid in the graph", image=AT_SAME, nodes=SIGMOID,
@@ -317,6 +329,16 @@ def test_probabilities_come_back_with_their_labels(case, tmp_path):
     assert [each.label for each in found] == ["cat", "ant", "dog"]
     scores = sorted(case.answers, reverse=True)
     assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1, 1)])
+def test_one_logit_is_a_probability_of_its_own(shape, tmp_path):
+    logit = {"logits": np.full(shape, -np.log(3), np.float32)}
+    alone = case(
+        "plain-classifier", logit, (), image=AT_96, files=toml("plain-classifier", "", ["ant"])
+    )
+    (found,) = ask(load(alone, tmp_path))
+    assert (found.label, found.score) == ("ant", pytest.approx(0.25, abs=1e-6))
 
 
 def test_every_family_of_segmentation_and_classification_has_a_case():

@@ -3,13 +3,18 @@
 The encoders are written from each family's documents, not from the segmenters.
 """
 
+import cv2
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from engine.families import FAMILIES
+from engine.image_inference import ImageModel, infer_images
 from engine.session import LoadError
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, Tensor
 from tasks.contours import fill, to_rings
+from tasks.image import MAX_PIXELS
 from tests.families.folders import (
     HEIGHT,
     LABELS,
@@ -339,6 +344,19 @@ def test_one_logit_is_a_probability_of_its_own(shape, tmp_path):
     )
     (found,) = ask(load(alone, tmp_path))
     assert (found.label, found.score) == ("ant", pytest.approx(0.25, abs=1e-6))
+
+
+def test_an_image_too_narrow_to_be_cropped_is_refused_by_its_place_in_the_request(tmp_path):
+    model = load(case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM), tmp_path)
+    assert model.images is not None
+    assert model.spec is not None
+    data = [cv2.imencode(".png", np.zeros((1, w, 3), np.uint8))[1].tobytes() for w in (9, 60_000)]
+    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=2)
+    request = InferRequest("model", None, "", [Tensor("image", "BYTES", (2,), data, {})])
+    with pytest.raises(
+        InvalidRequest, match=r"data\[1\]: expected an image whose sides differ less"
+    ):
+        infer_images(images, request)
 
 
 def test_every_family_of_segmentation_and_classification_has_a_case():

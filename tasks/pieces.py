@@ -84,6 +84,20 @@ def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> lis
     return [_united(group) for group in groups.values()]
 
 
+def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
+    """Leave out connected parts of fewer pixels; None where no part is left."""
+    whole = _place(0, Tile(0, 0, 0, 0), piece)
+    _, parts, measures, _ = cv2.connectedComponentsWithStats(whole.mask, connectivity=8)
+    small = measures[:, cv2.CC_STAT_AREA] < min_area
+    if not small[1:].any():
+        return piece
+    mask = np.where(small[parts], 0, whole.mask).astype(np.uint8)
+    area = int(np.count_nonzero(mask))
+    if not area:
+        return None
+    return msgspec.structs.replace(piece, area_px=area, rings=rings(mask, *whole.box[:2]))
+
+
 def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
     points = np.concatenate(piece.rings)
     left, top = points.min(axis=0).tolist()

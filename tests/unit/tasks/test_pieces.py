@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.contours import fill, rings
-from tasks.pieces import Piece, join
+from tasks.pieces import Piece, join, without_small_parts
 from tasks.tiling import tiles
 
 
@@ -73,3 +73,15 @@ def test_scores_are_weighted_by_area_and_nothing_is_nothing():
     (piece,) = join(parts, 0.5)
     assert piece.score == pytest.approx(0.75)
     assert join([(left, []), (right, [])], 0.5) == []
+
+
+def test_small_parts_are_left_out_of_a_joined_region():
+    parted = WIDE | SMALL
+    piece = Piece(1, 0.5, int(parted.sum()), rings(parted, 7, 3))
+    assert without_small_parts(piece, SMALL.sum()) is piece
+    large = without_small_parts(piece, SMALL.sum() + 1)
+    assert large is not None
+    assert (large.score, large.area_px) == (0.5, WIDE.sum())
+    shifted = fill(large.rings, SHAPE[1] + 7, SHAPE[0] + 3)[3:, 7:]
+    np.testing.assert_array_equal(shifted, WIDE)
+    assert without_small_parts(piece, WIDE.sum() + 1) is None

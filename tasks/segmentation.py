@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tasks import parameters as read
 from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
-from tasks.pieces import Piece, join, without_small_parts
+from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.predictions import OutputError, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
@@ -138,11 +138,13 @@ class ImageSegmentation:
         merging: Merging,
         options: SegmentationOptions,
     ) -> list[Piece]:
-        """Make one region of what several tiles saw of it, then leave out small parts.
+        """Make one region of what several tiles saw of it, or of a class; then leave out small parts.
 
         See `tasks.pieces.join`.
         """
         joined = join(found, merging.threshold)
+        if options.regions == "class":
+            joined = by_class(joined)
         if options.min_area <= 1:
             return joined
         large = (without_small_parts(piece, options.min_area) for piece in joined)
@@ -197,9 +199,8 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
         if area:
-            yield Piece(
-                region.class_id, region.score, area, rings(region.mask, region.left, region.top)
-            )
+            found = rings(region.mask, region.left, region.top)
+            yield Piece(region.class_id, region.score, area, found, instance=True)
         return
     parts = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(np.int32, copy=False)
     areas, sums = _measured(region, parts)
@@ -209,7 +210,8 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
     if region.instance or options.regions == "class":
         area = int(areas[kept].sum())
         score = region.score if sums is None else float(sums[kept].sum() / area)
-        yield Piece(region.class_id, score, area, _rings_of(region, parts, areas, kept))
+        found = _rings_of(region, parts, areas, kept)
+        yield Piece(region.class_id, score, area, found, region.instance)
         return
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
     kept = kept[scores[kept] > options.score_threshold]

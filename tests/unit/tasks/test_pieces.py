@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.contours import fill, rings
-from tasks.pieces import Piece, join, without_small_parts
+from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.tiling import tiles
 
 
@@ -73,6 +73,20 @@ def test_scores_are_weighted_by_area_and_nothing_is_nothing():
     (piece,) = join(parts, 0.5)
     assert piece.score == pytest.approx(0.75)
     assert join([(left, []), (right, [])], 0.5) == []
+
+
+def test_of_a_class_instances_stay_apart():
+    left, right = block(SHAPE, 10, 5, 30, 45), block(SHAPE, 10, 55, 30, 85)
+    parts = [
+        Piece(1, score, int(mask.sum()), rings(mask), instance=instance)
+        for instance in (True, False)
+        for score, mask in ((0.5, left), (0.75, right))
+    ]
+    one, other, together = by_class(parts)
+    assert [one, other] == parts[:2]
+    assert not together.instance
+    assert together.score == pytest.approx((0.5 * 800 + 0.75 * 600) / 1400)
+    np.testing.assert_array_equal(mask_of(together, SHAPE), left | right)
 
 
 def test_small_parts_are_left_out_of_a_joined_region():

@@ -125,6 +125,23 @@ def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
         np.testing.assert_array_equal(mask_of(joined[0], 16, 8), whole == 1)
 
 
+@pytest.mark.parametrize("overlap", [0, 0.5])
+def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
+    whole = np.zeros((8, 24), np.uint8)
+    whole[1:3, 1:5] = whole[5:7, 19:23] = whole[2:6, 7:15] = 1
+    whole[7, :] = 2
+    task = segmentation()
+    options = task.options({"regions": "class"})
+    found = []
+    for tile in tiles(24, 8, (8, 8), overlap):
+        _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
+        found.append((tile, task.find({"output0": tile.cut(whole)}, affine, options)))
+    joined = task.answer(task.join(found, Merging(), options), 24, 8, options)
+    assert [each.label for each in joined] == ["cat", "dog"]
+    for number, each in enumerate(joined, 1):
+        np.testing.assert_array_equal(mask_of(each, 24, 8), whole == number)
+
+
 def test_the_best_are_kept():
     logits = np.zeros((2, 1, 8), np.float32)
     logits[1, 0] = [-9, 1, -9, 3, -9, 2, -9, -9]

@@ -388,6 +388,13 @@ def test_a_file_of_labels_beats_metadata(tmp_path):
     assert ask(load(found, tmp_path))[0].label == "cat"
 
 
+@pytest.mark.parametrize("text", ["ant\n\ndog\n\n", "\ufeffant \r\n \r\ndog"])
+def test_an_empty_line_of_labels_moves_none(text, tmp_path):
+    files = {"model.toml": 'family = "plain-classifier"', "labels.txt": text}
+    found = ask(load(case("plain-classifier", LOGITS, CHANCES, image=AT_96, files=files), tmp_path))
+    assert [each.label for each in found] == ["class_1"]
+
+
 REFUSED = [
     ({"m": np.zeros((1, 48, 64), np.float32)}, {}, ["birefnet", "u2net"]),
     ({"m": np.zeros((48, 64), np.int64)}, {}, ["class-map", "ultralytics-semantic"]),

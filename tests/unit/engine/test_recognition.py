@@ -45,7 +45,7 @@ def test_ultralytics_metadata_suffices(tmp_path):
 
 def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
-    (tmp_path / "labels.txt").write_text("\ufeffone\n\ntwo \n", encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("\ufeffone\ntwo \n\n", encoding="utf-8")
     recognition = recognised(path)
     assert recognition.spec.labels == ("one", "two")
     assert reasons(recognition)["labels"] == "file labels.txt"

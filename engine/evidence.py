@@ -85,7 +85,7 @@ def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int |
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read a label file: one a line.
+    """Read a label file: one a line; an empty line within is a class without a name, so that none moves.
 
     Raises:
         LoadError: It cannot be read.
@@ -94,7 +94,8 @@ def read_labels(path: Path) -> tuple[str, ...]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise LoadError(f"expected labels in {path.name}, got: {error}") from error
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    return tuple(line or f"class_{number}" for number, line in enumerate(lines))
 
 
 def labels_from(names: Any) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from tasks import TASKS, Task
 from tasks.image import Image
 from tasks.parameters import ParameterError
 from tasks.predictions import OutputError, Prediction
-from tasks.references import resolve
+from tasks.references import ObjectReferenceError, resolve
 from tasks.resize import Affine, plain
 from tasks.specification import ModelSpec, Tiling
 from tasks.tiling import Merging, count_tiles, tiles
@@ -48,13 +48,19 @@ class ImageGraph:
         session: The graph.
         spec: What its input and outputs mean.
         max_batch: Images that run together, where the file leaves the number open.
+
+    Raises:
+        LoadError: There is no such task or decoder.
     """
 
     def __init__(self, session: Session, spec: ModelSpec, max_batch: int) -> None:
         self._session = session
         self._spec = spec
         self._max_batch = max_batch
-        self._task: Task = resolve(spec.task, TASKS, "a task")(spec)
+        try:
+            self._task: Task = resolve(spec.task, TASKS, "a task")(spec)
+        except ObjectReferenceError as error:
+            raise LoadError(f"{error}: is its folder on Python's path (PYTHONPATH)?") from error
 
     @property
     def batch_size(self) -> int:

@@ -15,6 +15,7 @@ from tasks.containers import ImageError
 from tasks.image import Image, decode
 from tasks.image_text import PROMPTS
 from tasks.parameters import ParameterError
+from tasks.resize import check_shape
 from tasks.specification import ModelSpec
 
 ECHOED = ("action", "metadata")
@@ -138,15 +139,17 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:
     spec = images.spec.input
     try:
-        return decode(
+        image = decode(
             received,
             channels=spec.channels,
             bit_depth=spec.bit_depth,
             exif=spec.exif,
             max_pixels=images.max_pixels,
         )
+        check_shape(image.width, image.height, spec)
     except ImageError as error:
         raise InvalidRequest(f"{asked.where}: {error}") from error
+    return image
 
 
 def _image_bytes(item: _Asked) -> bytes:

@@ -9,6 +9,7 @@ from engine.families import Family
 from engine.model_toml import ModelToml
 from engine.session import LoadError
 from proto.messages import TensorInfo
+from tasks import SHORT_NAMES
 from tasks.specification import OutputSpec
 
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
@@ -71,6 +72,8 @@ def decide_labels(
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
         count = evidence.outputs[0].shape[-1] if evidence.outputs[0].shape[-1] > 0 else None
+    if given is None and family.task not in SHORT_NAMES.values():
+        return (), "none given"
     if given is None:
         if count is None:
             raise LoadError(

@@ -61,6 +61,8 @@ SPECIFIED: dict[str, type[msgspec.Struct]] = {
 
 
 _SCORED = ("detection", "oriented", "segmentation")
+DECODED = frozenset(SHORT_NAMES[name] for name in _SCORED)
+"""Tasks that read outputs with a decoder."""
 _IMAGES = ("classification", *_SCORED)
 _USES: dict[str, tuple[str, ...]] = {
     "tiling": _SCORED,
@@ -81,12 +83,16 @@ _USES: dict[str, tuple[str, ...]] = {
 
 
 def check_use(written: ModelToml, task: str, decoder: str) -> None:
-    """Refuse keys that nothing reads; a decoder of one's own may read all that a task hands it.
+    """Refuse keys that nothing reads.
+
+    A decoder of one's own may read all that a task hands it, a task of one's own all that there is.
 
     Raises:
         LoadError: A key is for another task or decoder.
     """
-    short = next((name for name, full in SHORT_NAMES.items() if full == task), task)
+    short = next((name for name, full in SHORT_NAMES.items() if full == task), None)
+    if short is None:
+        return
     given = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
     given += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
     handed = ("output.activation", "output.label_offset") if ":" in decoder else ()

@@ -11,8 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-_PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
+_PASSING = {
+    "Identity",
+    "Cast",
+    "Clip",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Transpose",
+    "QuantizeLinear",
+    "DequantizeLinear",
+}
 """Operators that leave the kind of value as it is."""
+_SAME = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
+"""Operators of quantised graphs, and what they are there for."""
 _LFS = b"version https://git-lfs"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -40,7 +53,8 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
     external_data: tuple[ExternalData, ...]
     producers: dict[str, str] = {}
-    """Operator that gives each graph output, looking through those that only move or cast values."""
+    """Operator that gives each graph output, looking through those that only move, cast or quantise
+    values; Softmax also where a graph writes it out as Exp, ReduceSum and Div."""
 
 
 def read_header(path: Path) -> OnnxHeader:
@@ -124,7 +138,7 @@ def _read(data: memoryview) -> OnnxHeader:
 
 def _producers(graph: memoryview) -> dict[str, str]:
     """Find the operator behind each graph output."""
-    made_by: dict[str, tuple[str, str]] = {}
+    made_by: dict[str, tuple[str, list[str]]] = {}
     outputs: list[str] = []
     for number, value in _fields(graph):
         if isinstance(value, int):
@@ -132,17 +146,31 @@ def _producers(graph: memoryview) -> dict[str, str]:
         if number == 1:
             parts = [(tag, part) for tag, part in _fields(value) if tag in (1, 2, 4)]
             operator = next((_text(part) for tag, part in parts if tag == 4), "")
-            source = next((_text(part) for tag, part in parts if tag == 1), "")
-            made_by.update({_text(part): (operator, source) for tag, part in parts if tag == 2})
+            sources = [_text(part) for tag, part in parts if tag == 1]
+            made_by.update({_text(part): (operator, sources) for tag, part in parts if tag == 2})
         elif number == 12:
             outputs.append(next((_text(part) for tag, part in _fields(value) if tag == 1), ""))
     producers = {}
     for name in outputs:
-        operator, source = made_by.get(name, ("", ""))
-        while operator in _PASSING and source in made_by:
-            operator, source = made_by[source]
-        producers[name] = operator
+        operator, sources = _behind(name, made_by)
+        if operator == "Div" and len(sources) == 2:
+            above, below = (_behind(source, made_by) for source in sources)
+            if above[0] == "Exp" and below[0] == "ReduceSum" and below[1][:1] == sources[:1]:
+                operator = "Softmax"
+        producers[name] = _SAME.get(operator, operator)
     return producers
+
+
+def _behind(name: str, made_by: dict[str, tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    """Find the operator, and its inputs, that gives the values of a tensor."""
+    operator, sources = made_by.get(name, ("", []))
+    passed = {name}
+    while operator in _PASSING and sources and sources[0] in made_by:
+        if sources[0] in passed:  # a broken file may go round in circles
+            break
+        passed.add(sources[0])
+        operator, sources = made_by[sources[0]]
+    return operator, sources
 
 
 def _external_data(graph: memoryview) -> Iterator[ExternalData]:

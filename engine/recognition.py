@@ -15,7 +15,14 @@ from engine import rules
 from engine.evidence import COLOURS, DTYPES, Evidence, channels_axis, gather, literal
 from engine.families import FAMILIES, Family
 from engine.labels import class_count, decide_labels, given_labels, rf_detr_background
-from engine.model_toml import ModelToml, RuntimeOptions, StoreOptions, check_use, read_model_toml
+from engine.model_toml import (
+    DECODED,
+    ModelToml,
+    RuntimeOptions,
+    StoreOptions,
+    check_use,
+    read_model_toml,
+)
 from engine.session import LoadError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor
@@ -86,6 +93,8 @@ def recognise(folder: Path, session: Session, score_threshold: float | None = No
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(written, evidence, task, folder)
     if task is None:
+        if not name:
+            _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
     decisions = [Decision("task", task, _task_reason(written, name))]
     if task == TENSOR:
@@ -118,12 +127,14 @@ def _task_reason(written: ModelToml, family: str) -> str:
 
 
 def _written_task(written: ModelToml) -> str | None:
-    if written.task is None:
-        return None
+    if written.task is None or ":" in written.task:
+        return written.task
     task = SHORT_NAMES.get(written.task.lower(), written.task.upper())
     if task not in (*TASKS, TENSOR):
         known = ", ".join(SHORT_NAMES)
-        raise LoadError(f"expected task in model.toml to be one of {known}, got {written.task!r}")
+        raise LoadError(
+            f"expected task in model.toml to be one of {known}, or module:attribute, got {written.task!r}"
+        )
     return task
 
 
@@ -155,7 +166,19 @@ def _family(
         )
     if described or not possible:
         return "", ""
+    if task is None:
+        _check_own_decoder(written)
     raise LoadError(_question(possible, reading, evidence))
+
+
+def _check_own_decoder(written: ModelToml) -> None:
+    """Ask for the task of a decoder of one's own, where nothing else says it."""
+    decoder = written.output.get("decoder", "")
+    if ":" in decoder:
+        raise LoadError(
+            f"expected task in model.toml beside decoder {decoder!r}, as nothing else says what its answers "
+            "are, got none"
+        )
 
 
 def _fits_labels(name: str, written: ModelToml, evidence: Evidence, folder: Path) -> bool:
@@ -403,7 +426,7 @@ def _output(
     if family.task == "IMAGE_CLASSIFICATION":
         layers.append(_activation(evidence))
     values = _layered(decisions, "output", OutputSpec, layers)
-    if family.task != "IMAGE_CLASSIFICATION" and "decoder" not in values:
+    if family.task in DECODED and "decoder" not in values:
         raise LoadError("expected [output] decoder in model.toml, as nothing else gives it")
     return msgspec.convert(values, OutputSpec)
 
@@ -416,6 +439,10 @@ def _activation(evidence: Evidence) -> Layer:
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
+    if all(
+        side == 1 for side in evidence.outputs[0].shape[1:]
+    ):  # of one alone a softmax is always 1
+        return "one class", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}
 
 

@@ -6,6 +6,7 @@ specification can express is refused.
 Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
 """
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,16 @@ _SHORTEST_BY_NUMBER = (
 )
 """Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
 
+_UNSUPPORTED = (
+    "do_affine_transform",
+    "do_align_long_axis",
+    "do_color_quantize",
+    "do_crop_margin",
+    "do_image_splitting",
+    "keep_aspect_ratio",
+)
+"""What changes the pixels in ways that `tasks.specification.InputSpec` does not have."""
+
 _MAX_ASPECT = 10
 """Bound of an input whose shortest side alone is given, so that no image asks for any memory it likes."""
 
@@ -36,13 +47,17 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an image processor's configuration.
 
     Returns:
-        Some of the fields `size_wh`, `divisor`, `divisor_rounds`, `scale`, `mean`, `std`, `resize`,
-        `pad_value`, `crop_fraction`, `crop_rounds`, `interpolation` and `antialias`. `resize` may also
-        be `stretch_crop`: stretched to the crop's size over `crop_fraction`, then cropped in the middle.
+        Some of the fields `size_wh`, `divisor`, `divisor_rounds`, `color`, `scale`, `mean`, `std`,
+        `resize`, `pad_value`, `crop_fraction`, `crop_rounds`, `interpolation` and `antialias`. `resize`
+        may also be `stretch_crop`: stretched to the crop's size over `crop_fraction`, then cropped in the
+        middle.
 
     Raises:
         LoadError: A value is of the wrong kind, or asks for what is not supported.
     """
+    for name in _UNSUPPORTED:
+        if config.get(name):
+            raise _error(name, "false, as no input does so", config[name])
     fields: dict[str, Any] = {"antialias": True, **_values(config)}
     if not config.get("do_resize", True):
         return {**fields, "resize": "none"}
@@ -54,19 +69,34 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what becomes of the 0 to 255 values: scale, mean, standard deviation."""
+    """Read what becomes of the 0 to 255 values: order, scale, mean, standard deviation.
+
+    MobileViT takes BGR. EfficientNet may go from -1, and divides by the deviation twice.
+    """
     scale = _number(config, "rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     fields: dict[str, Any] = {"scale": scale}
     if config.get("do_normalize", "image_mean" in config):
-        for field, name in (("mean", "image_mean"), ("std", "image_std")):
-            value = config.get(name)
-            numbers: list[Any] = value if isinstance(value, list) else [value]
-            if len(numbers) in (0, 2) or not all(map(_is_number, numbers)):
-                raise _error(name, "one number, or one a channel", value)
-            fields[field] = tuple(map(float, numbers * 3 if len(numbers) == 1 else numbers))
+        fields.update(mean=_three(config, "image_mean"), std=_three(config, "image_std"))
     else:
         fields.update(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    if config.get("rescale_offset") and config.get("do_rescale", True):
+        fields["mean"] = tuple(mean + 1 for mean in fields["mean"])
+    if config.get("include_top", "EfficientNetImage" in _processor(config)):
+        again = _three(config, "image_std")
+        # (x - mean) / std / again, as one mean and one std
+        fields["std"] = tuple(map(operator.mul, fields["std"], again))
+    if config.get("do_flip_channel_order", "MobileViT" in _processor(config)):
+        fields["color"] = "bgr"
     return fields
+
+
+def _three(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    """Read one number a channel, or one for all."""
+    value = config.get(name)
+    numbers: list[Any] = value if isinstance(value, list) else [value]
+    if len(numbers) in (0, 2) or not all(map(_is_number, numbers)):
+        raise _error(name, "one number, or one a channel", value)
+    return tuple(map(float, numbers * 3 if len(numbers) == 1 else numbers))
 
 
 def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,24 @@ class _GenerationFile(msgspec.Struct, frozen=True):
     decoder_start_token_id: _TokenId | None = None
 
 
+_NOT_FOLLOWED: dict[str, tuple[Any, ...]] = {
+    "bad_words_ids": (),
+    "constraints": (),
+    "diversity_penalty": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": (),
+    "forced_decoder_ids": (),
+    "guidance_scale": (1,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "sequence_bias": (),
+}
+"""Keys of generation_config.json that change answers in ways that `Search` does not have, and the values
+beside null that change nothing."""
+
+
 class TextFiles:
     """What the files of one folder say; every part of it is read when it is made.
 
@@ -224,6 +242,13 @@ class TextFiles:
     def _generation_file(self, path: Path) -> _GenerationFile:
         """Read generation_config.json; what older exports keep in config.json where there is none."""
         content = read_json(path)
+        for name, neutral in _NOT_FOLLOWED.items():
+            value = content.get(name)
+            if value not in (None, [], {}, *neutral):
+                raise LoadError(
+                    f"expected {path.name} without {name}, as answers do not follow it, got {value!r:.80}: remove "
+                    "the line if they may differ from those of transformers"
+                )
         if not content:
             known = _GenerationFile.__struct_fields__
             content = {

@@ -21,6 +21,8 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
     score: float
     area_px: int
     rings: list[Ring]
+    instance: bool = False
+    """Whether it is one thing, or all that a tile shows of one."""
 
 
 class _Placed(msgspec.Struct, frozen=True, eq=False):
@@ -84,6 +86,30 @@ def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> lis
     return [_united(group) for group in groups.values()]
 
 
+def by_class(pieces: Sequence[Piece]) -> list[Piece]:
+    """Make one region of all of a class, but for instances; scores as in `join`."""
+    found = [piece for piece in pieces if piece.instance]
+    groups: dict[int, list[_Placed]] = {}
+    for piece in pieces:
+        if not piece.instance:
+            groups.setdefault(piece.class_id, []).append(_place(0, Tile(0, 0, 0, 0), piece))
+    return found + [_united(group) for group in groups.values()]
+
+
+def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
+    """Leave out connected parts of fewer pixels; None where no part is left."""
+    whole = _place(0, Tile(0, 0, 0, 0), piece)
+    _, parts, measures, _ = cv2.connectedComponentsWithStats(whole.mask, connectivity=8)
+    small = measures[:, cv2.CC_STAT_AREA] < min_area
+    if not small[1:].any():
+        return piece
+    mask = np.where(small[parts], 0, whole.mask).astype(np.uint8)
+    area = int(np.count_nonzero(mask))
+    if not area:
+        return None
+    return msgspec.structs.replace(piece, area_px=area, rings=rings(mask, *whole.box[:2]))
+
+
 def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
     points = np.concatenate(piece.rings)
     left, top = points.min(axis=0).tolist()
@@ -129,4 +155,5 @@ def _united(group: Sequence[_Placed]) -> Piece:
     weights = [item.piece.area_px for item in group]
     score = float(np.average([item.piece.score for item in group], weights=weights))
     area = int(np.count_nonzero(mask))
-    return Piece(group[0].piece.class_id, score, area, rings(mask, left, top))
+    first = group[0].piece
+    return Piece(first.class_id, score, area, rings(mask, left, top), first.instance)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import PIL.Image
 
 from tasks.bands import Samples
-from tasks.image import Image
+from tasks.containers import ImageError
+from tasks.image import MAX_PIXELS, Image
 from tasks.specification import InputSpec
 
 _OPENCV = {
@@ -110,6 +111,20 @@ def _level(gray: int, spec: InputSpec) -> int:
     return round(gray * ((1 << spec.bit_depth) - 1) / 255)
 
 
+def check_shape(width: int, height: int, spec: InputSpec) -> None:
+    """Refuse an image so narrow that it would be scaled to more pixels than an image may have.
+
+    Raises:
+        ImageError: It is.
+    """
+    new_w, new_h = place(width, height, spec).size_wh
+    if new_w * new_h > max(MAX_PIXELS, width * height):
+        raise ImageError(
+            f"expected an image whose sides differ less, as it is scaled to {new_w} x {new_h}, more than"
+            f" {MAX_PIXELS} pixels, got {width} x {height}"
+        )
+
+
 def place(width: int, height: int, spec: InputSpec) -> Placement:
     """Decide where an image of `width` x `height` lies in the network's input.
 
@@ -200,6 +215,7 @@ def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, 
     if small == size:
         return width, height
     other = int(raw * large / small)
+    size = max(size, 1)
     return (size, other) if width < height else (other, size)
 
 

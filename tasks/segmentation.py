@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tasks import parameters as read
 from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
-from tasks.pieces import Piece, join
+from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.predictions import OutputError, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
@@ -103,7 +103,7 @@ class ImageSegmentation:
         Raises:
             OutputError: The outputs are not what the segmenter reads, or name a class without label.
         """
-        found = self.find(outputs, affine, options)
+        found = self._find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(
@@ -112,7 +112,15 @@ class ImageSegmentation:
         affine: Affine,
         options: SegmentationOptions,
     ) -> list[Piece]:
-        """Find the regions of one image, or of one tile; the first half of `predict`."""
+        """Find the regions of one tile, of whatever area: a border may cut a large one into small parts."""
+        return self._find(outputs, affine, msgspec.structs.replace(options, min_area=0))
+
+    def _find(
+        self,
+        outputs: Mapping[str, npt.NDArray[Any]],
+        affine: Affine,
+        options: SegmentationOptions,
+    ) -> list[Piece]:
         found: list[Piece] = []
         for region in self._segment(outputs, affine, self._asked(options)):
             if not 0 <= region.class_id < len(self._spec.labels):
@@ -128,10 +136,19 @@ class ImageSegmentation:
         self,
         found: Sequence[tuple[Tile, list[Piece]]],
         merging: Merging,
-        options: SegmentationOptions,  # noqa: ARG002 - boxes need theirs, and are joined alike
+        options: SegmentationOptions,
     ) -> list[Piece]:
-        """Make one region of what several tiles saw of it; see `tasks.pieces.join`."""
-        return join(found, merging.threshold)
+        """Make one region of what several tiles saw of it, or of a class; then leave out small parts.
+
+        See `tasks.pieces.join`.
+        """
+        joined = join(found, merging.threshold)
+        if options.regions == "class":
+            joined = by_class(joined)
+        if options.min_area <= 1:
+            return joined
+        large = (without_small_parts(piece, options.min_area) for piece in joined)
+        return [piece for piece in large if piece is not None]
 
     def answer(
         self,
@@ -182,9 +199,8 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
     if region.instance and options.min_area <= 1:
         area = cv2.countNonZero(region.mask)
         if area:
-            yield Piece(
-                region.class_id, region.score, area, rings(region.mask, region.left, region.top)
-            )
+            found = rings(region.mask, region.left, region.top)
+            yield Piece(region.class_id, region.score, area, found, instance=True)
         return
     parts = cv2.connectedComponents(region.mask, connectivity=8)[1].astype(np.int32, copy=False)
     areas, sums = _measured(region, parts)
@@ -194,7 +210,8 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
     if region.instance or options.regions == "class":
         area = int(areas[kept].sum())
         score = region.score if sums is None else float(sums[kept].sum() / area)
-        yield Piece(region.class_id, score, area, _rings_of(region, parts, areas, kept))
+        found = _rings_of(region, parts, areas, kept)
+        yield Piece(region.class_id, score, area, found, region.instance)
         return
     scores = np.full(len(areas), region.score) if sums is None else sums / np.maximum(areas, 1)
     kept = kept[scores[kept] > options.score_threshold]

@@ -79,3 +79,9 @@ class Segmenter(Protocol):
             tasks.predictions.OutputError: The outputs are not what this family answers.
         """
         ...
+
+
+def are_probabilities(cells: npt.NDArray[Any]) -> bool:
+    """Tell probabilities from logits: from 0 to 1, but for what a resize in the graph rounds."""
+    rounding = 2e-3  # of float16 twice
+    return bool(cells.min() >= -rounding and cells.max() <= 1 + rounding)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tasks.predictions import OutputError
 from tasks.resize import Affine
 from tasks.sampling import Floats, bilinear, grid_of, visible
-from tasks.segmenters import Asked, Region
+from tasks.segmenters import Asked, Region, are_probabilities
 
 _TILE_PX = 512
 
@@ -20,7 +20,7 @@ def single(
 ) -> Iterator[Region]:
     """Read the first output, float (1, h, w) or (h, w), as probabilities or logits.
 
-    Where any value lies outside of 0 to 1 the sigmoid is applied. A pixel belongs to the thing whose
+    Where any value lies outside of 0 to 1, by more than rounding, the sigmoid is applied. A pixel belongs to the thing whose
     probability, enlarged to the image, is above one half. The thing has the last of at most two
     labels.
 
@@ -71,10 +71,10 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
 
 def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
     cells = _cells(output)
-    if asked.activation == "sigmoid" or cells.min() < 0 or cells.max() > 1:
+    if asked.activation == "sigmoid" or not are_probabilities(cells):
         # of a power that cannot overflow: the result is the same from 80 on
         return np.asarray(1 / (1 + np.exp(-np.clip(cells, -80, 80))), np.float32)
-    return cells
+    return np.clip(cells, 0, 1)
 
 
 def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tasks.predictions import OutputError
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
-from tasks.segmenters import Asked, Region
+from tasks.segmenters import Asked, Region, are_probabilities
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_ELEMENTS = 1 << 17
@@ -29,7 +29,8 @@ def class_logits(
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
-    softmax of its enlarged scores, unless all scores lie in 0 to 1: then they are probabilities.
+    softmax of its enlarged scores, unless all scores lie in 0 to 1, but for rounding: then they are
+    probabilities.
 
     Raises:
         OutputError: The output has another shape, or holds values that are not finite.
@@ -45,7 +46,7 @@ def class_logits(
     if not np.isfinite(scores).all():
         raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
     activation = asked.activation
-    if activation == "none" and (scores.min() < 0 or scores.max() > 1):
+    if activation == "none" and not are_probabilities(scores):
         activation = "softmax"
     return best_classes(scores.astype(np.float32, copy=False), affine, asked, activation)
 
@@ -140,7 +141,7 @@ def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
     if activation == "sigmoid":
         # the result is the same from 80 on, and no power overflows
         return np.asarray(1 / (1 + np.exp(-np.clip(best, -80, 80))))
-    return np.asarray(np.minimum(best, 1))
+    return np.clip(best, 0, 1)
 
 
 def _region(

@@ -3,13 +3,18 @@
 The encoders are written from each family's documents, not from the segmenters.
 """
 
+import cv2
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from engine.families import FAMILIES
+from engine.image_inference import ImageModel, infer_images
 from engine.session import LoadError
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, Tensor
 from tasks.contours import fill, to_rings
+from tasks.image import MAX_PIXELS
 from tests.families.folders import (
     HEIGHT,
     LABELS,
@@ -277,6 +282,14 @@ SEGMENTERS = [
 ]  # fmt: skip
 
 SOFTMAX = [("logits", [helper.make_node("Softmax", ["before"], ["logits"], axis=-1)])]
+WRITTEN_OUT = [("logits", [helper.make_node("Exp", ["before"], ["powers"]),
+                           helper.make_node("Constant", [], ["axis"], value_ints=[-1]),
+                           helper.make_node("ReduceSum", ["powers", "axis"], ["sum"], keepdims=1),
+                           helper.make_node("Div", ["powers", "sum"], ["logits"])])]  # fmt: skip
+QUANTISED = [("logits", [helper.make_node("Softmax", ["before"], ["chances"], axis=-1),
+                         helper.make_node("Constant", [], ["step"], value_float=1 / 200),
+                         helper.make_node("QuantizeLinear", ["chances", "step"], ["bytes"]),
+                         helper.make_node("DequantizeLinear", ["bytes", "step"], ["logits"])])]  # fmt: skip
 SIGMOID = [("logits", [helper.make_node("Sigmoid", ["before"], ["logits"])])]
 VIT = "ViTForImageClassification"
 TIMM = {"config.json": {
@@ -297,6 +310,10 @@ CLASSIFIERS = [
     case("hf-classifier", LOGITS, CHANCES, image=AT_SAME, files=pixel_values(VIT), input=SAME),
     case("hf-classifier", LOGITS, CHANCES, "softmax in the graph", image=AT_SAME, files=pixel_values(VIT),
          nodes=SOFTMAX),
+    case("hf-classifier", LOGITS, CHANCES, "softmax written out in the graph", image=AT_SAME,
+         files=pixel_values(VIT), nodes=WRITTEN_OUT),
+    case("hf-classifier", LOGITS, CHANCES, "softmax in the graph, quantised", image=AT_SAME,
+         files=pixel_values(VIT), nodes=QUANTISED),
     case("hf-classifier", MULTI, CHANCES, "many labels", image=AT_SAME,
          files=pixel_values(VIT, problem_type="multi_label_classification")),
     case("hf-classifier", MULTI, CHANCES, "sigmoid in the graph", image=AT_SAME, nodes=SIGMOID,
@@ -333,6 +350,29 @@ def test_probabilities_come_back_with_their_labels(case, tmp_path):
     assert [each.score for each in found] == pytest.approx(scores, abs=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1, 1)])
+def test_one_logit_is_a_probability_of_its_own(shape, tmp_path):
+    logit = {"logits": np.full(shape, -np.log(3), np.float32)}
+    alone = case(
+        "plain-classifier", logit, (), image=AT_96, files=toml("plain-classifier", "", ["ant"])
+    )
+    (found,) = ask(load(alone, tmp_path))
+    assert (found.label, found.score) == ("ant", pytest.approx(0.25, abs=1e-6))
+
+
+def test_an_image_too_narrow_to_be_cropped_is_refused_by_its_place_in_the_request(tmp_path):
+    model = load(case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM), tmp_path)
+    assert model.images is not None
+    assert model.spec is not None
+    data = [cv2.imencode(".png", np.zeros((1, w, 3), np.uint8))[1].tobytes() for w in (9, 60_000)]
+    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=2)
+    request = InferRequest("model", None, "", [Tensor("image", "BYTES", (2,), data, {})])
+    with pytest.raises(
+        InvalidRequest, match=r"data\[1\]: expected an image whose sides differ less"
+    ):
+        infer_images(images, request)
+
+
 def test_every_family_of_segmentation_and_classification_has_a_case():
     tasks = {"IMAGE_SEGMENTATION", "IMAGE_CLASSIFICATION"}
     families = {name for name, family in FAMILIES.items() if family.task in tasks}
@@ -360,6 +400,13 @@ def test_a_file_of_labels_beats_metadata(tmp_path):
     outputs = {"output0": np.float32(CHANCES)}
     found = case("ultralytics-cls", outputs, CHANCES, image=AT_96, metadata=metadata, files=THREE)
     assert ask(load(found, tmp_path))[0].label == "cat"
+
+
+@pytest.mark.parametrize("text", ["ant\n\ndog\n\n", "\ufeffant \r\n \r\ndog"])
+def test_an_empty_line_of_labels_moves_none(text, tmp_path):
+    files = {"model.toml": 'family = "plain-classifier"', "labels.txt": text}
+    found = ask(load(case("plain-classifier", LOGITS, CHANCES, image=AT_96, files=files), tmp_path))
+    assert [each.label for each in found] == ["class_1"]
 
 
 REFUSED = [

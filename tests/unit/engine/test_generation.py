@@ -327,6 +327,27 @@ def test_the_image_processor_may_stand_in_a_processor_s_file(tmp_path):
     assert ask(TextPackage(folder), ["one"]) == [by_rule("one", WHITE)]
 
 
+NEUTRAL = {
+    "bad_words_ids": None,
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "sequence_bias": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("bad_words_ids", [[7]]), ("num_beam_groups", 2), ("encoder_repetition_penalty", 1.5)],
+)
+def test_what_the_search_does_not_follow_is_refused_where_it_matters(tmp_path, name, value):
+    folder = vision_language(tmp_path)
+    write_json(folder, generation_config={"eos_token_id": EOS, **NEUTRAL})
+    TextPackage(folder)
+    write_json(folder, generation_config={"eos_token_id": EOS, **NEUTRAL, name: value})
+    with pytest.raises(LoadError, match=rf"generation_config\.json without {name}"):
+        TextPackage(folder)
+
+
 def test_generation_config_gives_the_defaults(tmp_path):
     folder = vision_language(tmp_path)
     write_json(

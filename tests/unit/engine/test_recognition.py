@@ -45,7 +45,7 @@ def test_ultralytics_metadata_suffices(tmp_path):
 
 def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
     path = detector(tmp_path / "model.onnx", HEAD, metadata=ULTRALYTICS)
-    (tmp_path / "labels.txt").write_text("\ufeffone\n\ntwo \n", encoding="utf-8")
+    (tmp_path / "labels.txt").write_text("\ufeffone\ntwo \n\n", encoding="utf-8")
     recognition = recognised(path)
     assert recognition.spec.labels == ("one", "two")
     assert reasons(recognition)["labels"] == "file labels.txt"
@@ -82,7 +82,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
     ("toml", "said"),
     [
         ("task = ", "TOML"),
-        ('task = "pose"', "segmentation, tensor, got 'pose'"),
+        ('task = "pose"', "segmentation, tensor, or module:attribute, got 'pose'"),
         ('tasks = "detection"', "unknown field"),
         ('task = "classification"', 'family = "torchvision-classifier"'),
         ('family = "yolo"', "ultralytics-obb"),
@@ -93,6 +93,10 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ),
         ('task = "detection"\n[input]\nresize = "stretch"', "[output] decoder"),
         ('task = "detection"\n[output]\ndecoder = "ultralytics"', "[input] resize"),
+        (
+            '[output]\ndecoder = "acme:decode"',
+            "expected task in model.toml beside decoder 'acme:decode'",
+        ),
         ('task = "classification"\n[input]\nresize = "stretch"\nsize = [9, 9]', "[8, 8]"),
         (
             'labels = ["a"]\ntask = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "none"',

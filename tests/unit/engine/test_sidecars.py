@@ -162,6 +162,7 @@ def test_sizes(config, expected):
     assert fields["antialias"]
 
 
+EFFICIENT_NET = {"image_processor_type": "EfficientNetImageProcessor"}
 VALUES = [
     ("normalised", HALF, (1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))),
     ("not normalised", {**HALF, "do_normalize": False}, (1 / 255, (0, 0, 0), (1, 1, 1))),
@@ -169,6 +170,18 @@ VALUES = [
     ("rescaled", {"rescale_factor": 1 / 127.5}, (1 / 127.5, (0, 0, 0), (1, 1, 1))),
     ("raw", {"do_rescale": False, "do_normalize": False}, (1, (0, 0, 0), (1, 1, 1))),
     ("one number", {"image_mean": 0.5, "image_std": 0.25}, (1 / 255, (0.5,) * 3, (0.25,) * 3)),
+    ("EfficientNet", {**HALF, "include_top": True}, (1 / 255, (0.5,) * 3, (0.25,) * 3)),
+    ("EfficientNet by its name", {**HALF, **EFFICIENT_NET}, (1 / 255, (0.5,) * 3, (0.25,) * 3)),
+    (
+        "EfficientNet without top",
+        {**HALF, **EFFICIENT_NET, "include_top": False},
+        (1 / 255, (0.5,) * 3, (0.5,) * 3),
+    ),
+    (
+        "EfficientNet from -1",
+        {**HALF, "rescale_factor": 1 / 127.5, "rescale_offset": True, "include_top": False},
+        (1 / 127.5, (1.5,) * 3, (0.5,) * 3),
+    ),
 ]
 
 
@@ -178,6 +191,20 @@ VALUES = [
 def test_values(config, expected):
     fields = input_from_preprocessor({**SQUARE, **config})
     assert (fields["scale"], fields["mean"], fields["std"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "color"),
+    [
+        ({}, None),
+        ({"do_flip_channel_order": False}, None),
+        ({"do_flip_channel_order": True}, "bgr"),
+        ({"feature_extractor_type": "MobileViTFeatureExtractor"}, "bgr"),
+        ({"image_processor_type": "MobileViTImageProcessor", "do_flip_channel_order": False}, None),
+    ],
+)
+def test_colours_are_turned_where_the_processor_turns_them(config, color):
+    assert input_from_preprocessor({**SQUARE, **config}).get("color") == color
 
 
 @pytest.mark.parametrize(
@@ -201,6 +228,11 @@ REFUSED = [
     ("image_mean", {**SQUARE, "do_normalize": True}),
     ("image_std", {**SQUARE, "image_mean": [0, 0, 0], "image_std": ["1", "1", "1"]}),
     ("rescale_factor", {**SQUARE, "rescale_factor": "1/255"}),
+    ("image_std", {**SQUARE, "include_top": True}),
+    ("keep_aspect_ratio", {**SQUARE, "keep_aspect_ratio": True, "ensure_multiple_of": 32}),
+    ("do_crop_margin", {**SQUARE, "do_crop_margin": True}),
+    ("do_align_long_axis", {**SQUARE, "do_align_long_axis": True}),
+    ("do_image_splitting", {**SQUARE, "do_image_splitting": True}),
     (
         "pad_size",
         {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.contours import fill, rings
-from tasks.pieces import Piece, join
+from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.tiling import tiles
 
 
@@ -73,3 +73,29 @@ def test_scores_are_weighted_by_area_and_nothing_is_nothing():
     (piece,) = join(parts, 0.5)
     assert piece.score == pytest.approx(0.75)
     assert join([(left, []), (right, [])], 0.5) == []
+
+
+def test_of_a_class_instances_stay_apart():
+    left, right = block(SHAPE, 10, 5, 30, 45), block(SHAPE, 10, 55, 30, 85)
+    parts = [
+        Piece(1, score, int(mask.sum()), rings(mask), instance=instance)
+        for instance in (True, False)
+        for score, mask in ((0.5, left), (0.75, right))
+    ]
+    one, other, together = by_class(parts)
+    assert [one, other] == parts[:2]
+    assert not together.instance
+    assert together.score == pytest.approx((0.5 * 800 + 0.75 * 600) / 1400)
+    np.testing.assert_array_equal(mask_of(together, SHAPE), left | right)
+
+
+def test_small_parts_are_left_out_of_a_joined_region():
+    parted = WIDE | SMALL
+    piece = Piece(1, 0.5, int(parted.sum()), rings(parted, 7, 3))
+    assert without_small_parts(piece, SMALL.sum()) is piece
+    large = without_small_parts(piece, SMALL.sum() + 1)
+    assert large is not None
+    assert (large.score, large.area_px) == (0.5, WIDE.sum())
+    shifted = fill(large.rings, SHAPE[1] + 7, SHAPE[0] + 3)[3:, 7:]
+    np.testing.assert_array_equal(shifted, WIDE)
+    assert without_small_parts(piece, WIDE.sum() + 1) is None

@@ -1,5 +1,5 @@
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import cv2
 import msgspec
@@ -7,9 +7,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from tasks.containers import ImageError
 from tasks.image import Image
-from tasks.resize import Affine, place, preprocess
-from tasks.specification import InputSpec
+from tasks.resize import Affine, check_shape, place, preprocess
+from tasks.specification import InputSpec, Resize
 
 _RANDOM = np.random.default_rng(5)
 _PHOTO = cv2.GaussianBlur(_RANDOM.integers(0, 256, (90, 133, 3), dtype=np.uint8), (9, 9), 0)
@@ -119,6 +120,23 @@ def test_shortest_crop_equals_torchvision(crop, shortest, fraction, transposed):
         ),
     )
     np.testing.assert_array_equal(tensor, expected)
+
+
+NARROW = [(1, 1), (5_000, 1), (1, 5_000), (1, 50_000_000)]
+
+
+@pytest.mark.parametrize("image_wh", NARROW)
+@pytest.mark.parametrize("resize", get_args(Resize))
+def test_the_narrowest_images_have_a_place_or_are_refused(resize, image_wh):
+    size_wh = (800, 1333) if resize == "shortest_longest" else (64, 64)
+    spec = InputSpec(name="images", size_wh=size_wh, resize=resize)
+    placement = place(*image_wh, spec)
+    assert min(*placement.size_wh, *placement.affine.network_wh) > 0
+    if resize == "shortest_crop" and image_wh == NARROW[-1]:
+        with pytest.raises(ImageError, match="sides differ less"):
+            check_shape(*image_wh, spec)
+    else:
+        check_shape(*image_wh, spec)
 
 
 def test_shortest_crop_of_an_oblong_input_covers_it():

@@ -16,6 +16,7 @@ from tasks.resize import place
 from tasks.segmentation import ImageSegmentation
 from tasks.segmenters import Region
 from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from tasks.tiling import Merging, tiles
 from tests.by_definition import components
 
 LABELS = ("background", "cat", "dog")
@@ -104,6 +105,41 @@ def test_small_parts_are_left_out(min_area, count):
     by_class = answer(segmentation(), EVERYTHING, min_area=min_area, regions="class")
     large = [part for n in (1, 2) for part in components(n == EVERYTHING) if len(part) >= min_area]
     assert sum(int(mask_of(item, 6, 6).sum()) for item in by_class) == sum(map(len, large))
+
+
+@pytest.mark.parametrize(("min_area", "count"), [(0, 2), (9, 2), (16, 2), (17, 1), (33, 0)])
+def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
+    whole = np.zeros((8, 16), np.uint8)
+    whole[2:6, 4:12] = 1  # half of it in each tile
+    whole[0:1, 0:16] = 2
+    task = segmentation()
+    options = task.options({"min_area": min_area})
+    found = []
+    for tile in tiles(16, 8, (8, 8), 0):
+        part = tile.cut(whole)
+        _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
+        found.append((tile, task.find({"output0": part}, affine, options)))
+    joined = task.answer(task.join(found, Merging(), options), 16, 8, options)
+    assert len(joined) == count
+    if count:
+        np.testing.assert_array_equal(mask_of(joined[0], 16, 8), whole == 1)
+
+
+@pytest.mark.parametrize("overlap", [0, 0.5])
+def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
+    whole = np.zeros((8, 24), np.uint8)
+    whole[1:3, 1:5] = whole[5:7, 19:23] = whole[2:6, 7:15] = 1
+    whole[7, :] = 2
+    task = segmentation()
+    options = task.options({"regions": "class"})
+    found = []
+    for tile in tiles(24, 8, (8, 8), overlap):
+        _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
+        found.append((tile, task.find({"output0": tile.cut(whole)}, affine, options)))
+    joined = task.answer(task.join(found, Merging(), options), 24, 8, options)
+    assert [each.label for each in joined] == ["cat", "dog"]
+    for number, each in enumerate(joined, 1):
+        np.testing.assert_array_equal(mask_of(each, 24, 8), whole == number)
 
 
 def test_the_best_are_kept():

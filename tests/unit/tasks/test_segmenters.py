@@ -157,6 +157,17 @@ def test_a_binary_map_within_0_and_1_is_not_activated_twice():
     assert answers("binary", {"a": cells * 0}, affine, asked(label_count=1)) == []
 
 
+def test_what_a_resize_in_the_graph_rounds_past_1_is_no_logit():
+    affine = affine_of("stretch", (8, 8), (8, 8))
+    cells = np.full((1, 8, 8), 0.25, np.float32)
+    cells[:, 2:4, 2:4] = 1.0000001
+    inside = cells[0] > 0.5
+    assert_same(answers("binary", {"a": cells}, affine, asked(label_count=1)), [(0, 1.0, inside)])
+    both = np.concatenate([1 - cells, cells])
+    found = answers("semantic_logits", {"a": both}, affine, asked(label_count=2))
+    assert_same(found, [(0, 0.75, ~inside), (1, 1.0, inside)])
+
+
 def cropped(mask, box, affine):
     """Ultralytics' rule: a pixel is in the box if its left and top edges are."""
     left, top, right, bottom = affine.to_image(np.array(box, np.float64))

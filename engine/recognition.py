@@ -313,6 +313,12 @@ def input_spec(
         ("input of the graph", graph),
     ]
     values = _layered(decisions, "input", InputSpec, layers)
+    if fixed and values.get("resize") == "shortest_longest" and "resize" not in written.input:
+        raise LoadError(
+            f"expected a graph of open size for a resize that keeps the ratio of each image, got one of "
+            f"{list(fixed['size_wh'])} (width, height). Export it with dynamic axes, or write in model.toml, "
+            '[input]: resize = "stretch", or "letterbox_topleft" with pad_value'
+        )
     if values.get("resize") == "none":
         values.setdefault("size_wh", ANY_SIZE)
     for name, question in needed.items():

@@ -148,7 +148,7 @@ def test_instances_are_those_of_the_library(exports, model):
             overlaps.append(shared)
     print(f"{model}: score {largest:.1e}, equal pixels {min(shares):.6f}")  # noqa: T201 - shown by -s
     print(f"{model}: the library's own masks overlap {min(overlaps):.3f}")  # noqa: T201 - shown by -s
-    assert largest < 1e-5
+    assert largest < 2e-5  # on equal inputs: torch and onnxruntime sum a mask in another order
     assert min(shares) >= 0.999
 
 

@@ -13,6 +13,7 @@ from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.image import Image, ImageError, decode
 from tasks.parameters import ParameterError
+from tasks.predictions import Answer, Prediction
 from tasks.specification import ModelSpec
 
 ECHOED = ("action", "metadata")
@@ -67,6 +68,45 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     return outputs, answered
 
 
+def stream_image(
+    images: ImageModel, request: InferRequest
+) -> Iterator[tuple[str, Answered | None]]:
+    """Answer one prompt about one image, piece by piece; what was answered comes with the last piece.
+
+    Raises:
+        InvalidRequest: The model answers no prompts, or the request is not one image and one prompt.
+    """
+    answerer = images.answerer
+    if not isinstance(answerer, TextPackage):
+        raise InvalidRequest(
+            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
+        )
+    asked = [
+        item
+        for number, tensor in enumerate(request.inputs)
+        for item in _asked(number, tensor, request.parameters, images)
+    ]
+    if len(asked) != 1:
+        raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
+    (item,) = asked
+    received = _image_bytes(item)
+    image = _decoded(images, item, received)
+    pieces = answerer.stream(image, item.options)
+    text = ""
+    try:
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                answers = [Answer(item.options.prompts[0], text + end.value)]
+                yield end.value, _answered(item, received, image, answers)
+                return
+            text += piece
+            yield piece, None
+    except ParameterError as error:
+        raise InvalidRequest(f"{item.where}: {error}") from error
+
+
 def _check_outputs(request: InferRequest) -> None:
     known = [tensor.name for tensor in request.inputs]
     for output in request.requested_outputs:
@@ -115,19 +155,22 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
         predictions = images.answerer.predict(decoded, [item.options for item in asked])
     except ParameterError as error:
         raise InvalidRequest(f"{asked[0].where}: {error}") from error
-    return [
-        Answered(
-            input_name=item.input_name,
-            action=item.options.action,
-            predictions=predictions[number],
-            metadata=item.metadata,
-            image=received[number],
-            width=decoded[number].width,
-            height=decoded[number].height,
-            mime=decoded[number].mime,
-        )
-        for number, item in enumerate(asked)
-    ]
+    return [_answered(*each) for each in zip(asked, received, decoded, predictions, strict=True)]
+
+
+def _answered(
+    asked: _Asked, received: bytes, image: Image, predictions: Sequence[Prediction]
+) -> Answered:
+    return Answered(
+        input_name=asked.input_name,
+        action=asked.options.action,
+        predictions=predictions,
+        metadata=asked.metadata,
+        image=received,
+        width=image.width,
+        height=image.height,
+        mime=image.mime,
+    )
 
 
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:

@@ -30,7 +30,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         Operation(
             "POST",
             f"{_MODEL}/infer",
-            partial(_infer, serving, options),
+            partial(answer_infer, serving, options),
             "Infer",
             request_type=InferBody,
         ),
@@ -53,7 +53,8 @@ def _json(value: Any, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status)
 
 
-def _infer(serving: Serving, options: Options, call: Call) -> Answer:
+def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
+    """Answer a request to the model that `call.path` names."""
     request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
     name, version = str(call.path["name"]), call.path["version"]
     json_bytes = _json_bytes(call)

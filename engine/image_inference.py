@@ -12,6 +12,7 @@ from engine.recording import Answered, request_metadata
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.image import Image, ImageError, decode
+from tasks.legacy import legacy, wants_legacy
 from tasks.parameters import ParameterError
 from tasks.predictions import Answer, Prediction
 from tasks.specification import ModelSpec
@@ -36,6 +37,8 @@ class _Asked(msgspec.Struct, frozen=True):
     input_name: str
     options: Any
     metadata: dict[str, Any]
+    legacy: bool
+    """Whether predictions are wanted in their old shape."""
     element: str | bytes
 
 
@@ -60,12 +63,27 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     position = 0
     for tensor in request.inputs:
         count = len(tensor.data)
-        predictions = [item.predictions for item in answered[position : position + count]]
+        end = position + count
+        predictions = [
+            _shown(images, *each)
+            for each in zip(asked[position:end], answered[position:end], strict=True)
+        ]
         given = {**request.parameters, **tensor.parameters}
         echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
         outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
-        position += count
+        position = end
     return outputs, answered
+
+
+def _shown(images: ImageModel, asked: _Asked, answered: Answered) -> Any:
+    """Give the predictions for an image in the shape that is wanted; the store has the protocol's."""
+    if not asked.legacy:
+        return answered.predictions
+    width, height = answered.width or 0, answered.height or 0
+    try:
+        return legacy(answered.predictions, answered.action, images.spec, width, height)
+    except ParameterError as error:
+        raise InvalidRequest(f"{asked.where}: {error}") from error
 
 
 def stream_image(
@@ -141,10 +159,13 @@ def _asked(
     metadata = request_metadata(parameters, where)
     try:
         options = images.answerer.options(parameters)
+        in_old_shape = wants_legacy(parameters, images.spec.task)
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
     for index, element in enumerate(tensor.data):
-        yield _Asked(f"{where}: data[{index}]", tensor.name, options, metadata, element)
+        yield _Asked(
+            f"{where}: data[{index}]", tensor.name, options, metadata, in_old_shape, element
+        )
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:

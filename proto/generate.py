@@ -5,7 +5,7 @@ It is one prompt of `prompts` in chariot-v2-kserve, in the shape that clients of
 Source: Triton Inference Server, protocol extension "generate"; its vLLM backend for `image`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -47,20 +47,23 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def operations(serving: Serving, _: Options) -> list[Operation]:
     """Make the endpoints of the extension."""
-
-    def made(path: str, answer: Callable[[Serving, Call], Answer], summary: str) -> Operation:
-        return Operation(
+    return [
+        Operation(
             "POST",
-            f"{_MODEL}/{path}",
-            partial(answer, serving),
-            summary,
+            f"{_MODEL}/generate",
+            partial(_generate, serving),
+            "Answer a prompt about an image",
             request_type=GenerateBody,
             answer_type=GenerateAnswer,
-        )
-
-    return [
-        made("generate", _generate, "Answer a prompt about an image"),
-        made("generate_stream", _generate_stream, "Answer a prompt about an image, as events"),
+        ),
+        Operation(
+            "POST",
+            f"{_MODEL}/generate_stream",
+            partial(_generate_stream, serving),
+            "Answer a prompt about an image, as events",
+            request_type=GenerateBody,
+            answer_media_type="text/event-stream",
+        ),
     ]
 
 

@@ -75,6 +75,7 @@ class Operation(msgspec.Struct, frozen=True):
     """Type of the body in the OpenAPI document; None for any bytes."""
     answer_type: Any = None
     """Type of the answer there; None for any."""
+    answer_media_type: str = "application/json"
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]

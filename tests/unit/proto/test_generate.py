@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proto.errors import InternalError, Overloaded
-from proto.generate import operations
+from proto.errors import InternalError, InvalidRequest, Overloaded
+from proto.generate import IMAGE_KEYS, operations, parse_generate
 from proto.messages import InferPiece, ModelInfo
-from proto.operations import Operations, Options
+from proto.operations import Call, Operations, Options
 
 PATH = "/v2/models/talker/generate_stream"
 BODY = b'{"text_input": "one", "image": "aGk=", "id": "x"}'
@@ -98,3 +101,18 @@ async def test_a_client_that_goes_away_ends_the_generation():
     _, events = await ask(talker, goes_after=3)
     assert talker.ended_early
     assert len(events) < 10
+
+
+VALUES = st.sampled_from(
+    [None, True, 3, "", "a", [], ["a"], ["a", "b"], [3], {}, {"max_tokens": 1}, {"prompts": [1]}]
+)
+KEYS = st.sampled_from(["id", "text_input", "parameters", "max_tokens", *IMAGE_KEYS])
+
+
+@given(st.binary() | st.dictionaries(KEYS, VALUES).map(lambda body: json.dumps(body).encode()))
+def test_any_body_is_a_request_or_a_clear_error(body):
+    with suppress(InvalidRequest):
+        request = parse_generate(Call({"name": "talker", "version": None}, {}, body))
+        assert request.id
+        assert isinstance(request.inputs[0].data[0], str)
+        assert isinstance(request.inputs[0].parameters["prompt"], str)

@@ -150,8 +150,11 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
             send = _closing(send)
-        path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
+        whole = scope["path"].rstrip("/") or "/"
+        path = without_gateway_prefix(whole)
         found = self._protocols.find(path)
+        if path != whole:  # where the prefix names the model
+            found = self._protocols.find(whole) or found
         if found is not None:
             await self._protocols.answer(found, scope, receive, send)
             return

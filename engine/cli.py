@@ -1,4 +1,4 @@
-"""The command `quadriga`: serve, inspect, validate, query."""
+"""The command `quadriga`: serve, inspect, validate, query, conformance."""
 
 import json
 import os
@@ -190,6 +190,36 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     console = Console()
     console.print(table)
     console.print(f"{len(page.inferences)} of {page.count} shown")
+
+
+@main.command()
+@click.argument("url")
+@click.option("--model", required=True, help="Name in the path, such as m-<id>.")
+@click.option("--task", required=True, help="Such as detection, or OBJECT_DETECTION.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
+    """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
+    from proto.conformance import TASKS, Engine, check_engine  # noqa: PLC0415 - draws with OpenCV
+    from proto.conformance_cases import CASES  # noqa: PLC0415 - as above
+    from tasks import SHORT_NAMES  # noqa: PLC0415 - as above
+
+    name = SHORT_NAMES.get(task.lower(), task.upper())
+    if name not in TASKS:
+        known = [short for short, long in SHORT_NAMES.items() if long in TASKS]
+        raise click.BadParameter(
+            f"expected one of {', '.join(known)}, got {task}", param_hint="--task"
+        )
+    holds = True
+    for finding in check_engine(Engine(url, model, name), CASES):
+        holds = holds and (finding.ok or finding.severity == "should")
+        if as_json:
+            click.echo(msgspec.json.encode(finding))
+            continue
+        click.echo(f"{'ok' if finding.ok else 'differs':7}  {finding.severity:6}  {finding.case}")
+        for what, text in (("expected", finding.expected), ("got", finding.found)):
+            if text:
+                click.echo(f"{'':17}{what} {text}")
+    sys.exit(0 if holds else 1)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -7,9 +7,11 @@ Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy.typing as npt
 
 from engine.evidence import channels_axis, read_preprocessor
 from engine.model_toml import ModelToml, read_model_toml
@@ -17,10 +19,10 @@ from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, inpu
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor
-from engine.text_files import TextFiles
+from engine.text_files import Growing, TextFiles
 from engine.text_prompts import Attending, Inserting, Read
 from tasks import SHORT_NAMES
-from tasks.generation import generate
+from tasks.generation import generate, growing
 from tasks.image import Image
 from tasks.image_text import ImageTextOptions, ImageTextToText
 from tasks.parameters import ParameterError
@@ -138,7 +140,35 @@ class TextPackage:
         """
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
-    def _answer(self, image: Image, options: ImageTextOptions) -> list[Prediction]:
+    def stream(self, image: Image, options: ImageTextOptions) -> Generator[str, None, str]:
+        """Answer one prompt about an image in pieces that together are the answer of `predict`.
+
+        They come as tokens do. With beams, where the best is known at the end alone, there is one.
+
+        Returns:
+            The last piece, which may be empty.
+
+        Raises:
+            ParameterError, OutputError, RunError: As `predict`.
+        """
+        if len(options.prompts) != 1:
+            raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
+        features, (read,), limits = self._read(image, options)
+        decoding = self._reader.start([read.sequence], features)
+        text = Growing(self._files)
+        tokens: list[int] = []
+        for (tokens,) in growing(
+            [read.tokens], decoding.logits, decoding.step, options.search, limits
+        ):
+            piece = text.more(tokens) if options.search.num_beams == 1 else ""
+            if piece:
+                yield piece
+        return text.more(tokens, ended=True)
+
+    def _read(
+        self, image: Image, options: ImageTextOptions
+    ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
+        """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         tensor, _ = preprocess(image, self._spec)
         (encoded,) = self._encoder.run(
             {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
@@ -149,6 +179,10 @@ class TextPackage:
         for prompt in options.prompts:
             read.append(self._reader.read(prompt, features))
             limits.append(self._limit(read, options))
+        return features, read, limits
+
+    def _answer(self, image: Image, options: ImageTextOptions) -> list[Prediction]:
+        features, read, limits = self._read(image, options)
         answers: dict[int, str] = {}
         for group in self._groups(read):
             mine = [read[index] for index in group]

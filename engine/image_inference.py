@@ -14,7 +14,9 @@ from proto.messages import InferRequest, Tensor
 from tasks.containers import ImageError
 from tasks.image import Image, decode
 from tasks.image_text import PROMPTS
+from tasks.legacy import legacy, wants_legacy
 from tasks.parameters import ParameterError
+from tasks.predictions import Answer, Prediction
 from tasks.resize import check_shape
 from tasks.specification import ModelSpec
 
@@ -38,6 +40,8 @@ class _Asked(msgspec.Struct, frozen=True):
     input_name: str
     options: Any
     metadata: dict[str, Any]
+    legacy: bool
+    """Whether predictions are wanted in their old shape."""
     element: str | bytes
 
 
@@ -62,12 +66,66 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     position = 0
     for tensor in request.inputs:
         count = len(tensor.data)
-        predictions = [item.predictions for item in answered[position : position + count]]
+        end = position + count
+        predictions = [
+            _shown(images, *each)
+            for each in zip(asked[position:end], answered[position:end], strict=True)
+        ]
         given = {**request.parameters, **tensor.parameters}
         echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
         outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
-        position += count
+        position = end
     return outputs, answered
+
+
+def _shown(images: ImageModel, asked: _Asked, answered: Answered) -> Any:
+    """Give the predictions for an image in the shape that is wanted; the store has the protocol's."""
+    if not asked.legacy:
+        return answered.predictions
+    width, height = answered.width or 0, answered.height or 0
+    try:
+        return legacy(answered.predictions, answered.action, images.spec, width, height)
+    except ParameterError as error:
+        raise InvalidRequest(f"{asked.where}: {error}") from error
+
+
+def stream_image(
+    images: ImageModel, request: InferRequest
+) -> Iterator[tuple[str, Answered | None]]:
+    """Answer one prompt about one image, piece by piece; what was answered comes with the last piece.
+
+    Raises:
+        InvalidRequest: The model answers no prompts, or the request is not one image and one prompt.
+    """
+    answerer = images.answerer
+    if not isinstance(answerer, TextPackage):
+        raise InvalidRequest(
+            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
+        )
+    asked = [
+        item
+        for number, tensor in enumerate(request.inputs)
+        for item in _asked(number, tensor, request.parameters, images)
+    ]
+    if len(asked) != 1:
+        raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
+    (item,) = asked
+    received = _image_bytes(item)
+    image = _decoded(images, item, received)
+    pieces = answerer.stream(image, item.options)
+    text = ""
+    try:
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                answers = [Answer(item.options.prompts[0], text + end.value)]
+                yield end.value, _answered(item, received, image, answers)
+                return
+            text += piece
+            yield piece, None
+    except ParameterError as error:
+        raise InvalidRequest(f"{item.where}: {error}") from error
 
 
 def _check_outputs(request: InferRequest) -> None:
@@ -107,10 +165,13 @@ def _asked(
     metadata = request_metadata(parameters, where)
     try:
         options = images.answerer.options(parameters)
+        in_old_shape = wants_legacy(parameters, images.spec.task)
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
     for index, element in enumerate(tensor.data):
-        yield _Asked(f"{where}: data[{index}]", tensor.name, options, metadata, element)
+        yield _Asked(
+            f"{where}: data[{index}]", tensor.name, options, metadata, in_old_shape, element
+        )
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
@@ -121,19 +182,22 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
         predictions = images.answerer.predict(decoded, [item.options for item in asked])
     except ParameterError as error:
         raise InvalidRequest(f"{asked[0].where}: {error}") from error
-    return [
-        Answered(
-            input_name=item.input_name,
-            action=item.options.action,
-            predictions=predictions[number],
-            metadata=item.metadata,
-            image=received[number],
-            width=decoded[number].width,
-            height=decoded[number].height,
-            mime=decoded[number].mime,
-        )
-        for number, item in enumerate(asked)
-    ]
+    return [_answered(*each) for each in zip(asked, received, decoded, predictions, strict=True)]
+
+
+def _answered(
+    asked: _Asked, received: bytes, image: Image, predictions: Sequence[Prediction]
+) -> Answered:
+    return Answered(
+        input_name=asked.input_name,
+        action=asked.options.action,
+        predictions=predictions,
+        metadata=asked.metadata,
+        image=received,
+        width=image.width,
+        height=image.height,
+        mime=image.mime,
+    )
 
 
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:

@@ -10,21 +10,22 @@ wire here, naming the input.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
 
 from engine.image_graph import ImageGraph
-from engine.image_inference import ImageModel, infer_images, wants_tensors
+from engine.image_inference import ImageModel, infer_images, stream_image, wants_tensors
 from engine.readiness import Board
-from engine.recording import Recorder
+from engine.recording import Answered, Recorder
 from engine.repository import Model, ModelRepository
 from engine.session import RunError
 from engine.tensor_inference import infer_tensors
-from proto.errors import InternalError, Overloaded, Unsupported
+from proto.errors import InternalError, InvalidRequest, Overloaded, Unsupported
 from proto.messages import (
+    InferPiece,
     InferRequest,
     InferResponse,
     ModelInfo,
@@ -107,14 +108,42 @@ class Pipeline:
                 outputs, answered = infer_images(images, request)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
-        latency_ms = round((time.perf_counter() - started) * 1000, 3)
-        ids: list[str] = []
-        if self._recorder is not None and model.recognition.store.enabled:
-            ids = self._recorder.record(model, request.id, latency_ms, answered)
+        ids = self._record(model, request, started, answered)
         if ids and images is not None:
             outputs = _with_ids(outputs, ids)
         chosen = _selected(outputs, request)
         return InferResponse(model.name, model.version, request.id, chosen, ids)
+
+    def stream(self, request: InferRequest) -> Iterator[InferPiece]:
+        """Answer one prompt about one image piece by piece; each step in its caller's thread.
+
+        What is not read to its end is not recorded.
+
+        Raises:
+            proto.errors.ProtocolError: With the text for the client.
+        """
+        started = time.perf_counter()
+        model = self._repository.get(request.model, request.version)
+        images = self._image_model(model, request)
+        if images is None:
+            raise InvalidRequest(
+                f"expected a model of images to answer as a stream, got {model.recognition.task}"
+            )
+        try:
+            for text, answered in stream_image(images, request):
+                ids = [] if answered is None else self._record(model, request, started, [answered])
+                yield InferPiece(model.name, model.version, request.id, text, ids)
+        except (RunError, OutputError) as error:
+            raise InternalError(f"model {model.name!r} failed: {error}") from error
+
+    def _record(
+        self, model: Model, request: InferRequest, started: float, answered: Sequence[Answered]
+    ) -> list[str]:
+        """Keep what was answered since `started`, unless nothing is kept; give its ids."""
+        if self._recorder is None or not model.recognition.store.enabled:
+            return []
+        latency_ms = round((time.perf_counter() - started) * 1000, 3)
+        return self._recorder.record(model, request.id, latency_ms, answered)
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Give what answers a request's images; None where it brings tensors of the graph."""

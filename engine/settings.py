@@ -65,8 +65,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Detections below are dropped, where neither model nor request says."),
     ] = None
     protocol: Annotated[
-        Literal["chariot-v2-kserve"],
-        Meta(description="Protocol that Chariot expects of the engine."),
+        Literal["chariot-v2-kserve", "chariot-v2"],
+        Meta(
+            description="Protocol that Chariot expects, chariot-v2-kserve or chariot-v2; both are always answered."
+        ),
     ] = "chariot-v2-kserve"
     max_body_bytes: Annotated[
         int, Meta(ge=1024, description="Larger request bodies are refused with 413.")

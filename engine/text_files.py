@@ -26,6 +26,9 @@ from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
 DEFAULT_NEW_TOKENS = 64
 """Where no file says how long an answer may be."""
 
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""A token that is one byte, as SentencePiece names it."""
+
 _TokenId = Annotated[int, Meta(ge=0)]
 _TokenIds = _TokenId | tuple[_TokenId, ...] | None
 
@@ -105,6 +108,8 @@ class TextFiles:
         self.decisions: list[Decision] = []
         self.config = read_json(folder / "config.json")
         self._tokenizer = _tokenizer(folder / "tokenizer.json")
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {token for token, known in added.items() if known.special}
         self._vocabulary = self._tokenizer.get_vocab_size()
         self._has_chat_template = any(
             (folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")
@@ -123,6 +128,16 @@ class TextFiles:
         if tokens and tokens[-1] in self.search.eos_token_ids:
             tokens = tokens[:-1]
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+
+    def settled(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Leave out what a further token may change: bytes at the end, and what is no text there."""
+        count = len(tokens)
+        while count and (
+            tokens[count - 1] in self._special
+            or _BYTE.fullmatch(self.token_text(tokens[count - 1]))
+        ):
+            count -= 1
+        return tokens[:count]
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Turn text into tokens; with the tokenizer's own beginning, where the text has none."""
@@ -302,6 +317,28 @@ class TextFiles:
             *((self.config.get(name), f"config.json, {name}") for name in names),
         )
         return found if found is None or found > 0 else None
+
+
+class Growing:
+    """The text of an answer that grows by tokens: gives what no later token can change.
+
+    Bytes of a character that is not whole yet are held back, and so is space, which an answer does not
+    end with. Runs of byte tokens are held back to their end: one that is no UTF-8 decodes to other text.
+    """
+
+    def __init__(self, files: TextFiles) -> None:
+        self._files = files
+        self._shown = ""
+
+    def more(self, tokens: Sequence[int], *, ended: bool = False) -> str:
+        """Give the text that is new since the call before, of all tokens so far."""
+        text = self._files.decode(tokens if ended else self._files.settled(tokens))
+        if not ended:
+            text = text.rstrip("\ufffd").rstrip()
+            if not text.startswith(self._shown):
+                return ""
+        new, self._shown = text[len(self._shown) :], text
+        return new
 
 
 def _tokenizer(path: Path) -> Tokenizer:

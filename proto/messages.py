@@ -1,6 +1,6 @@
 """What all protocols have in common: data, and the interface of the server behind them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -56,6 +56,17 @@ class InferResponse(msgspec.Struct, frozen=True):
     outputs: Sequence[Tensor]
     inference_ids: Sequence[str] = ()
     """Ids of the stored inferences, in the order of the images."""
+
+
+class InferPiece(msgspec.Struct, frozen=True):
+    """A piece of a text that a model answers; the pieces of one answer together are the text."""
+
+    model: str
+    version: str
+    id: str
+    text: str
+    inference_ids: Sequence[str] = ()
+    """Id of the stored inference; with the last piece alone."""
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -121,6 +132,17 @@ class Serving(Protocol):
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; plain and slow, so it is called inside `run`.
+
+        Raises:
+            proto.errors.ProtocolError: With the text for the client.
+        """
+        ...
+
+    def stream(self, request: InferRequest) -> Iterator[InferPiece]:
+        """Answer one prompt about one image piece by piece; plain and slow, as `infer`.
+
+        Whatever is wrong with the request is raised before the first piece. An iterator that is
+        closed before its end ends the work.
 
         Raises:
             proto.errors.ProtocolError: With the text for the client.

@@ -50,7 +50,10 @@ def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict
             for name in re.findall(r"\{(\w+)\}", path)
         ],
         "responses": {
-            "200": {"description": "Done", "content": {"application/json": {"schema": answer}}},
+            "200": {
+                "description": "Done",
+                "content": {operation.answer_media_type: {"schema": answer}},
+            },
             "4XX": {"description": "The request cannot be answered", "content": error},
             "503": {"description": "Not ready, or too many requests", "content": error},
         },

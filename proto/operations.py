@@ -7,6 +7,7 @@ pool, compresses and sends; a protocol only parses and renders.
 
 import asyncio
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -15,11 +16,18 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from proto.compression import compress, decompress
-from proto.errors import MethodNotAllowed
+from proto.errors import InvalidRequest, MethodNotAllowed, Overloaded
 from proto.http import Headers, read_body, send_body, send_error
-from proto.messages import NotFinite, Serving
+from proto.messages import InferResponse, NotFinite, Serving
+from proto.v2_envelope import MAX_NAME_CHARACTERS
 
 JSON = b"application/json"
+
+MAX_IDS_HEADER_BYTES = 3072
+"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
+
+BUSY_S = 0.05
+"""After which a stream asks again for a thread."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +75,7 @@ class Operation(msgspec.Struct, frozen=True):
     """Type of the body in the OpenAPI document; None for any bytes."""
     answer_type: Any = None
     """Type of the answer there; None for any."""
+    answer_media_type: str = "application/json"
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]
@@ -138,6 +147,14 @@ class Operations:
         body, headers = compress(answer.body, accepted)
         return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])
 
+    async def _next(self, parts: Iterator[bytes]) -> bytes | None:
+        """Take a part in the pool; a stream that has begun waits where new requests are refused."""
+        while True:
+            try:
+                return await self._serving.run(partial(next, parts, None))
+            except Overloaded:
+                await asyncio.sleep(BUSY_S)
+
     async def _stream(
         self, answer: Answer, parts: Iterator[bytes], receive: Receive, send: Send
     ) -> None:
@@ -147,7 +164,7 @@ class Operations:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         try:
             while not gone.done():
-                part = await self._serving.run(partial(next, parts, None))
+                part = await self._next(parts)
                 if part is None:
                     break
                 await send({"type": "http.response.body", "body": part, "more_body": True})
@@ -157,6 +174,26 @@ class Operations:
             if close is not None:
                 close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def request_id(call: Call, given: str | None = None) -> str:
+    """Name a request: by its body, or the header `X-Request-ID`, or anew.
+
+    Raises:
+        InvalidRequest: The name is too long to be stored.
+    """
+    found = given if given is not None else call.headers.get(b"x-request-id", b"").decode("latin-1")
+    if len(found) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(
+            f"expected id of at most {MAX_NAME_CHARACTERS} characters, got {len(found)}"
+        )
+    return found if given is not None or found else str(uuid.uuid4())
+
+
+def ids_header(response: InferResponse) -> Headers:
+    """Name the stored inferences in a header, unless they are too many for one."""
+    ids = ",".join(response.inference_ids).encode()
+    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
 
 
 async def _disconnected(receive: Receive) -> None:

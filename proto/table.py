@@ -1,6 +1,7 @@
 """The protocols that the server speaks over HTTP: a name, and what makes its endpoints.
 
-Each is one file that parses and renders; none knows another, nor the server but through `Serving`.
+Each is one file that parses and renders; none knows another (but chariot-v2, whose `/infer` takes V2's
+requests too), nor the server but through `Serving`.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
     "v2": "proto.v2_rest:operations",
+    "chariot-v2": "proto.chariot_v2:operations",
+    "generate": "proto.generate:operations",
 }
 """Name to `module:attribute`, a function (serving, options) to operations; those that carry the
 load come first."""

@@ -11,18 +11,14 @@ import msgspec
 
 from proto.classification import infer
 from proto.errors import InvalidRequest, ModelNotReady
-from proto.http import Headers
-from proto.messages import InferResponse, Serving, TensorInfo
-from proto.operations import Answer, Call, Operation, Options
+from proto.messages import Serving, TensorInfo
+from proto.operations import Answer, Call, Operation, Options, ids_header
 from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
 EXTENSIONS: tuple[str, ...] = ("binary_tensor_data", "classification", "parameters")
 """What the server's metadata names: only what works."""
-
-MAX_IDS_HEADER_BYTES = 3072
-"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
 _JSON_BYTES = b"inference-header-content-length"
 
@@ -34,7 +30,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         Operation(
             "POST",
             f"{_MODEL}/infer",
-            partial(_infer, serving, options),
+            partial(answer_infer, serving, options),
             "Infer",
             request_type=InferBody,
         ),
@@ -57,7 +53,8 @@ def _json(value: Any, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status)
 
 
-def _infer(serving: Serving, options: Options, call: Call) -> Answer:
+def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
+    """Answer a request to the model that `call.path` names."""
     request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
     name, version = str(call.path["name"]), call.path["version"]
     json_bytes = _json_bytes(call)
@@ -87,12 +84,6 @@ def _json_bytes(call: Call) -> int | None:
             f"body, got {written!r:.40}"
         )
     return length
-
-
-def ids_header(response: InferResponse) -> Headers:
-    """Name the stored inferences in a header, unless they are too many for one."""
-    ids = ",".join(response.inference_ids).encode()
-    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
 
 
 def _server_ready(serving: Serving, _: Call) -> Answer:

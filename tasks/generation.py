@@ -6,7 +6,7 @@ transformers' `generate`; drawn tokens follow its probabilities, but not its ran
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -89,6 +89,23 @@ def generate(
     Raises:
         OutputError: The logits are not finite numbers, or not one row for each prompt.
     """
+    answers: list[list[int]] = []
+    for answers in growing(prompts, logits, step, search, limits):  # noqa: B007 - the last counts
+        pass
+    return answers
+
+
+def growing(
+    prompts: Sequence[Sequence[int]],
+    logits: Scores,
+    step: Step,
+    search: Search,
+    limits: Sequence[int],
+) -> Iterator[list[list[int]]]:
+    """Generate as `generate` does, and give all answers so far after each step.
+
+    With beams an answer is the best that has ended, which may yet become another.
+    """
     kind = _Beams if search.num_beams > 1 else _Single
     searching = [kind(*each, search) for each in zip(prompts, limits, strict=True)]
     live = [(state, np.full(search.num_beams, row)) for row, state in enumerate(searching)]
@@ -107,8 +124,9 @@ def generate(
             origins.append(rows[parents])
             going.append((state, np.arange(count, count + len(tokens))))
             count += len(tokens)
+        yield [state.answer for state in searching]
         if not going:
-            return [state.answer for state in searching]
+            return
         live = going
         logits = step(np.concatenate(chosen), np.concatenate(origins))
         _check(logits, count)

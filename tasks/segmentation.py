@@ -63,7 +63,7 @@ class ImageSegmentation:
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._segment: Segmenter = resolve(spec.output.decoder, SEGMENTERS, "output.decoder")
-        self._background = _background(spec)
+        self._background = background(spec)
 
     def options(self, parameters: Mapping[str, Any]) -> SegmentationOptions:
         """Read `action`, the two thresholds, `max_segments` and how contours are made.
@@ -182,7 +182,7 @@ class ImageSegmentation:
         )
 
 
-def _background(spec: ModelSpec) -> int | None:
+def background(spec: ModelSpec) -> int | None:
     """Give the label that is not answered: the specified one, or the first if its name says so."""
     if spec.output.background is not None:
         return spec.output.background

@@ -1,0 +1,111 @@
+"""chariot-v2: images at `/infer`, as JSON, as JSON lines, or as they are.
+
+Parameters are those of chariot-v2-kserve, predictions too; there is no model name, no input's name and no
+metadata in the answer. The model is the one of the gateway's prefix, or the only one of the server.
+
+Source: Striveworks, engine-yolo, `protocol.py`; it is not on Chariot's page of protocols.
+"""
+
+import re
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from proto.errors import InvalidRequest
+from proto.http import read_object
+from proto.messages import InferRequest, Serving, Tensor
+from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.v2_rest import answer_infer
+
+PATH = "[/api/serve/serve-model-{name}-pred]/infer"
+
+PARAMETERS_HEADER = b"chariot-inference-parameters"
+"""A JSON object, for images that come as they are."""
+
+_JSON = b"application/json"
+_LINES = b"application/jsonl"
+_FORM = b"application/x-www-form-urlencoded"
+_OBJECT = re.compile(rb"\s*\{")
+
+
+class ImageBody(msgspec.Struct):
+    """A request, or a line of one, for the OpenAPI document."""
+
+    input: str
+    parameters: dict[str, Any] | None = None
+
+
+def operations(serving: Serving, options: Options) -> list[Operation]:
+    """Make the one endpoint of chariot-v2."""
+    answer = partial(_infer, serving, options)
+    return [Operation("POST", PATH, answer, "Answer images, for Chariot", request_type=ImageBody)]
+
+
+def parse_images(call: Call) -> list[Tensor] | None:
+    """Read the images of a request, each with its parameters.
+
+    Returns:
+        One tensor an image; None where the body is a request of chariot-v2-kserve.
+
+    Raises:
+        InvalidRequest: Naming the line.
+    """
+    kind = call.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    if kind == _LINES:
+        lines = [line for line in call.body.split(b"\n") if line.strip()]
+        if not lines:
+            raise InvalidRequest("expected a body of at least one line, got none")
+        return [
+            _image(read_object(line, where := f"line {number}"), where, number)
+            for number, line in enumerate(lines)
+        ]
+    # curl names its default type for anything that it posts
+    if kind in (b"", _JSON) or (kind == _FORM and _OBJECT.match(call.body)):
+        body = read_object(call.body, "a body")
+        return None if "inputs" in body and "input" not in body else [_image(body, "a body", 0)]
+    written = call.headers.get(PARAMETERS_HEADER)
+    what = f"the header {PARAMETERS_HEADER.decode()}"
+    parameters = {} if written is None else read_object(written, what)
+    return [Tensor("input-0", "BYTES", (1,), [call.body], parameters)]
+
+
+def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
+    image, parameters = body.get("input"), body.get("parameters")
+    if not isinstance(image, str):
+        raise InvalidRequest(f"{where}: expected input to be an image in base64, got {image!r:.60}")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidRequest(
+            f"{where}: expected parameters to be an object, got {parameters!r:.60}"
+        )
+    return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters or {})
+
+
+def _infer(serving: Serving, options: Options, call: Call) -> Answer:
+    name = call.path["name"] or _only_model(serving)
+    inputs = parse_images(call)
+    if inputs is None:
+        path = {"name": name, "version": None}
+        return answer_infer(serving, options, msgspec.structs.replace(call, path=path))
+    info = serving.model_info(name, None)
+    if info.task == "TENSOR":
+        raise InvalidRequest(
+            f"expected a model of images, got {info.name!r}, which takes tensors: "
+            f"POST /v2/models/{info.name}/infer"
+        )
+    response = serving.infer(InferRequest(name, None, request_id(call), inputs))
+    answers = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
+    headers = ids_header(response)
+    if len(answers) == 1:
+        return Answer(answers[0], headers=headers)
+    return Answer(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)
+
+
+def _only_model(serving: Serving) -> str:
+    names = sorted({status.name for status in serving.model_statuses()})
+    if len(names) != 1:
+        raise InvalidRequest(
+            "expected a server of one model for /infer, got "
+            f"{', '.join(names):.400}: POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
+        )
+    return names[0]

@@ -1,0 +1,198 @@
+"""Whether an engine speaks chariot-v2-kserve: a client that asks it, and says what differs.
+
+What is asked stands in `proto.conformance_cases`. It knows no server, ours included.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import cv2
+import msgspec
+import numpy as np
+
+Severity = Literal["must", "should"]
+
+TASKS = (
+    "IMAGE_CLASSIFICATION",
+    "OBJECT_DETECTION",
+    "ORIENTED_OBJECT_DETECTION",
+    "IMAGE_SEGMENTATION",
+    "IMAGE_TEXT_TO_TEXT",
+)
+
+PROMPTS = ["What is in the picture?", "How many shapes are there?"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """How one case went."""
+
+    case: str
+    severity: Severity
+    ok: bool
+    expected: str = ""
+    found: str = ""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One thing to ask; `check` raises `Differs`, or gives a note."""
+
+    name: str
+    severity: Severity
+    check: Callable[["Engine"], str | None]
+    tasks: Sequence[str] = TASKS
+
+
+class Differs(Exception):
+    """The engine answers otherwise than the protocol says."""
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.found = found if isinstance(found, str) else json.dumps(found, default=repr)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer of the engine."""
+
+    status: int
+    body: bytes
+
+    def said(self) -> str:
+        """Say it in a line."""
+        return f"{self.status} {self.body[:160].decode('utf-8', 'replace')}"
+
+
+class Engine:
+    """The engine that is asked.
+
+    Args:
+        url: Before `/v2`, such as `http://localhost:8080`.
+        model: As in the path.
+        task: One of `TASKS`.
+        timeout_s: For each answer.
+    """
+
+    def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
+        self._url = urlsplit(url if "//" in url else f"//{url}", "http")
+        self._timeout_s = timeout_s
+        self.model = model
+        self.task = task
+        self.image, self.other_image = _picture(320, 240, ".png"), _picture(200, 260, ".jpg")
+        self.size_wh = (320, 240)
+        """Of `image`."""
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Send a request, a body that is not bytes as JSON; redirects are not followed.
+
+        Raises:
+            Differs: There is no answer.
+        """
+        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        try:
+            connection = kind(self._url.netloc, timeout=self._timeout_s)
+            try:
+                connection.request(
+                    method, f"{self._url.path.rstrip('/')}{path}", sent, headers or {}
+                )
+                response = connection.getresponse()
+                return Reply(response.status, response.read())
+            finally:
+                connection.close()
+        except (OSError, HTTPException) as error:
+            raise Differs("an answer over HTTP", repr(error)) from error
+
+    def infer(self, body: Any, path: str = "", headers: Mapping[str, str] | None = None) -> Reply:
+        """Post to the model's endpoint."""
+        given = {"Content-Type": "application/json"} if headers is None else headers
+        return self.ask("POST", path or f"/v2/models/{self.model}/infer/", body, given)
+
+    def input(self, *images: bytes | str, name: str = "input-image-0", **changes: Any) -> Any:
+        """Make an input; `changes` are its parameters."""
+        data = [i if isinstance(i, str) else base64.b64encode(i).decode() for i in images]
+        prompts = {"prompts": PROMPTS} if self.task == "IMAGE_TEXT_TO_TEXT" else {}
+        tensor = {"name": name, "shape": [len(data)], "datatype": "BYTES", "data": data}
+        parameters = {**prompts, **changes}
+        return {**tensor, "parameters": parameters} if parameters else tensor
+
+    def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
+        """Ask something right; gives the JSON of the answer.
+
+        Raises:
+            Differs: It is not 200, or no object with outputs.
+        """
+        return answered(self.infer({"inputs": list(inputs) or [self.input(self.image)], **more}))
+
+    def found(self, **parameters: Any) -> list[Any]:
+        """Give the predictions for the first image, nested, flat or as JSON texts."""
+        data = self.answer(self.input(self.image, **parameters))["outputs"][0].get("data")
+        try:
+            read = [json.loads(each) if isinstance(each, str) else each for each in data or ()]
+        except (TypeError, ValueError) as error:
+            raise Differs("data to hold predictions", data) from error
+        return read[0] if len(read) == 1 and isinstance(read[0], list) else read
+
+
+def answered(reply: Reply) -> dict[str, Any]:
+    """Read the JSON of an answer.
+
+    Raises:
+        Differs: It is not 200, or no object with outputs.
+    """
+    try:
+        body = json.loads(reply.body) if reply.status == 200 else None
+    except ValueError:
+        body = None
+    outputs = body.get("outputs") if isinstance(body, dict) else None
+    if not isinstance(body, dict) or not isinstance(outputs, list) or not outputs:
+        raise Differs("200 and a JSON object with outputs", reply.said())
+    if not all(isinstance(output, dict) for output in outputs):
+        raise Differs("outputs to be objects", outputs)
+    return body
+
+
+def expect(holds: bool, expected: str, found: object) -> None:  # noqa: FBT001 - as assert
+    """Raise `Differs` unless something holds."""
+    if not holds:
+        raise Differs(expected, found)
+
+
+def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
+    """Ask every case that the task has."""
+    for case in cases:
+        if engine.task not in case.tasks:
+            continue
+        try:
+            note = case.check(engine)
+        except Differs as differs:
+            said = differs.found[:300]
+            yield Finding(case.name, case.severity, False, differs.expected, said)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RecursionError,
+        ) as error:  # as odd as it may be
+            yield Finding(
+                case.name, case.severity, False, "an answer of the page's form", repr(error)
+            )
+        else:
+            yield Finding(case.name, case.severity, True, found=note or "")
+
+
+def _picture(width: int, height: int, kind: str) -> bytes:
+    """Draw a few shapes on a lightly noisy ground."""
+    image = np.random.default_rng(5).normal(225, 6, (height, width, 3)).clip(0, 255).astype("u1")
+    third = min(width, height) // 4
+    cv2.circle(image, (third + 8, third + 8), third * 3 // 4, (40, 40, 220), -1)
+    cv2.rectangle(image, (width - 2 * third, third), (width - 20, 2 * third), (60, 160, 40), -1)
+    corners = np.array([[20, height - 20], [20 + third, height - 20], [20, height - third - 20]])
+    cv2.fillPoly(image, [corners], (210, 90, 30))
+    return bytes(cv2.imencode(kind, image)[1])

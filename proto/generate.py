@@ -1,0 +1,141 @@
+"""Triton's generate extension: a prompt and an image in, text out, whole or as it is made.
+
+It is one prompt of `prompts` in chariot-v2-kserve, in the shape that clients of language models know.
+
+Source: Triton Inference Server, protocol extension "generate"; its vLLM backend for `image`.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from proto.errors import InvalidRequest
+from proto.http import error_answer, read_object
+from proto.messages import InferPiece, InferRequest, Serving, Tensor
+from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+
+TASK = "IMAGE_TEXT_TO_TEXT"
+
+IMAGE_KEYS = ("image", "image_input", "images")
+"""Of which a body has one, as backends name it: an image in base64, or a list with one."""
+
+_MODEL = "/v2/models/{name}[/versions/{version}]"
+_OWN_KEYS = ("id", "text_input", "parameters", *IMAGE_KEYS)
+
+
+class GenerateBody(msgspec.Struct):
+    """A request, for the OpenAPI document; other keys of the body count as parameters."""
+
+    text_input: str
+    image: str
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An answer, or a piece of one; `inference_id` comes with the last piece."""
+
+    model_name: str
+    model_version: str
+    id: str
+    text_output: str
+    inference_id: str = ""
+
+
+def operations(serving: Serving, _: Options) -> list[Operation]:
+    """Make the endpoints of the extension."""
+    return [
+        Operation(
+            "POST",
+            f"{_MODEL}/generate",
+            partial(_generate, serving),
+            "Answer a prompt about an image",
+            request_type=GenerateBody,
+            answer_type=GenerateAnswer,
+        ),
+        Operation(
+            "POST",
+            f"{_MODEL}/generate_stream",
+            partial(_generate_stream, serving),
+            "Answer a prompt about an image, as events",
+            request_type=GenerateBody,
+            answer_media_type="text/event-stream",
+        ),
+    ]
+
+
+def parse_generate(call: Call) -> InferRequest:
+    """Read a request.
+
+    Raises:
+        InvalidRequest: Naming the key.
+    """
+    body = read_object(call.body, "a body")
+    text, given_id, parameters = (body.get(key) for key in ("text_input", "id", "parameters"))
+    if not isinstance(text, str):
+        raise InvalidRequest(f"expected text_input to be a text, got {text!r:.60}")
+    if given_id is not None and not isinstance(given_id, str):
+        raise InvalidRequest(f"expected id to be a text, got {given_id!r:.60}")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidRequest(f"expected parameters to be an object, got {parameters!r:.60}")
+    asked = {key: value for key, value in body.items() if key not in _OWN_KEYS}
+    asked |= parameters or {}
+    most = asked.pop("max_tokens", None)
+    if most is not None and asked.setdefault("max_new_tokens", most) != most:
+        raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
+    return InferRequest(
+        model=str(call.path["name"]),
+        version=call.path["version"],
+        id=request_id(call, given_id),
+        inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],
+    )
+
+
+def _image(body: dict[str, Any]) -> str:
+    given = [body[key] for key in IMAGE_KEYS if body.get(key) is not None]
+    images = given[0] if len(given) == 1 and isinstance(given[0], list) else given
+    if len(images) != 1 or not isinstance(images[0], str):
+        raise InvalidRequest(f"expected image to be one image in base64, got {images!r:.60}")
+    return images[0]
+
+
+def _request(serving: Serving, call: Call) -> InferRequest:
+    request = parse_generate(call)
+    info = serving.model_info(request.model, request.version)
+    if info.task != TASK:
+        raise InvalidRequest(
+            f"expected a model of the task {TASK} for generate, got {info.name!r} of {info.task}"
+        )
+    return request
+
+
+def _generate(serving: Serving, call: Call) -> Answer:
+    response = serving.infer(_request(serving, call))
+    (answer,) = response.outputs[0].data[0]
+    body = GenerateAnswer(response.model, response.version, response.id, answer.answer)
+    return Answer(msgspec.json.encode(body), headers=ids_header(response))
+
+
+def _generate_stream(serving: Serving, call: Call) -> Answer:
+    pieces = serving.stream(_request(serving, call))
+    first = next(pieces)  # what is wrong with the request has its status
+    return Answer(
+        _events(first, pieces),
+        media_type=b"text/event-stream",
+        headers=[(b"cache-control", b"no-cache")],
+    )
+
+
+def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
+    """Write each piece as an event; an error is the last one."""
+    try:
+        for piece in chain([first], rest):
+            body = GenerateAnswer(
+                piece.model, piece.version, piece.id, piece.text, ",".join(piece.inference_ids)
+            )
+            yield b"data: %b\n\n" % msgspec.json.encode(body)
+    except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
+        yield b"data: %b\n\n" % error_answer(error)[1]

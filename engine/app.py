@@ -73,7 +73,14 @@ class Application:
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
-        options = Options(server_version=server_version, not_finite=settings.not_finite)
+        options = Options(
+            server_version=server_version,
+            not_finite=settings.not_finite,
+            v1_inputs=settings.v1_inputs,
+            ce_type=settings.ce_type,
+            ce_source=settings.ce_source,
+            ce_merge=settings.ce_merge,
+        )
         operations = list(table.operations(self.pipeline, options))
         app = Litestar(
             handlers,
@@ -151,7 +158,7 @@ class _Front:
         if self.closing:
             send = _closing(send)
         path = without_gateway_prefix(scope["path"]).rstrip("/") or "/"
-        found = self._protocols.find(path)
+        found = self._protocols.find(path, str(scope.get("method")))
         if found is not None:
             await self._protocols.answer(found, scope, receive, send)
             return

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.explanation import explain_images, wishes
 from engine.image_graph import ImageGraph
 from engine.image_inference import ImageModel, infer_images, wants_tensors
 from engine.readiness import Board
@@ -115,6 +116,23 @@ class Pipeline:
             outputs = _with_ids(outputs, ids)
         chosen = _selected(outputs, request)
         return InferResponse(model.name, model.version, request.id, chosen, ids)
+
+    def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
+        """Answer a request, and say what of each image decided; the answer alone is recorded.
+
+        Raises:
+            proto.errors.ProtocolError: With the text for the client.
+        """
+        model = self._repository.get(request.model, request.version)
+        images = self._image_model(model, request)
+        wanted = wishes(model.recognition.task, request)
+        if images is None:
+            raise Unsupported("expected images to explain, got tensors")
+        response = self.infer(request)
+        try:
+            return response, explain_images(images, request, response, wanted)
+        except (RunError, OutputError) as error:
+            raise InternalError(f"model {model.name!r} failed: {error}") from error
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Give what answers a request's images; None where it brings tensors of the graph."""

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from proto.classification import infer
+from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
-from proto.http import Headers
-from proto.messages import InferResponse, Serving, TensorInfo
+from proto.http import ids_header
+from proto.messages import Serving, TensorInfo
 from proto.operations import Answer, Call, Operation, Options
 from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
@@ -20,9 +21,6 @@ _MODEL = "/v2/models/{name}[/versions/{version}]"
 
 EXTENSIONS: tuple[str, ...] = ("binary_tensor_data", "classification", "parameters")
 """What the server's metadata names: only what works."""
-
-MAX_IDS_HEADER_BYTES = 3072
-"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
 _JSON_BYTES = b"inference-header-content-length"
 
@@ -34,7 +32,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         Operation(
             "POST",
             f"{_MODEL}/infer",
-            partial(_infer, serving, options),
+            answering(partial(_infer, serving, options), options),
             "Infer",
             request_type=InferBody,
         ),
@@ -68,7 +66,7 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
         request = parse_infer(call.body, name, version, request_id, json_bytes)
     response = infer(serving, request)
     body, json_bytes = render_infer(request, response, options.not_finite)
-    headers = ids_header(response)
+    headers = ids_header(response.inference_ids)
     if json_bytes is None:
         return Answer(body, headers=headers)
     headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]
@@ -87,12 +85,6 @@ def _json_bytes(call: Call) -> int | None:
             f"body, got {written!r:.40}"
         )
     return length
-
-
-def ids_header(response: InferResponse) -> Headers:
-    """Name the stored inferences in a header, unless they are too many for one."""
-    ids = ",".join(response.inference_ids).encode()
-    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
 
 
 def _server_ready(serving: Serving, _: Call) -> Answer:

@@ -253,7 +253,7 @@ def _wide(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _type_error(value: Any, datatype: str) -> InvalidRequest:

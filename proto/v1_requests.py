@@ -79,11 +79,12 @@ def parse_predict(
         raise InvalidRequest(
             f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
         )
-    if by_rows and not given:
-        raise InvalidRequest("JSON Value: [] No values in 'instances' array")
     images = _takes_images(info)
+    items = _images(given) if images else given
+    if (by_rows or images) and not items:
+        raise InvalidRequest("JSON Value: [] No values in 'instances' array")
     if images:
-        inputs = [image_input(item, number) for number, item in enumerate(_images(given))]
+        inputs = [image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
         inputs = from_rows(given, info.inputs)
     else:

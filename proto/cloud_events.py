@@ -40,15 +40,23 @@ class _Event(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def answering(answer: Callable[[Call], Answer], options: Options) -> Callable[[Call], Answer]:
+def answering(
+    answer: Callable[[Call], Answer], options: Options, *, unnamed: bool = False
+) -> Callable[[Call], Answer]:
     """Let an operation on a model take CloudEvents beside plain requests.
+
+    Args:
+        answer: The operation.
+        options: Say what the events that answer carry.
+        unnamed: Whether JSON with all members of an event is one, whatever the Content-Type says; it
+            costs a search through each body.
 
     Raises:
         InvalidRequest: A request says that it is an event and is none.
     """
 
     def answer_event(call: Call) -> Answer:
-        event = _read(call)
+        event = _read(call, unnamed=unnamed)
         if event is None:
             return answer(call)
         answered = answer(msgspec.structs.replace(call, body=event.data))
@@ -62,7 +70,7 @@ def answering(answer: Callable[[Call], Answer], options: Options) -> Callable[[C
     return answer_event
 
 
-def _read(call: Call) -> _Event | None:
+def _read(call: Call, *, unnamed: bool) -> _Event | None:
     """Give the event that a request is; None where it is none."""
     headers = call.headers
     if all(name in headers for name in _BINARY):
@@ -73,7 +81,7 @@ def _read(call: Call) -> _Event | None:
         }
         return _Event(_checked(attributes), None, call.body)
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if media_type != STRUCTURED and b'"specversion"' not in call.body:
+    if media_type != STRUCTURED and not (unnamed and b'"specversion"' in call.body):
         return None
     document = _document(call.body)
     if media_type != STRUCTURED and not (

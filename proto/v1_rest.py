@@ -33,8 +33,8 @@ _TYPES = {"FP16": "DT_HALF", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE", "BYTES": "
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints under /v1."""
-    predict = answering(partial(_predict, serving, options), options)
-    explain = answering(partial(_explain, serving, options), options)
+    predict = answering(partial(_predict, serving, options), options, unnamed=True)
+    explain = answering(partial(_explain, serving, options), options, unnamed=True)
     return [
         _act("predict", predict, "Predict, by instances or by columns"),
         _act("explain", explain, "Predict, and say what decided"),

@@ -22,7 +22,7 @@ def ask(body, headers=(), answer=None, **options):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.encode(): value.encode() for name, value in dict(headers).items()}
     echo = answer or (lambda call: Answer(b'{"got":%b}' % call.body, headers=[(b"x-own", b"1")]))
-    answered = answering(echo, Options(server_version="1", **options))(
+    answered = answering(echo, Options(server_version="1", **options), unnamed=True)(
         Call({"name": "m"}, raw, body)
     )
     sent = {name.decode(): value.decode() for name, value in answered.headers}

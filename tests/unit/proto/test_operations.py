@@ -1,0 +1,166 @@
+"""Endpoints: paths found, verbs told apart, bodies compressed, answers streamed."""
+
+import asyncio
+import gzip
+import zlib
+
+import pytest
+
+from proto.errors import InvalidRequest, TooLarge
+from proto.operations import Answer, Operation, Operations, pattern, plain_paths
+
+MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "groups"),
+    [
+        ("/v2", "/v2", {}),
+        ("/v2", "/v2/x", None),
+        ("/a.b", "/axb", None),
+        (MODEL, "/v1/models/x", {"name": "x", "version": None, "label": None}),
+        (MODEL, "/v1/models/x/versions/2", {"name": "x", "version": "2", "label": None}),
+        (MODEL, "/v1/models/x/labels/new", {"name": "x", "version": None, "label": "new"}),
+        (MODEL, "/v1/models/x/versions/2/labels/new", None),
+        (MODEL, "/v1/models/", None),
+        (MODEL, "/V1/models/x", None),
+        (f"{MODEL}:predict", "/v1/models/a:b:predict", {"name": "a:b"}),
+        (f"{MODEL}:predict", "/v1/models/x/versions/2:predict", {"name": "x", "version": "2"}),
+    ],
+)
+def test_a_template_matches_its_paths_alone(template, path, groups):
+    match = pattern(template).fullmatch(path)
+    if groups is None:
+        assert match is None
+    else:
+        assert groups.items() <= match.groupdict().items()
+
+
+def test_fixed_parts_match_in_any_case_where_they_may():
+    found = pattern("/v1/models/{name}", ignore_case=True).fullmatch("/V1/Models/Half")
+    assert found["name"] == "Half"
+
+
+@pytest.mark.parametrize(
+    ("template", "paths"),
+    [
+        ("/v2", ["/v2"]),
+        (f"{MODEL}:a", ["/v1/models/{name}:a", "/v1/models/{name}/versions/{version}:a"]),
+        ("/a[/b]/c[/d]", ["/a/c", "/a/c/d", "/a/b/c", "/a/b/c/d"]),
+    ],
+)
+def test_optional_parts_are_written_out(template, paths):
+    assert plain_paths(template)[: len(paths)] == paths
+
+
+class Inline:
+    """A server that runs jobs where it stands."""
+
+    async def run(self, job):
+        return job()
+
+
+def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
+    """Give status, headers and body of the answer to one request."""
+    operations = Operations(Inline(), [operation], limit_bytes)
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    sent = []
+
+    async def receive():
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": list(headers)}
+    asyncio.run(operations.answer(operations.find("/x"), scope, receive, send))
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m["body"] for m in sent[1:])
+
+
+ECHO = Operation("POST", "/x", lambda call: Answer(call.body), "Echo")
+
+
+def test_a_verb_that_a_path_does_not_answer_is_refused_with_those_that_it_does():
+    status, headers, body = ask(ECHO, "PUT")
+    assert (status, headers[b"allow"]) == (405, b"POST")
+    assert b"expected POST, got PUT" in body
+
+
+def test_head_is_answered_where_get_is():
+    assert ask(Operation("GET", "/x", lambda _: Answer(b"{}"), "Look"), "HEAD")[0] == 200
+    assert ask(ECHO, "HEAD")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        (b"gzip", gzip.compress(b"a" * 2000)),
+        (b"X-GZIP", gzip.compress(b"a" * 2000)),
+        (b"deflate", zlib.compress(b"a" * 2000)),
+        (b"identity", b"a" * 2000),
+    ],
+)
+def test_bodies_come_compressed(encoding, packed):
+    status, headers, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
+    assert (status, body) == (200, b"a" * 2000)
+    assert b"content-encoding" not in headers
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed", "error"),
+    [
+        (b"br", b"", InvalidRequest),
+        (b"gzip, gzip", b"", InvalidRequest),
+        (b"gzip", b"not gzip", InvalidRequest),
+        (b"gzip", gzip.compress(b"abc")[:-1], InvalidRequest),
+        (b"gzip", gzip.compress(b"abc") + b"x", InvalidRequest),
+        (b"deflate", b"", InvalidRequest),
+        (b"gzip", gzip.compress(b"a" * 10_001), TooLarge),
+    ],
+)
+def test_damaged_and_growing_bodies_are_refused(encoding, packed, error):
+    status, _, body = ask(ECHO, body=packed, headers=[(b"content-encoding", encoding)])
+    assert (status, b"expected" in body) == (error.status, True)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "undo"),
+    [
+        (b"gzip", gzip.decompress),
+        (b"deflate, gzip;q=0.5", zlib.decompress),
+        (b"gzip;q=0, deflate", zlib.decompress),
+        (b"br, gzip ; q=0.1", gzip.decompress),
+        (b"gzip;q=0", bytes),
+        (b"br", bytes),
+        (b"gzip;q=1.2.3", bytes),
+        (b"", bytes),
+    ],
+)
+def test_answers_are_compressed_as_the_client_accepts(accepted, undo):
+    _, headers, body = ask(ECHO, body=b"a" * 2000, headers=[(b"accept-encoding", accepted)])
+    assert undo(body) == b"a" * 2000
+    assert (b"content-encoding" in headers) == (undo is not bytes)
+    assert headers[b"content-length"] == str(len(body)).encode()
+
+
+def test_short_answers_stay_as_they_are():
+    _, headers, body = ask(ECHO, body=b"abc", headers=[(b"accept-encoding", b"gzip")])
+    assert (body, b"content-encoding" in headers) == (b"abc", False)
+
+
+def test_an_iterator_is_sent_part_by_part():
+    parts = Operation("POST", "/x", lambda _: Answer(iter([b"a", b"b"])), "Stream")
+    status, headers, body = ask(parts)
+    assert (status, body) == (200, b"ab")
+    assert b"content-length" not in headers
+
+
+def test_any_other_error_is_a_fault_of_ours_and_says_no_more():
+    def fail(_):
+        raise RuntimeError("a secret")
+
+    status, _, body = ask(Operation("POST", "/x", fail, "Fail"))
+    assert status == 500
+    assert b"secret" not in body

@@ -59,8 +59,8 @@ class Operation(msgspec.Struct, frozen=True):
 
     method: Literal["GET", "POST"]
     path: str
-    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none. A
-    parameter holds neither slash nor colon; `{rest...}` holds anything."""
+    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
+    A parameter holds no slash, but `{rest...}` does."""
     answer: Callable[[Call], Answer]
     summary: str
     """One line for the OpenAPI document; empty for what does not stand there."""
@@ -97,10 +97,10 @@ class Operations:
             verbs.setdefault(operation.method, operation)
         self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
 
-    def find(self, path: str, method: str) -> _Found | None:
+    def find(self, path: str, method: str | None = None) -> _Found | None:
         """Find the operations of a path, by verb, and its parameters; None where there are none.
 
-        Those that know the verb come first.
+        Those that know the verb, where it is given, go before those that do not.
         """
         method = "GET" if method == "HEAD" else method
         found: _Found | None = None
@@ -185,7 +185,7 @@ def pattern(path: str, ignore_case: bool = False) -> re.Pattern[str]:  # noqa: F
     written = "".join(
         f"(?P<{part[1:-4]}>.+)"
         if part.endswith("...}")
-        else f"(?P<{part[1:-1]}>[^/:]+?)"
+        else f"(?P<{part[1:-1]}>[^/]+?)"
         if part.startswith("{")
         else signs.get(part, re.escape(part))
         for part in _PARTS.split(path)

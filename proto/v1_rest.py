@@ -40,6 +40,8 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         _act("explain", explain, "Predict, and say what decided"),
         _act("classify", partial(_classify, serving), "Score the classes of examples"),
         _act("regress", partial(_regress, serving, options), "Answer a number for each example"),
+        # a colon is no part of a name: `GET x:predict` asks for no model
+        Operation("GET", "/v1/{rest...}:{verb}", partial(_malformed, "GET"), "", False, True),
         _look("/", lambda _: _json({"status": "alive"}), "Tell whether the server runs"),
         _look("/v1/models", partial(_models, serving), "List the models"),
         _look(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
@@ -63,7 +65,8 @@ def _json(value: Any) -> Answer:
 
 
 def _malformed(verb: str, call: Call) -> Answer:
-    raise InvalidRequest(f"Malformed request: {verb} /v1/{call.path['rest']:.200}")
+    path = ":".join(filter(None, call.path.values()))
+    raise InvalidRequest(f"Malformed request: {verb} /v1/{path:.200}")
 
 
 def _request_id(call: Call) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.image_inference import ImageModel, images_of
 from proto.errors import InvalidRequest, Unsupported
-from proto.messages import InferRequest, InferResponse
+from proto.messages import InferRequest
 from tasks import SHORT_NAMES
 from tasks import parameters as read
 from tasks.image import Image
@@ -64,15 +64,13 @@ def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
 def explain_images(
     images: ImageModel,
     request: InferRequest,
-    response: InferResponse,
     wanted: Sequence[tuple[int, int]],
 ) -> list[dict[str, Any]]:
     """Explain one prediction of each image.
 
     Args:
         images: The model.
-        request: What was asked.
-        response: All of what was answered.
+        request: What was asked, and can be answered.
         wanted: As `wishes` gives it.
 
     Returns:
@@ -82,11 +80,12 @@ def explain_images(
     Raises:
         InvalidRequest: There are predictions, but none of the number wanted.
     """
-    answers = [answer for tensor in response.outputs for answer in tensor.data]
     explained = []
-    for (image, parameters), answer, (cells, target) in zip(
-        images_of(images, request), answers, wanted, strict=True
+    for (image, parameters), (cells, target) in zip(
+        images_of(images, request), wanted, strict=True
     ):
+        answerer: Any = images.answerer
+        (answer,) = answerer.predict([image], [answerer.options(parameters)])
         if answer and target >= len(answer):
             raise InvalidRequest(
                 f"expected parameters.target to be below {len(answer)}, the number of predictions, "
@@ -96,7 +95,7 @@ def explain_images(
         prediction = answer[target] if answer else None
         values = None
         if prediction is not None:
-            values = _saliency(images.answerer, image, parameters, prediction, grid)
+            values = _saliency(answerer, image, parameters, prediction, grid)
         explained.append(
             {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": values}
         )

@@ -130,7 +130,7 @@ class Pipeline:
             raise Unsupported("expected images to explain, got tensors")
         response = self.infer(request)
         try:
-            return response, explain_images(images, request, response, wanted)
+            return response, explain_images(images, request, wanted)
         except (RunError, OutputError) as error:
             raise InternalError(f"model {model.name!r} failed: {error}") from error
 

@@ -14,9 +14,6 @@ _log = logging.getLogger("quadriga.http")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-MAX_IDS_HEADER_BYTES = 3072
-"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
-
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """Read a request's body, whatever its Content-Type.
@@ -65,12 +62,6 @@ async def send_body(
         }
     )
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def ids_header(inference_ids: Iterable[str]) -> Headers:
-    """Name the stored inferences in a header, unless they are too many for one."""
-    ids = ",".join(inference_ids).encode()
-    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
 
 
 def error_body(message: str) -> bytes:

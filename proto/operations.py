@@ -7,6 +7,7 @@ pool, compresses and sends; a protocol only parses and renders.
 
 import asyncio
 import re
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -15,11 +16,15 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from proto.compression import compress, decompress
-from proto.errors import MethodNotAllowed
+from proto.errors import InvalidRequest, MethodNotAllowed
 from proto.http import Headers, read_body, send_body, send_error
-from proto.messages import NotFinite, Serving
+from proto.messages import InferResponse, NotFinite, Serving
+from proto.v2_envelope import MAX_NAME_CHARACTERS
 
 JSON = b"application/json"
+
+MAX_IDS_HEADER_BYTES = 3072
+"""A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +174,26 @@ class Operations:
             if close is not None:
                 close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def request_id(call: Call, given: str | None = None) -> str:
+    """Name a request: by its body, or the header `X-Request-ID`, or anew.
+
+    Raises:
+        InvalidRequest: The name is too long to be stored.
+    """
+    found = given if given is not None else call.headers.get(b"x-request-id", b"").decode("latin-1")
+    if len(found) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(
+            f"expected id of at most {MAX_NAME_CHARACTERS} characters, got {len(found)}"
+        )
+    return found if given is not None or found else str(uuid.uuid4())
+
+
+def ids_header(response: InferResponse) -> Headers:
+    """Name the stored inferences in a header, unless they are too many for one."""
+    ids = ",".join(response.inference_ids).encode()
+    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -17,7 +17,7 @@ from proto.v1_requests import check_signature, image_input, make_request, parame
 
 
 def parse_examples(
-    body: bytes, info: ModelInfo, request_id: str | None, method: Literal["classify", "regress"]
+    body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
     """Read a request to classify or regress: `examples` of features, and a `context` of shared ones.
 
@@ -47,8 +47,9 @@ def parse_examples(
         merged.append({**context, **features})
     if method == "classify":
         inputs = [image_input(each, number) for number, each in enumerate(merged)]
-        parameters = {"parameters": {**parameters_of(document, ""), "action": "predict_proba"}}
-        return make_request(info, request_id, inputs, parameters)
+        parameters = {"metadata": parameters_of(document, "").get("metadata")}
+        parameters["action"] = "predict_proba"
+        return make_request(info, request_id, inputs, {"parameters": parameters})
     columns = {each.name: _column(merged, each) for each in info.inputs}
     return make_request(info, request_id, from_columns(columns, info.inputs), document)
 
@@ -79,8 +80,6 @@ def _features(example: Any) -> dict[str, Any]:
         kind = "Array" if isinstance(example, list) else type(example).__name__
         raise InvalidRequest(f"Example must be JSON object but got JSON {kind}")
     for name, value in example.items():
-        if name == "parameters":
-            continue
         kinds = set()
         for each in value if isinstance(value, list) else [value]:
             if (

@@ -5,7 +5,6 @@ Models of tensors are read by `proto.tf_json`; image models take images where th
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -48,14 +47,14 @@ def signatures(info: ModelInfo) -> dict[str, str]:
 
 
 def parse_predict(
-    body: bytes, info: ModelInfo, request_id: str | None, *, inputs_are_rows: bool
+    body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
 ) -> Predict:
     """Read a request to predict or explain.
 
     Args:
         body: JSON with one of `instances` (rows) and `inputs` (columns).
         info: The model.
-        request_id: Where the client gave one.
+        request_id: What the request is called.
         inputs_are_rows: Whether `inputs` is another word for `instances`, as in KServe.
 
     Raises:
@@ -166,13 +165,13 @@ def _takes_images(info: ModelInfo) -> bool:
 
 
 def make_request(
-    info: ModelInfo, request_id: str | None, inputs: list[Tensor], document: Mapping[str, Any]
+    info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
 ) -> InferRequest:
     """Make a request with the parameters of its document."""
     return InferRequest(
         model=info.name,
         version=info.version,
-        id=request_id or str(uuid.uuid4()),
+        id=request_id,
         inputs=inputs,
         parameters=parameters_of(document, ""),
     )

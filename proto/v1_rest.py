@@ -13,9 +13,8 @@ import msgspec
 
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady, NotFound
-from proto.http import ids_header
 from proto.messages import ModelInfo, ModelState, Serving, TensorInfo
-from proto.operations import Answer, Call, Operation, Options
+from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
 from proto.v1_examples import parse_examples, render_classes, render_regressions
 from proto.v1_requests import parse_predict, render_predict, signatures
 
@@ -69,39 +68,35 @@ def _malformed(verb: str, call: Call) -> Answer:
     raise InvalidRequest(f"Malformed request: {verb} /v1/{path:.200}")
 
 
-def _request_id(call: Call) -> str | None:
-    return call.headers.get(b"x-request-id", b"").decode("latin-1") or None
-
-
 def _predict(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
     rows = options.v1_inputs == "kserve"
-    asked = parse_predict(call.body, info, _request_id(call), inputs_are_rows=rows)
+    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
     response = serving.infer(asked.request)
     body = render_predict(asked, response, options.not_finite)
-    return Answer(body, headers=ids_header(response.inference_ids))
+    return Answer(body, headers=ids_header(response))
 
 
 def _explain(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
-    asked = parse_predict(call.body, info, _request_id(call), inputs_are_rows=True)
+    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=True)
     response, explanations = serving.explain(asked.request)
     body = render_predict(asked, response, options.not_finite, explanations)
-    return Answer(body, headers=ids_header(response.inference_ids))
+    return Answer(body, headers=ids_header(response))
 
 
 def _classify(serving: Serving, call: Call) -> Answer:
     info = _served(serving, call)
-    response = serving.infer(parse_examples(call.body, info, _request_id(call), "classify"))
+    response = serving.infer(parse_examples(call.body, info, request_id(call), "classify"))
     body = render_classes(response, info.labels)
-    return Answer(body, headers=ids_header(response.inference_ids))
+    return Answer(body, headers=ids_header(response))
 
 
 def _regress(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
-    response = serving.infer(parse_examples(call.body, info, _request_id(call), "regress"))
+    response = serving.infer(parse_examples(call.body, info, request_id(call), "regress"))
     body = render_regressions(response, options.not_finite)
-    return Answer(body, headers=ids_header(response.inference_ids))
+    return Answer(body, headers=ids_header(response))
 
 
 def _models(serving: Serving, _: Call) -> Answer:

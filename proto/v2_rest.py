@@ -12,9 +12,8 @@ import msgspec
 from proto.classification import infer
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
-from proto.http import ids_header
 from proto.messages import Serving, TensorInfo
-from proto.operations import Answer, Call, Operation, Options
+from proto.operations import Answer, Call, Operation, Options, ids_header
 from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
@@ -66,7 +65,7 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
         request = parse_infer(call.body, name, version, request_id, json_bytes)
     response = infer(serving, request)
     body, json_bytes = render_infer(request, response, options.not_finite)
-    headers = ids_header(response.inference_ids)
+    headers = ids_header(response)
     if json_bytes is None:
         return Answer(body, headers=headers)
     headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]

@@ -189,6 +189,7 @@ REFUSED = {
     "uint64": ("half:regress", {"examples": [{"x": 2**63}]}, "Only int64_t is supported"),
     "a feature null": ("half:regress", {"examples": [{"x": None}]}, "has element with unexpected JSON type"),
     "a feature twice": ("half:regress", {"examples": [{"x": 1}], "context": {"x": 1}}, "'x' in context or examples, got both"),
+    "parameters of an example": ("dogs:classify", {"examples": [{"x": "AA==", "parameters": {}}]}, "has element with unexpected JSON type"),
     "a feature missing": ("half:regress", {"examples": [{"y": 1}]}, "Feature: x (data type: float) is required but could not be found."),
 }  # fmt: skip
 

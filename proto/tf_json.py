@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
-from proto.datatypes import NUMPY_TYPES
+from proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
 from proto.errors import InvalidRequest
 from proto.messages import Tensor, TensorInfo
 
@@ -199,7 +199,7 @@ def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
     shape: list[int] = []
     while values and isinstance(values[0], list):
         level, size = len(shape), len(values[0])
-        if level == np.iinfo(np.int8).max // 2:  # numpy has 64 axes
+        if level == MAX_DIMENSIONS:
             raise InvalidRequest(f"Encountered list at unexpected level: {level}")
         for item in values:
             if not isinstance(item, list):

@@ -7,7 +7,7 @@ Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,14 +39,13 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         _act("explain", explain, "Predict, and say what decided"),
         _act("classify", partial(_classify, serving), "Score the classes of examples"),
         _act("regress", partial(_regress, serving, options), "Answer a number for each example"),
-        # a colon is no part of a name: `GET x:predict` asks for no model
-        Operation("GET", "/v1/{rest...}:{verb}", partial(_malformed, "GET"), "", False, True),
+        _anything("GET", "/v1/{rest...}:{verb}"),  # a colon is no part of a model's name
         _look("/", lambda _: _json({"status": "alive"}), "Tell whether the server runs"),
         _look("/v1/models", partial(_models, serving), "List the models"),
         _look(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
         _look(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
-        Operation("GET", "/v1/{rest...}", partial(_malformed, "GET"), "", False, True),
-        Operation("POST", "/v1/{rest...}", partial(_malformed, "POST"), "", False, True),
+        _anything("GET", "/v1/{rest...}"),
+        _anything("POST", "/v1/{rest...}"),
     ]
 
 
@@ -57,6 +56,12 @@ def _act(method: str, answer: Callable[[Call], Answer], summary: str) -> Operati
 def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
     """Make an endpoint that only looks at state, and so does not wait for a thread."""
     return Operation("GET", path, answer, summary, in_thread=False, ignore_case=True)
+
+
+def _anything(verb: Literal["GET", "POST"], path: str) -> Operation:
+    """Refuse what no endpoint before this one is."""
+    malformed = partial(_malformed, verb)
+    return Operation(verb, path, malformed, "", in_thread=False, ignore_case=True)
 
 
 def _json(value: Any) -> Answer:

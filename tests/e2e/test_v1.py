@@ -312,3 +312,21 @@ def test_the_page_s_lines_run(server: ServerProcess):
         assert box == pytest.approx(expected, abs=0.06)
     assert np.array(explained["explanations"][0]["saliency"]).shape == (4, 4)
     assert event["data"]["predictions"][0]
+
+
+def test_settings_reach_the_wire(tmp_path):
+    models = tmp_path / "models"
+    half_plus(models / "half_plus_three" / "model.onnx", 3, ["n"])
+    flags = ("--v1-inputs", "kserve", "--ce-type", "seen", "--ce-source", "/north", "--ce-merge")
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/a", "ce-type": "b"}
+    with ServerProcess(tmp_path / "data", models, *flags) as server:
+        path = "/v1/models/half_plus_three:predict"
+        headers = {**event, "ce-subject": "x"}
+        _, received, body = server.request("POST", path, '{"inputs": [1.0]}', headers)
+        assert body == b'{"predictions":[3.5]}'
+        assert (received["ce-type"], received["ce-source"]) == ("seen", "/north")
+        assert received["ce-subject"] == "x"
+        _, document = server.call("GET", "/schema/openapi.json")
+    described = [path for path in document["paths"] if path.startswith("/v1")]
+    assert "/v1/models/{name}/labels/{label}:predict" in described
+    assert not [path for path in described if "..." in path]

@@ -73,7 +73,14 @@ class Application:
             strict_readiness=settings.strict_readiness,
         )
         server_version = version("quadriga")
-        options = Options(server_version=server_version, not_finite=settings.not_finite)
+        options = Options(
+            server_version=server_version,
+            not_finite=settings.not_finite,
+            v1_inputs=settings.v1_inputs,
+            ce_type=settings.ce_type,
+            ce_source=settings.ce_source,
+            ce_merge=settings.ce_merge,
+        )
         operations = list(table.operations(self.pipeline, options))
         app = Litestar(
             handlers,
@@ -150,11 +157,12 @@ class _Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closing:
             send = _closing(send)
+        method = str(scope.get("method"))
         whole = scope["path"].rstrip("/") or "/"
         path = without_gateway_prefix(whole)
-        found = self._protocols.find(path)
+        found = self._protocols.find(path, method)
         if path != whole:  # where the prefix names the model
-            found = self._protocols.find(whole) or found
+            found = self._protocols.find(whole, method) or found
         if found is not None:
             await self._protocols.answer(found, scope, receive, send)
             return

@@ -128,6 +128,14 @@ def stream_image(
         raise InvalidRequest(f"{item.where}: {error}") from error
 
 
+def images_of(images: ImageModel, request: InferRequest) -> Iterator[tuple[Image, dict[str, Any]]]:
+    """Decode the images of a request, each with the parameters that hold for it."""
+    for number, tensor in enumerate(request.inputs):
+        parameters = {**request.parameters, **tensor.parameters}
+        for item in _asked(number, tensor, request.parameters, images):
+            yield _decoded(images, item, _image_bytes(item)), parameters
+
+
 def _check_outputs(request: InferRequest) -> None:
     known = [tensor.name for tensor in request.inputs]
     for output in request.requested_outputs:

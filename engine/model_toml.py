@@ -25,6 +25,8 @@ class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     intra_op_threads: Annotated[int, Meta(ge=0)] = 1
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     warmup: bool = True
+    version_labels: tuple[str, ...] = ()
+    """Names of this version in TF Serving's paths, `/versions/1` as `/labels/stable`."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

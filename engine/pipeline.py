@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.explanation import explain_images, wishes
 from engine.image_graph import ImageGraph
 from engine.image_inference import ImageModel, infer_images, stream_image, wants_tensors
 from engine.readiness import Board
@@ -144,6 +145,23 @@ class Pipeline:
             return []
         latency_ms = round((time.perf_counter() - started) * 1000, 3)
         return self._recorder.record(model, request.id, latency_ms, answered)
+
+    def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
+        """Answer a request, and say what of each image decided; the answer alone is recorded.
+
+        Raises:
+            proto.errors.ProtocolError: With the text for the client.
+        """
+        model = self._repository.get(request.model, request.version)
+        images = self._image_model(model, request)
+        wanted = wishes(model.recognition.task, request)
+        if images is None:
+            raise Unsupported("expected images to explain, got tensors")
+        response = self.infer(request)
+        try:
+            return response, explain_images(images, request, wanted)
+        except (RunError, OutputError) as error:
+            raise InternalError(f"model {model.name!r} failed: {error}") from error
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Give what answers a request's images; None where it brings tensors of the graph."""

@@ -87,6 +87,7 @@ class Model:
             inputs=inputs,
             outputs=outputs,
             labels=() if self.spec is None else self.spec.labels,
+            version_labels=self.recognition.runtime.version_labels,
         )
 
     def _warm_up(self) -> None:

@@ -25,8 +25,11 @@ CHARIOT_VARIABLES = {
     "WEB_CONCURRENCY": "workers",
     "DEFAULT_SCORE_THRESHOLD": "score_threshold",
     "CHARIOT_INFERENCE_PROTOCOL": "protocol",
+    "CE_TYPE": "ce_type",
+    "CE_SOURCE": "ce_source",
+    "CE_MERGE": "ce_merge",
 }
-"""What Chariot sets for an engine, and the setting that it stands for."""
+"""What Chariot sets for an engine and KServe for CloudEvents, and the setting that it stands for."""
 
 
 class SettingsError(ValueError):
@@ -88,6 +91,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "Serving write it, null, or an error."
         ),
     ] = "token"
+    v1_inputs: Annotated[
+        Literal["tf-serving", "kserve"],
+        Meta(
+            description="What `inputs` means under /v1: columns answered as `outputs`, or, as in KServe, "
+            "another word for `instances`."
+        ),
+    ] = "tf-serving"
+    ce_type: Annotated[str, Meta(description="Type of the CloudEvents that answer others.")] = (
+        "io.kserve.inference.response"
+    )
+    ce_source: Annotated[
+        str,
+        Meta(description="Their source; default: `io.kserve.inference.` and the model's name."),
+    ] = ""
+    ce_merge: Annotated[
+        bool, Meta(description="Whether they keep the attributes of the events that they answer.")
+    ] = False
     header_timeout_s: Annotated[
         float,
         Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),

@@ -89,6 +89,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     outputs: Sequence[TensorInfo]
     labels: Sequence[str] = ()
     """Of the classes, by index."""
+    version_labels: Sequence[str] = ()
+    """Names under which TF Serving's paths find this version, such as `stable`."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -145,6 +147,18 @@ class Serving(Protocol):
         closed before its end ends the work.
 
         Raises:
+            proto.errors.ProtocolError: With the text for the client.
+        """
+        ...
+
+    def explain(self, request: InferRequest) -> tuple[InferResponse, Sequence[Any]]:
+        """Answer a request, and say what of each image decided; plain and slow as `infer`.
+
+        Returns:
+            The answer; and one JSON-encodable explanation an image, in their order.
+
+        Raises:
+            proto.errors.Unsupported: The model's task has no explanation.
             proto.errors.ProtocolError: With the text for the client.
         """
         ...

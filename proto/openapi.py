@@ -25,6 +25,7 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
         operations: Of the protocols.
     """
     paths: dict[str, Any] = dict(document.get("paths", {}))
+    operations = [operation for operation in operations if operation.summary]
     types: dict[Any, None] = {Error: None}
     for operation in operations:
         types.update(dict.fromkeys(filter(None, (operation.request_type, operation.answer_type))))

@@ -35,6 +35,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     server_version: str
     not_finite: NotFinite = "token"
+    v1_inputs: Literal["tf-serving", "kserve"] = "tf-serving"
+    ce_type: str = "io.kserve.inference.response"
+    ce_source: str = ""
+    ce_merge: bool = False
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -63,10 +67,11 @@ class Operation(msgspec.Struct, frozen=True):
 
     method: Literal["GET", "POST"]
     path: str
-    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none."""
+    """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
+    A parameter holds no slash, but `{rest...}` does."""
     answer: Callable[[Call], Answer]
     summary: str
-    """One line for the OpenAPI document."""
+    """One line for the OpenAPI document; empty for what does not stand there."""
     in_thread: bool = True
     """Whether it waits for a thread of the pool; what only looks at state must not."""
     ignore_case: bool = False
@@ -101,13 +106,20 @@ class Operations:
             verbs.setdefault(operation.method, operation)
         self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
 
-    def find(self, path: str) -> _Found | None:
-        """Find the operations of a path, by verb, and its parameters; None where there are none."""
+    def find(self, path: str, method: str | None = None) -> _Found | None:
+        """Find the operations of a path, by verb, and its parameters; None where there are none.
+
+        Those that know the verb, where it is given, go before those that do not.
+        """
+        method = "GET" if method == "HEAD" else method
+        found: _Found | None = None
         for template, verbs in self._table:
             match = template.fullmatch(path)
-            if match is not None:
+            if match is not None and method in verbs:
                 return verbs, match.groupdict()
-        return None
+            if match is not None and found is None:
+                found = verbs, match.groupdict()
+        return found
 
     async def answer(self, found: _Found, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to a path that `find` found; errors are answered too."""
@@ -201,14 +213,18 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-_PARTS = re.compile(r"(\{\w+\}|[\[\]|])")
+_PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
 
 
 def pattern(path: str, ignore_case: bool = False) -> re.Pattern[str]:  # noqa: FBT001, FBT002 - a field of a row
     """Make the pattern that a path's template stands for."""
     signs = {"[": "(?:", "]": ")?", "|": "|"}
     written = "".join(
-        f"(?P<{part[1:-1]}>[^/]+?)" if part.startswith("{") else signs.get(part, re.escape(part))
+        f"(?P<{part[1:-4]}>.+)"
+        if part.endswith("...}")
+        else f"(?P<{part[1:-1]}>[^/]+?)"
+        if part.startswith("{")
+        else signs.get(part, re.escape(part))
         for part in _PARTS.split(path)
     )
     return re.compile(written, re.IGNORECASE if ignore_case else 0)

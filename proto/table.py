@@ -14,6 +14,7 @@ PROTOCOLS: dict[str, str] = {
     "v2": "proto.v2_rest:operations",
     "chariot-v2": "proto.chariot_v2:operations",
     "generate": "proto.generate:operations",
+    "v1": "proto.v1_rest:operations",
 }
 """Name to `module:attribute`, a function (serving, options) to operations; those that carry the
 load come first."""

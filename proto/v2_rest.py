@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from proto.classification import infer
+from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
 from proto.messages import Serving, TensorInfo
 from proto.operations import Answer, Call, Operation, Options, ids_header
@@ -30,7 +31,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         Operation(
             "POST",
             f"{_MODEL}/infer",
-            partial(answer_infer, serving, options),
+            answering(partial(answer_infer, serving, options), options),
             "Infer",
             request_type=InferBody,
         ),

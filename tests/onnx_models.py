@@ -121,3 +121,33 @@ def detector(
     """A detector that answers the same raw head, float32 [4 + classes, anchors], for every image."""
     image: tuple[str, list[int | str]] = ("images", ["batch", 3, size, size])
     return answering(path, {"output0": rows.astype(np.float32)}, image=image, metadata=metadata)
+
+
+def half_plus(path: Path, addend: float, shape: list[int | str]) -> Path:
+    """Y = x / 2 + addend: TensorFlow Serving's half_plus_two and half_plus_three."""
+    return save(
+        path,
+        [
+            helper.make_node("Mul", ["x", "half"], ["product"]),
+            helper.make_node("Add", ["product", "addend"], ["y"]),
+        ],
+        [value("x", shape)],
+        [value("y", shape)],
+        {"half": np.array(0.5, np.float32), "addend": np.array(addend, np.float32)},
+    )
+
+
+def several(path: Path) -> Path:
+    """Texts, whole numbers and truth values, as they came."""
+    kinds = {
+        "tag_bytes": TensorProto.STRING,
+        "signal": TensorProto.INT32,
+        "flag": TensorProto.BOOL,
+    }
+    rank = {"tag_bytes": ["n"], "signal": ["n", 2], "flag": ["n"]}
+    return save(
+        path,
+        [helper.make_node("Identity", [name], [f"same_{name}"]) for name in kinds],
+        [value(name, rank[name], kind) for name, kind in kinds.items()],
+        [value(f"same_{name}", rank[name], kind) for name, kind in kinds.items()],
+    )

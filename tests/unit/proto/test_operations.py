@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from proto.errors import InvalidRequest, TooLarge
+from proto.openapi import add_operations
 from proto.operations import Answer, Operation, Operations, pattern, plain_paths
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
@@ -26,6 +27,9 @@ MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
         (MODEL, "/V1/models/x", None),
         (f"{MODEL}:predict", "/v1/models/a:b:predict", {"name": "a:b"}),
         (f"{MODEL}:predict", "/v1/models/x/versions/2:predict", {"name": "x", "version": "2"}),
+        ("/v1/{rest...}", "/v1/a/b:c", {"rest": "a/b:c"}),
+        ("/v1/{rest...}", "/v1/", None),
+        ("/v1/{rest...}:{verb}", "/v1/a/b:c:d", {"rest": "a/b:c", "verb": "d"}),
     ],
 )
 def test_a_template_matches_its_paths_alone(template, path, groups):
@@ -164,3 +168,36 @@ def test_any_other_error_is_a_fault_of_ours_and_says_no_more():
     status, _, body = ask(Operation("POST", "/x", fail, "Fail"))
     assert status == 500
     assert b"secret" not in body
+
+
+def row(method, path, summary="A line", **more):
+    return Operation(method, path, lambda _: Answer(b""), summary, **more)
+
+
+ROWS = [
+    row("POST", "/a/{x}"),
+    row("GET", "/a/{rest...}", ""),
+    row("GET", "/B", ignore_case=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verbs"),
+    [
+        ("POST", "/a/b", {"POST"}),
+        ("GET", "/a/b", {"GET"}),
+        ("HEAD", "/a/b", {"GET"}),
+        ("PUT", "/a/b", {"POST"}),
+        ("POST", "/a/b/c", {"GET"}),
+        ("GET", "/b", {"GET"}),
+        ("GET", "/c", None),
+        (None, "/a/b", {"POST"}),
+    ],
+)
+def test_the_first_row_that_knows_the_verb_is_found(method, path, verbs):
+    found = Operations(None, ROWS, 1).find(path, method)
+    assert (found and set(found[0])) == verbs
+
+
+def test_rows_without_a_summary_are_not_described():
+    assert set(add_operations({}, ROWS)["paths"]) == {"/a/{x}", "/B"}

@@ -1,0 +1,126 @@
+"""Explanations of answers about images: which parts of an image decided; see `tasks.occlusion`."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from engine.image_inference import ImageModel, images_of
+from proto.errors import InvalidRequest, Unsupported
+from proto.messages import InferRequest
+from tasks import SHORT_NAMES
+from tasks import parameters as read
+from tasks.image import Image
+from tasks.occlusion import occluded, saliency, score, windows
+from tasks.parameters import ParameterError
+from tasks.predictions import Classification, Detection
+
+EXPLAINED = (SHORT_NAMES["classification"], SHORT_NAMES["detection"])
+
+MAX_RUNS = 5_000
+"""Covered images that one request may make the model answer."""
+
+_GRID = 7
+_MOST_CELLS = 32
+_LOW_SCORE = 0.01
+"""Boxes above it count while parts are covered: a score that falls is to be seen falling."""
+_PIXELS_TOGETHER = 50_000_000
+
+
+def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
+    """Read what is to be explained, and refuse what cannot be, before the model runs.
+
+    Args:
+        task: Of the model.
+        request: Its parameters `grid` and `target` are read.
+
+    Returns:
+        For each image the cells along a side of its grid, and the number of the prediction to explain.
+
+    Raises:
+        Unsupported: The task has no explanation.
+        InvalidRequest: A parameter is not allowed, or the grids have too many cells.
+    """
+    if task not in EXPLAINED:
+        raise Unsupported(
+            f"expected a model of task {' or '.join(EXPLAINED)} to explain, got {task}"
+        )
+    found: list[tuple[int, int]] = []
+    for number, tensor in enumerate(request.inputs):
+        parameters = {**request.parameters, **tensor.parameters}
+        try:
+            cells = read.whole_number(parameters, "grid", 1, _MOST_CELLS, _GRID)
+            target = read.whole_number(parameters, "target", 0, 10_000, 0)
+        except ParameterError as error:
+            raise InvalidRequest(f"inputs[{number}] ({tensor.name!r:.60}): {error}") from error
+        found.extend([(cells, target)] * len(tensor.data))
+    runs = sum((cells + 1) ** 2 for cells, _ in found)
+    if runs > MAX_RUNS:
+        raise InvalidRequest(
+            f"expected images and grids of at most {MAX_RUNS} runs to explain, got {runs}"
+        )
+    return found
+
+
+def explain_images(
+    images: ImageModel,
+    request: InferRequest,
+    wanted: Sequence[tuple[int, int]],
+) -> list[dict[str, Any]]:
+    """Explain one prediction of each image.
+
+    Args:
+        images: The model.
+        request: What was asked, and can be answered.
+        wanted: As `wishes` gives it.
+
+    Returns:
+        For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and
+        `saliency`, the drop of its score by row and column; both null where nothing was found.
+
+    Raises:
+        InvalidRequest: There are predictions, but none of the number wanted.
+    """
+    explained = []
+    for (image, parameters), (cells, target) in zip(
+        images_of(images, request), wanted, strict=True
+    ):
+        answerer: Any = images.answerer
+        (answer,) = answerer.predict([image], [answerer.options(parameters)])
+        if answer and target >= len(answer):
+            raise InvalidRequest(
+                f"expected parameters.target to be below {len(answer)}, the number of predictions, "
+                f"got {target}"
+            )
+        grid = min(cells, image.height), min(cells, image.width)
+        prediction = answer[target] if answer else None
+        values = None
+        if prediction is not None:
+            values = _saliency(answerer, image, parameters, prediction, grid)
+        explained.append(
+            {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": values}
+        )
+    return explained
+
+
+def _saliency(
+    answerer: Any,
+    image: Image,
+    parameters: Mapping[str, Any],
+    prediction: Classification | Detection,
+    grid: tuple[int, int],
+) -> list[list[float]]:
+    """Answer the image with each part covered, in batches."""
+    wider: dict[str, Any] = {"action": "predict_proba", "top_k": None}
+    if isinstance(prediction, Detection):
+        wider = {"score_threshold": min(_LOW_SCORE, prediction.score / 2)}
+    options = answerer.options({**parameters, **wider})
+    together = _PIXELS_TOGETHER // (image.width * image.height)
+    size = max(1, min(abs(answerer.batch_size), together))
+    places = windows(*grid)
+    covered = occluded(image, *grid, places)
+    scores: list[float] = []
+    while chunk := list(islice(covered, size)):
+        answers = answerer.predict(chunk, [options] * len(chunk))
+        scores.extend(score(prediction, answer) for answer in answers)
+    drops = saliency(prediction.score, scores, *grid, places)
+    return [[round(drop, 6) for drop in row] for row in drops.tolist()]

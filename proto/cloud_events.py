@@ -1,0 +1,187 @@
+"""CloudEvents over HTTP: requests in an envelope, binary (headers) or structured (JSON), answered in one.
+
+Source: CloudEvents 1.0.2, HTTP protocol binding, sections 3.1 and 3.2; JSON event format. Types and
+sources of answers, and the variables that set them, are KServe's.
+"""
+
+import datetime as dt
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+import pybase64
+
+from proto.errors import InvalidRequest
+from proto.operations import JSON, Answer, Call, Options
+
+STRUCTURED = b"application/cloudevents+json"
+VERSIONS = ("0.3", "1.0")
+
+_PREFIX = b"ce-"
+_REQUIRED = ("specversion", "source", "type", "id")
+_BINARY = tuple(_PREFIX + name.encode() for name in _REQUIRED)
+_ALSO_REQUIRED = ("time", "data")
+"""Of an event in JSON that its Content-Type does not name; other JSON has one or two of these keys."""
+
+_ATTRIBUTE = re.compile("[a-z0-9]{1,64}")
+_UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """What came with a request, and how its answer is wrapped."""
+
+    attributes: dict[str, Any]
+    media_type: bytes | None
+    """Of the structured answer; None where attributes go in headers."""
+    data: bytes
+
+
+def answering(
+    answer: Callable[[Call], Answer], options: Options, *, unnamed: bool = False
+) -> Callable[[Call], Answer]:
+    """Let an operation on a model take CloudEvents beside plain requests.
+
+    Args:
+        answer: The operation.
+        options: Say what the events that answer carry.
+        unnamed: Whether JSON with all members of an event is one, whatever the Content-Type says; it
+            costs a search through each body.
+
+    Raises:
+        InvalidRequest: A request says that it is an event and is none.
+    """
+
+    def answer_event(call: Call) -> Answer:
+        event = _read(call, unnamed=unnamed)
+        if event is None:
+            return answer(call)
+        answered = answer(msgspec.structs.replace(call, body=event.data))
+        attributes = _attributes(event, options, str(call.path["name"]))
+        return (
+            _binary(answered, attributes)
+            if event.media_type is None
+            else _structured(answered, attributes, event.media_type)
+        )
+
+    return answer_event
+
+
+def _read(call: Call, *, unnamed: bool) -> _Event | None:
+    """Give the event that a request is; None where it is none."""
+    headers = call.headers
+    if all(name in headers for name in _BINARY):
+        attributes: dict[str, Any] = {
+            name.removeprefix(_PREFIX).decode("latin-1"): unquote(value.decode("utf-8", "replace"))
+            for name, value in headers.items()
+            if name.startswith(_PREFIX)
+        }
+        return _Event(_checked(attributes), None, call.body)
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if media_type != STRUCTURED and not (unnamed and b'"specversion"' in call.body):
+        return None
+    document = _document(call.body)
+    if media_type != STRUCTURED and not (
+        isinstance(document, dict) and {*_REQUIRED, *_ALSO_REQUIRED} <= document.keys()
+    ):
+        return None
+    if not isinstance(document, dict):
+        raise InvalidRequest("expected a CloudEvent to be a JSON object, got none")
+    data = _data(document)
+    answered_as = STRUCTURED if media_type == STRUCTURED else JSON
+    return _Event(_checked(document), answered_as, data)
+
+
+def _document(body: bytes) -> Any:
+    """Read JSON, its members as they are written where NaN is not among them; None where it is none."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(found, dict):
+        return None
+    return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in found.items()}
+
+
+def _data(document: dict[str, Any]) -> bytes:
+    """Take the data out of a structured event."""
+    written, encoded = document.pop("data", None), document.pop("data_base64", None)
+    if (written is None) == (encoded is None):
+        raise InvalidRequest("expected a CloudEvent to have one of data and data_base64")
+    if written is not None:
+        return bytes(written)
+    try:
+        return pybase64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidRequest(f"expected data_base64 to be base64, got: {error}") from error
+
+
+def _checked(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the attributes of an event."""
+    attributes = {}
+    for name, value in written.items():
+        attributes[name] = value
+        if isinstance(value, msgspec.Raw):
+            try:
+                attributes[name] = msgspec.json.decode(value)
+            except msgspec.DecodeError as error:
+                raise InvalidRequest(f"expected attribute {name!r:.60} in JSON: {error}") from error
+    for name in _REQUIRED:
+        value = attributes.get(name)
+        if not isinstance(value, str) or not value:
+            raise InvalidRequest(
+                f"expected attribute {name!r} of a CloudEvent to be a text, got {value!r:.60}"
+            )
+    if attributes["specversion"] not in VERSIONS:
+        raise InvalidRequest(
+            f"expected specversion to be one of {', '.join(VERSIONS)}, "
+            f"got {attributes['specversion']!r:.60}"
+        )
+    return attributes
+
+
+def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
+    """Make the attributes of an answer."""
+    kept = {}
+    if options.ce_merge:
+        kept = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in event.attributes.items()
+            if _ATTRIBUTE.fullmatch(name) and isinstance(value, str | int)
+        }
+        for name in ("datacontenttype", "datacontentencoding", "contenttype", "dataschema"):
+            kept.pop(name, None)  # these describe the request's data
+    return {
+        **kept,
+        "specversion": event.attributes["specversion"],
+        "id": str(uuid.uuid4()),
+        "source": options.ce_source or f"io.kserve.inference.{model}",
+        "type": options.ce_type,
+        "time": dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z"),
+    }
+
+
+def _binary(answer: Answer, attributes: Mapping[str, str]) -> Answer:
+    headers = [
+        (_PREFIX + name.encode(), quote(value, safe=_UNQUOTED).encode())
+        for name, value in attributes.items()
+    ]
+    return msgspec.structs.replace(answer, headers=[*answer.headers, *headers])
+
+
+def _structured(answer: Answer, attributes: Mapping[str, str], media_type: bytes) -> Answer:
+    if not isinstance(answer.body, bytes):
+        raise InvalidRequest("expected a request of one answer in a CloudEvent, got a stream")
+    event: dict[str, Any] = {**attributes, "datacontenttype": answer.media_type.decode()}
+    if answer.media_type == JSON:
+        event["data"] = msgspec.Raw(answer.body)
+    else:
+        event["data_base64"] = answer.body
+    body = msgspec.json.encode(event)
+    return msgspec.structs.replace(answer, body=body, media_type=media_type)

@@ -1,0 +1,264 @@
+"""JSON as TensorFlow Serving reads it: documents, and tensors by rows or columns.
+
+Its texts of errors are kept, for clients that look for them. NaN, Infinity and -Infinity are numbers;
+what stands behind the document is passed over.
+
+Source: TensorFlow Serving, "RESTful API"; util/json_tensor.cc where the page is silent.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pybase64
+
+from proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
+from proto.errors import InvalidRequest
+from proto.messages import Tensor, TensorInfo
+
+TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
+"""TensorFlow's names of datatypes, where they are not V2's in lower case."""
+
+_KINDS = {
+    bool: "Bool",
+    int: "Number",
+    float: "Number",
+    str: "String",
+    list: "Array",
+    dict: "Object",
+}
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_BLANK = " \t\r\n"
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """Read the object that a body begins with.
+
+    Raises:
+        InvalidRequest: There is no JSON, or it is no object.
+    """
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        document = _parse_leniently(body)
+    if not isinstance(document, dict):
+        raise InvalidRequest(f"JSON Value: {shown(document)} Is not object")
+    return document
+
+
+def _parse_leniently(body: bytes) -> Any:
+    try:
+        text = body.decode()
+        start = len(text) - len(text.lstrip(_BLANK))
+        if start == len(text):
+            raise InvalidRequest("JSON Parse error: The document is empty")
+        document, end = json.JSONDecoder().raw_decode(text, start)
+        if "\\u" in text and _LONE_SURROGATE.search(json.dumps(document, ensure_ascii=False)):
+            raise InvalidRequest(
+                f"JSON Parse error: The surrogate pair in string is invalid. at offset: {end}"
+            )
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"JSON Parse error: Invalid encoding in string. at offset: {error.start}"
+        ) from error
+    except json.JSONDecodeError as error:
+        offset = len(text[: error.pos].encode())
+        raise InvalidRequest(f"JSON Parse error: Invalid value. at offset: {offset}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"JSON Parse error: Number too big. {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("JSON Parse error: nested too deeply") from error
+    return document
+
+
+def shown(value: Any) -> str:
+    """Write a value for an error, cut short."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_base64(value: Any) -> bool:
+    """Tell whether a value is `{"b64": "<text>"}`, which stands for bytes."""
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def base64_bytes(value: Mapping[str, str]) -> bytes:
+    """Decode `{"b64": "<text>"}`.
+
+    Raises:
+        InvalidRequest: The text is no base64.
+    """
+    try:
+        return pybase64.b64decode("".join(value["b64"].split()), validate=True)
+    except ValueError as error:
+        raise InvalidRequest(f"Unable to base64 decode: {error}") from error
+
+
+def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
+    """Read tensors by rows: each instance has one slice of every input along axis 0.
+
+    Args:
+        instances: At least one; values of the only input, or objects by input name.
+        inputs: Of the model.
+
+    Raises:
+        InvalidRequest: Naming the instance.
+    """
+    named = isinstance(instances[0], dict) and not is_base64(instances[0])
+    if not named and len(inputs) > 1:
+        raise InvalidRequest(
+            "instances is a plain list, but expecting list of objects as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
+    if not named:
+        for number, item in enumerate(instances):
+            if isinstance(item, dict) and not is_base64(item):
+                raise InvalidRequest(
+                    f"Expecting value/list but got object at item {number} of input list"
+                )
+        return [_stacked(instances, inputs[0], "")]
+    names = {info.name for info in inputs}
+    for number, item in enumerate(instances):
+        if not isinstance(item, dict) or is_base64(item):
+            raise InvalidRequest(f"Expecting object but got list at item {number} of input list")
+        for key in item:
+            if key not in names:
+                raise _element(number, key, f"JSON object: does not have named input: {key}")
+        if item.keys() != names:
+            raise InvalidRequest(
+                f"Failed to process element: {number} of 'instances' list. JSON object: "
+                f"{shown(item)} keys must be equal to: {','.join(sorted(names))}"
+            )
+    return [_stacked([item[info.name] for item in instances], info, info.name) for info in inputs]
+
+
+def _stacked(items: Sequence[Any], info: TensorInfo, key: str) -> Tensor:
+    try:
+        return _tensor(list(items), info)
+    except InvalidRequest:
+        expected: tuple[int, ...] | None = None
+        for number, item in enumerate(items):
+            try:
+                shape = _tensor(item, info).shape
+            except InvalidRequest as error:
+                raise _element(number, key, str(error)) from error
+            expected = shape if expected is None else expected
+            if math.prod(shape) != math.prod(expected):
+                sizes = f"{math.prod(expected)} but got: {math.prod(shape)}"
+                raise _element(number, key, f"Expecting tensor size: {sizes}") from None
+            if shape != expected:
+                shapes = f"{_bracketed(expected)} but got: {_bracketed(shape)}"
+                raise _element(number, key, f"Expecting shape {shapes}") from None
+        raise
+
+
+def _element(number: int, key: str, text: str) -> InvalidRequest:
+    where = f"{number} key: {key}" if key else f"{number}"
+    return InvalidRequest(
+        f"Failed to process element: {where} of 'instances' list. Error: {text:.600}"
+    )
+
+
+def _bracketed(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
+    """Read tensors by columns: the only input, or an object of all of them by name.
+
+    Raises:
+        InvalidRequest: Naming the input.
+    """
+    if isinstance(value, dict) and not is_base64(value):
+        for info in inputs:
+            if info.name not in value:
+                raise InvalidRequest(f"Missing named input: {info.name} in 'inputs' object.")
+        return [_tensor(value[info.name], info) for info in inputs]
+    if len(inputs) > 1:
+        raise InvalidRequest(
+            "inputs is a plain value/list, but expecting an object as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
+    return [_tensor(value, inputs[0])]
+
+
+def _tensor(value: Any, info: TensorInfo) -> Tensor:
+    values, shape = _flattened(value)
+    return Tensor(info.name, info.datatype, shape, _typed(values, shape, info.datatype))
+
+
+def _flattened(value: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """Give the values of nested lists and their shape, which the first of each level decides."""
+    values: list[Any] = [value]
+    shape: list[int] = []
+    while values and isinstance(values[0], list):
+        level, size = len(shape), len(values[0])
+        if level == MAX_DIMENSIONS:
+            raise InvalidRequest(f"Encountered list at unexpected level: {level}")
+        for item in values:
+            if not isinstance(item, list):
+                raise InvalidRequest(
+                    f"JSON Value: {shown(item)} found at incorrect level: {level + 1} in the JSON DOM"
+                )
+            if len(item) != size:
+                raise InvalidRequest(
+                    f"Encountered list at unexpected size: {len(item)} at level: {level} "
+                    f"expected size: {size}"
+                )
+        shape.append(size)
+        values = list(chain.from_iterable(values))
+    if list in set(map(type, values)):
+        rank = len(shape)
+        raise InvalidRequest(f"Encountered list at unexpected level: {rank} expected < {rank}")
+    return values, tuple(shape)
+
+
+def _typed(
+    values: list[Any], shape: tuple[int, ...], datatype: str
+) -> npt.NDArray[Any] | list[Any]:
+    """Make values of one datatype; what floats cannot hold becomes an infinity or 0, as there."""
+    types = set(map(type, values))
+    if datatype == "BYTES":
+        for value in values:
+            if not isinstance(value, str) and not is_base64(value):
+                raise _type_error(value, datatype)
+        return [value if isinstance(value, str) else base64_bytes(value) for value in values]
+    dtype = NUMPY_TYPES[datatype]
+    by_kind: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    allowed = by_kind.get(dtype.kind, {int})
+    if not types <= allowed:
+        raise _type_error(next(value for value in values if type(value) not in allowed), datatype)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for value in (min(values, default=0), max(values, default=0)):
+            if not limits.min <= value <= limits.max:
+                raise _type_error(value, datatype)
+    if dtype.kind != "f":
+        return np.array(values, dtype).reshape(shape)
+    try:
+        wide = np.array(values, np.float64)
+    except OverflowError:  # a whole number beyond float64
+        wide = np.array([_wide(value) for value in values])
+    with np.errstate(over="ignore", under="ignore"):
+        return wide.astype(dtype).reshape(shape)
+
+
+def _wide(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _type_error(value: Any, datatype: str) -> InvalidRequest:
+    kind = _KINDS.get(type(value), "Null")
+    return InvalidRequest(
+        f"JSON Value: {shown(value)} Type: {kind} is not of expected type: "
+        f"{TYPES.get(datatype, datatype.lower())}"
+    )

@@ -1,0 +1,251 @@
+"""Bodies of predict and explain under /v1, read as requests and written as answers.
+
+Models of tensors are read by `proto.tf_json`; image models take images where those take values.
+
+Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor
+from proto.tf_json import base64_bytes, from_columns, from_rows, is_base64, parse, shown
+from proto.tf_output import rows, whole
+from tasks import SHORT_NAMES
+
+Method = Literal["predict", "classify", "regress"]
+
+DEFAULT_SIGNATURE = "serving_default"
+MAX_FEATURE_CHARACTERS = 1024
+"""Of the key of an image, which is stored with its inference."""
+
+_NOUNS = {"classify": "classification", "regress": "regression"}
+_FLOATS = ("FP16", "FP32", "FP64")
+
+
+class Predict(msgspec.Struct, frozen=True):
+    """A request to predict, and how its answer is written."""
+
+    request: InferRequest
+    images: bool
+    """Whether the answer is predictions, one list an image, and no tensors."""
+    by_rows: bool
+    key: Literal["predictions", "outputs"]
+
+
+def signatures(info: ModelInfo) -> dict[str, str]:
+    """Give the signatures of a model, by name its method: the default one, and what else it can do."""
+    found = {DEFAULT_SIGNATURE: _method("predict")}
+    if info.task == SHORT_NAMES["classification"]:
+        found[_method("classify")] = _method("classify")
+    elif _is_regression(info):
+        found[_method("regress")] = _method("regress")
+    return found
+
+
+def parse_predict(
+    body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
+) -> Predict:
+    """Read a request to predict or explain.
+
+    Args:
+        body: JSON with one of `instances` (rows) and `inputs` (columns).
+        info: The model.
+        request_id: What the request is called.
+        inputs_are_rows: Whether `inputs` is another word for `instances`, as in KServe.
+
+    Raises:
+        InvalidRequest: With TF Serving's text where it has one.
+    """
+    document = parse(body)
+    check_signature(document, info, "predict")
+    if "instances" in document and "inputs" in document:
+        raise InvalidRequest(
+            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or "
+            "'instances' keys to exist"
+        )
+    by_rows = "instances" in document
+    if not by_rows and "inputs" not in document:
+        raise InvalidRequest("Missing 'inputs' or 'instances' key")
+    given = document["instances" if by_rows else "inputs"]
+    key: Literal["predictions", "outputs"] = "outputs"
+    if by_rows or inputs_are_rows:
+        by_rows, key = by_rows or isinstance(given, list), "predictions"
+    if by_rows and not isinstance(given, list):
+        raise InvalidRequest(
+            f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
+        )
+    images = _takes_images(info)
+    items = _images(given) if images else given
+    if (by_rows or images) and not items:
+        raise InvalidRequest("JSON Value: [] No values in 'instances' array")
+    if images:
+        inputs = [image_input(item, number) for number, item in enumerate(items)]
+    elif by_rows:
+        inputs = from_rows(given, info.inputs)
+    else:
+        inputs = from_columns(given, info.inputs)
+    request = make_request(info, request_id, inputs, document)
+    return Predict(request, images, by_rows, key)
+
+
+def render_predict(
+    asked: Predict, response: InferResponse, not_finite: NotFinite, explanations: Any = None
+) -> bytes:
+    """Write the answer to a request to predict, or to explain where there are explanations.
+
+    Raises:
+        InvalidRequest: An output has no rows, or other outputs have more; or a value is not finite.
+    """
+    outputs = response.outputs
+    if asked.images:
+        text = msgspec.json.encode([answer for tensor in outputs for answer in tensor.data])
+    elif asked.by_rows:
+        text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
+    elif len(outputs) == 1:
+        text = whole(outputs[0], not_finite).encode()
+    else:
+        text = _object({tensor.name: whole(tensor, not_finite) for tensor in outputs}).encode()
+    answer: dict[str, Any] = {asked.key: msgspec.Raw(text)}
+    if explanations is not None:
+        answer["explanations"] = explanations
+    return msgspec.json.encode(answer)
+
+
+def image_input(value: Any, number: int) -> Tensor:
+    """Read an image and its parameters.
+
+    Args:
+        value: Base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
+            may also have `parameters`.
+        number: Of the instance.
+
+    Raises:
+        InvalidRequest: There is no image, or there are several.
+    """
+    name, image, parameters = "image", value, {}
+    if isinstance(value, dict) and not is_base64(value):
+        parameters = parameters_of(value, f"instances[{number}]: ")
+        features = {key: each for key, each in value.items() if key != "parameters"}
+        if len(features) > 1:
+            features = {k: v for k, v in features.items() if is_base64(v)} or features
+        if len(features) != 1:
+            raise InvalidRequest(
+                f"instances[{number}]: expected one image, got the features {', '.join(features)!r:.200}"
+            )
+        ((name, image),) = features.items()
+    if isinstance(image, list) and len(image) == 1:
+        (image,) = image
+    if is_base64(image):
+        image = base64_bytes(image)
+    elif not isinstance(image, str):
+        raise InvalidRequest(
+            f'instances[{number}]: expected an image as base64 or {{"b64": "<base64>"}}, '
+            f"got {shown(image)}"
+        )
+    return Tensor(name[:MAX_FEATURE_CHARACTERS], "BYTES", (1,), [image], parameters)
+
+
+def _images(given: Any) -> list[Any]:
+    """Give the instances of an image model, also where they come as the column of one feature."""
+    if isinstance(given, list):
+        return given
+    if isinstance(given, dict) and len(given) == 1:
+        ((name, column),) = given.items()
+        if isinstance(column, list):
+            return [{name: image} for image in column]
+    return [given]
+
+
+def _takes_images(info: ModelInfo) -> bool:
+    return info.task != SHORT_NAMES["tensor"]
+
+
+def make_request(
+    info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
+) -> InferRequest:
+    """Make a request with the parameters of its document."""
+    return InferRequest(
+        model=info.name,
+        version=info.version,
+        id=request_id,
+        inputs=inputs,
+        parameters=parameters_of(document, ""),
+    )
+
+
+def parameters_of(holder: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Take the parameters out of a document or an instance.
+
+    Raises:
+        InvalidRequest: They are no object.
+    """
+    parameters = holder.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidRequest(f"{where}expected parameters to be an object, got {shown(parameters)}")
+    return parameters
+
+
+def check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
+    """Check that the signature which a document names is there and answers the method.
+
+    Raises:
+        InvalidRequest: In TF Serving's words.
+    """
+    name = document.get("signature_name")
+    if name is not None and not isinstance(name, str):
+        raise InvalidRequest(
+            f"JSON Value: {shown(document)} not formatted correctly. 'signature_name' key must be a "
+            "string value."
+        )
+    offered = signatures(info)
+    named = offered.get(name or DEFAULT_SIGNATURE)
+    if named is None:
+        raise InvalidRequest(f'Serving signature name: "{name:.60}" not found in signature def')
+    if method == "predict" or named == _method(method):
+        return
+    if named != _method("predict") or _method(method) not in offered:
+        raise InvalidRequest(
+            f"Expected {_NOUNS[method]} signature method_name to be {_method(method)}. Was: {named}: "
+            f"model {info.name!r} is of task {info.task}"
+        )
+
+
+def _method(method: Method) -> str:
+    return f"tensorflow/serving/{method}"
+
+
+def _is_regression(info: ModelInfo) -> bool:
+    """Tell whether a model answers one number an example."""
+    if _takes_images(info) or len(info.outputs) != 1:
+        return False
+    (output,) = info.outputs
+    return output.datatype in _FLOATS and (len(output.shape) == 1 or output.shape[1:] == (1,))
+
+
+def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
+    """Write one value an instance, or an object of them where there are several outputs."""
+    for tensor in outputs:
+        if not tensor.shape:
+            raise InvalidRequest(f"Tensor name: {tensor.name} has no shape information")
+        if tensor.shape[0] != outputs[0].shape[0]:
+            raise InvalidRequest(
+                f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
+                f"expecting: {outputs[0].shape[0]}"
+            )
+    columns = [rows(tensor, not_finite) for tensor in outputs]
+    if len(columns) == 1:
+        return columns[0]
+    names = [tensor.name for tensor in outputs]
+    return [_object(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+
+
+def _object(members: Mapping[str, str]) -> str:
+    """Join texts of JSON to an object."""
+    raw = {name: msgspec.Raw(text.encode()) for name, text in members.items()}
+    return msgspec.json.encode(raw).decode()

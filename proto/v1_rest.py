@@ -1,0 +1,207 @@
+"""The endpoints under /v1: TensorFlow Serving's REST interface, and KServe V1, which grew out of it.
+
+Where the two clash, docs/protocol.md says which one is followed.
+
+Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from proto.cloud_events import answering
+from proto.errors import InvalidRequest, ModelNotReady, NotFound
+from proto.messages import ModelInfo, ModelState, Serving, TensorInfo
+from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.v1_examples import parse_examples, render_classes, render_regressions
+from proto.v1_requests import parse_predict, render_predict, signatures
+
+_MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
+_LARGEST_VERSION = 2**63 - 1
+
+_STATES: dict[ModelState, str] = {
+    "LOADING": "LOADING",
+    "READY": "AVAILABLE",
+    "FAILED": "END",
+    "UNLOADED": "END",
+}
+_TYPES = {"FP16": "DT_HALF", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE", "BYTES": "DT_STRING"}
+
+
+def operations(serving: Serving, options: Options) -> list[Operation]:
+    """Make the endpoints under /v1."""
+    predict = answering(partial(_predict, serving, options), options, unnamed=True)
+    explain = answering(partial(_explain, serving, options), options, unnamed=True)
+    return [
+        _act("predict", predict, "Predict, by instances or by columns"),
+        _act("explain", explain, "Predict, and say what decided"),
+        _act("classify", partial(_classify, serving), "Score the classes of examples"),
+        _act("regress", partial(_regress, serving, options), "Answer a number for each example"),
+        _anything("GET", "/v1/{rest...}:{verb}"),  # a colon is no part of a model's name
+        _look("/", lambda _: _json({"status": "alive"}), "Tell whether the server runs"),
+        _look("/v1/models", partial(_models, serving), "List the models"),
+        _look(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
+        _look(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
+        _anything("GET", "/v1/{rest...}"),
+        _anything("POST", "/v1/{rest...}"),
+    ]
+
+
+def _act(method: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
+    return Operation("POST", f"{_MODEL}:{method}", answer, summary, ignore_case=True)
+
+
+def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
+    """Make an endpoint that only looks at state, and so does not wait for a thread."""
+    return Operation("GET", path, answer, summary, in_thread=False, ignore_case=True)
+
+
+def _anything(verb: Literal["GET", "POST"], path: str) -> Operation:
+    """Refuse what no endpoint before this one is."""
+    malformed = partial(_malformed, verb)
+    return Operation(verb, path, malformed, "", in_thread=False, ignore_case=True)
+
+
+def _json(value: Any) -> Answer:
+    return Answer(msgspec.json.encode(value))
+
+
+def _malformed(verb: str, call: Call) -> Answer:
+    path = ":".join(filter(None, call.path.values()))
+    raise InvalidRequest(f"Malformed request: {verb} /v1/{path:.200}")
+
+
+def _predict(serving: Serving, options: Options, call: Call) -> Answer:
+    info = _served(serving, call)
+    rows = options.v1_inputs == "kserve"
+    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
+    response = serving.infer(asked.request)
+    body = render_predict(asked, response, options.not_finite)
+    return Answer(body, headers=ids_header(response))
+
+
+def _explain(serving: Serving, options: Options, call: Call) -> Answer:
+    info = _served(serving, call)
+    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=True)
+    response, explanations = serving.explain(asked.request)
+    body = render_predict(asked, response, options.not_finite, explanations)
+    return Answer(body, headers=ids_header(response))
+
+
+def _classify(serving: Serving, call: Call) -> Answer:
+    info = _served(serving, call)
+    response = serving.infer(parse_examples(call.body, info, request_id(call), "classify"))
+    body = render_classes(response, info.labels)
+    return Answer(body, headers=ids_header(response))
+
+
+def _regress(serving: Serving, options: Options, call: Call) -> Answer:
+    info = _served(serving, call)
+    response = serving.infer(parse_examples(call.body, info, request_id(call), "regress"))
+    body = render_regressions(response, options.not_finite)
+    return Answer(body, headers=ids_header(response))
+
+
+def _models(serving: Serving, _: Call) -> Answer:
+    return _json({"models": sorted({status.name for status in serving.model_statuses()})})
+
+
+def _status(serving: Serving, call: Call) -> Answer:
+    """Answer in one object what KServe and what TF Serving say of a model."""
+    name = str(call.path["name"])
+    version = _version(serving, call)
+    try:
+        info = serving.model_info(name, version)
+    except NotFound as error:
+        sought = "any versions" if version is None else f"version {version}"
+        raise NotFound(f"Could not find {sought} of model {name:.140}") from error
+    except ModelNotReady as error:
+        raise ModelNotReady(f"Model with name {name:.140} is not ready. {error}") from error
+    statuses = [
+        {
+            "version": status.version,
+            "state": _STATES[status.state],
+            "status": {
+                "error_code": "UNKNOWN" if status.state == "FAILED" else "OK",
+                "error_message": status.reason,
+            },
+        }
+        for status in serving.model_statuses()
+        if status.name == info.name and version in (None, status.version)
+    ]
+    return _json({"name": info.name, "ready": True, "model_version_status": statuses})
+
+
+def _metadata(serving: Serving, call: Call) -> Answer:
+    info = _served(serving, call)
+    described = {
+        name: {
+            "inputs": _tensors(info.inputs),
+            "outputs": _tensors(info.outputs),
+            "method_name": method,
+            "defaults": {},
+        }
+        for name, method in signatures(info).items()
+    }
+    return _json(
+        {
+            "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
+            "metadata": {"signature_def": {"signature_def": described}},
+        }
+    )
+
+
+def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
+    return {
+        tensor.name: {
+            "dtype": _TYPES.get(tensor.datatype, f"DT_{tensor.datatype}"),
+            "tensor_shape": {
+                "dim": [{"size": str(size), "name": ""} for size in tensor.shape],
+                "unknown_rank": False,
+            },
+            "name": f"{tensor.name}:0",
+        }
+        for tensor in tensors
+    }
+
+
+def _served(serving: Serving, call: Call) -> ModelInfo:
+    """Give the model that a path means.
+
+    Raises:
+        NotFound: There is none; in TF Serving's words.
+        InvalidRequest: The version is no number, or no version has the label.
+        ModelNotReady: It is loading or has failed.
+    """
+    name, version = str(call.path["name"]), _version(serving, call)
+    try:
+        return serving.model_info(name, version)
+    except NotFound as error:
+        sought = f"Latest({name:.140})"
+        if version is not None:
+            sought = f"Specific({name:.140}, {version})"
+        raise NotFound(f"Servable not found for request: {sought}") from error
+
+
+def _version(serving: Serving, call: Call) -> str | None:
+    """Give the version that a path names, itself or by a label."""
+    version, label = call.path["version"], call.path["label"]
+    if version is not None:
+        digits = version.isascii() and version.isdecimal() and len(version) < 20
+        if not digits or int(version) > _LARGEST_VERSION:
+            raise InvalidRequest(f"Failed to convert version: {version:.60} to numeric.")
+    if label is None:
+        return version
+    try:
+        versions = serving.model_info(str(call.path["name"]), None).versions
+    except NotFound:
+        versions = ()
+    for each in versions:
+        try:
+            if label in serving.model_info(str(call.path["name"]), each).version_labels:
+                return each
+        except (NotFound, ModelNotReady):
+            continue
+    raise InvalidRequest(f"Unrecognized servable version label: {label:.60}")

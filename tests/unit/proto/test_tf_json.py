@@ -1,0 +1,260 @@
+"""JSON as TF Serving reads it and writes it, against the figures and texts of its page and tests."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from proto.datatypes import DATATYPES
+from proto.errors import InvalidRequest
+from proto.messages import Tensor, TensorInfo
+from proto.tf_json import from_columns, from_rows, parse
+from proto.tf_output import floats, rows, whole
+
+ONE = [TensorInfo("x", "FP32", (-1,))]
+TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]
+
+
+def written(value, dtype=np.float32):
+    (text,) = floats(np.array([value], dtype))
+    return text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9000000, "9e+06"),
+        (999999, "999999.0"),
+        (0.00003, "3e-05"),
+        (555557.5, "555557.5"),
+        (0.2, "0.2"),
+        (8, "8.0"),
+        (0, "0.0"),
+        (-0.0, "-0.0"),
+        (1435774380, "1.43577434e+09"),
+        (math.nan, "NaN"),
+        (math.inf, "Infinity"),
+        (-math.inf, "-Infinity"),
+        (3.4028235e38, "3.40282347e+38"),
+        (1e-45, "1.4013e-45"),
+    ],
+)
+def test_numbers_have_six_digits_or_all(value, text):
+    assert written(value) == text
+
+
+def test_numbers_of_two_sizes():
+    assert written(0.1, np.float64) == "0.1"
+    assert written(1 / 3, np.float64) == "0.33333333333333331"
+    assert written(0.1, np.float16) == "0.0999755859"
+
+
+@given(st.lists(st.floats(width=32)))
+@example([16777217.0, 2.0**-149])
+def test_a_float32_is_read_as_it_was(values):
+    array = np.array(values, np.float32)
+    texts = floats(array)
+    again = np.array([np.float32(json.loads(text)) for text in texts], np.float32)
+    np.testing.assert_array_equal(again, array)
+    assert all(set(text) & set(".eNI") for text in texts)
+
+
+@given(st.lists(st.floats()))
+def test_a_float64_is_read_as_it_was(values):
+    again = [json.loads(text) for text in floats(np.array(values, np.float64))]
+    np.testing.assert_array_equal(again, values)
+
+
+@pytest.mark.parametrize(("setting", "text"), [("token", "NaN"), ("null", "null")])
+def test_what_stands_for_nan_is_a_setting(setting, text):
+    assert floats(np.array([math.nan], np.float32), setting) == [text]
+    with pytest.raises(InvalidRequest):
+        floats(np.array([math.nan], np.float32), "error")
+
+
+DTYPES = [dtype for dtype in DATATYPES if dtype != np.float16]
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(DTYPES).flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_side=0))))
+def test_what_is_written_is_read_as_it_was(array):
+    tensor = Tensor("x", DATATYPES[array.dtype], array.shape, array)
+    info = [TensorInfo("x", tensor.datatype, array.shape)]
+    if array.size:
+        body = b'{"v":%b}' % whole(tensor).encode()
+        (again,) = from_columns(parse(body)["v"], info)
+        np.testing.assert_array_equal(again.data, array)
+        (again,) = from_rows([parse(b'{"v":%b}' % row.encode())["v"] for row in rows(tensor)], info)
+        np.testing.assert_array_equal(again.data, array)
+    assert len(rows(tensor)) == array.shape[0]
+
+
+@given(st.lists(st.text()))
+def test_texts_are_read_as_they_were_and_bytes_too(texts):
+    info = [TensorInfo("x", "BYTES", (-1,))]
+    (again,) = from_columns(
+        parse(b'{"v":%b}' % whole(Tensor("x", "BYTES", (len(texts),), texts)).encode())["v"], info
+    )
+    assert again.data == texts
+    raw = [text.encode() for text in texts]
+    (again,) = from_columns(
+        parse(b'{"v":%b}' % whole(Tensor("x_bytes", "BYTES", (len(raw),), raw)).encode())["v"], info
+    )
+    assert again.data == raw
+
+
+def test_a_scalar_has_no_brackets():
+    assert whole(Tensor("x", "FP32", (), np.array(8, np.float32))) == "8.0"
+    assert whole(Tensor("x", "INT64", (), np.array(8))) == "8"
+    assert whole(Tensor("x", "FP32", (2, 0), np.zeros((2, 0), np.float32))) == "[[],[]]"
+
+
+@pytest.mark.parametrize(
+    ("body", "document"),
+    [
+        (b'{"a": 1} trailing', {"a": 1}),
+        (b'\n\t {"a": [NaN, Infinity, -Infinity]}', {"a": [math.nan, math.inf, -math.inf]}),
+        (b'{"a": 1e999}', {"a": math.inf}),
+        ('{"ä": "\\u00e4"}'.encode(), {"ä": "ä"}),
+    ],
+)
+def test_documents(body, document):
+    assert repr(parse(body)) == repr(document)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "JSON Parse error: The document is empty"),
+        (b" \n", "JSON Parse error: The document is empty"),
+        (b"{", "JSON Parse error: Invalid value. at offset: 1"),
+        ('{"ä": x}'.encode(), "JSON Parse error: Invalid value. at offset: 7"),
+        (b'{"a": 1 /* no */}', "JSON Parse error: Invalid value."),
+        (b'{"\xff": 1}', "JSON Parse error: Invalid encoding in string. at offset: 2"),
+        (b'{"a": "\\ud800"}', "JSON Parse error: "),
+        (b'{"a": ' + b"9" * 5000 + b"}", "JSON Parse error: "),
+        (b"[" * 100_000, "JSON Parse error: "),
+        (b"[1]", "Is not object"),
+        (b"7", "Is not object"),
+    ],
+)
+def test_what_is_no_document(body, said):
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body)
+    assert said in str(caught.value)
+
+
+@given(
+    st.binary()
+    | st.recursive(
+        st.none() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(lambda value: json.dumps({"instances": value}).encode())
+)
+def test_any_bytes_are_read_or_refused(body):
+    for inputs in (ONE, TWO, [TensorInfo("x", "BYTES", (-1,))], [TensorInfo("x", "UINT8", (-1,))]):
+        try:
+            document = parse(body)
+            from_columns(document.get("instances"), inputs)
+            from_rows(document.get("instances") or [1], inputs)
+        except InvalidRequest:
+            continue
+        except TypeError:
+            assert not isinstance(document["instances"], list)
+
+
+NUMBERS = {
+    "ints into a float": ("FP32", [1, 2], [1, 2]),
+    "an int that float32 has not": ("FP32", [1435774380], [1435774336]),
+    "beyond float32": ("FP32", [1e39, -1e39, 10**400], [math.inf, -math.inf, math.inf]),
+    "below float32": ("FP32", [1e-60, -1e-60], [0.0, -0.0]),
+    "not finite": ("FP64", [math.nan, math.inf], [math.nan, math.inf]),
+    "uint64": ("UINT64", [2**64 - 1], [2**64 - 1]),
+    "bool": ("BOOL", [True, False], [True, False]),
+    "half": ("FP16", [70000], [math.inf]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_read_as(name):
+    datatype, given_values, expected = NUMBERS[name]
+    (tensor,) = from_rows(given_values, [TensorInfo("x", datatype, (-1,))])
+    np.testing.assert_array_equal(tensor.data, np.array(expected, tensor.data.dtype))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "type_name"),
+    [
+        ("INT32", 1.5, "int32"),
+        ("INT32", 1.0, "int32"),
+        ("INT32", 2**31, "int32"),
+        ("UINT8", -1, "uint8"),
+        ("UINT8", 256, "uint8"),
+        ("INT64", True, "int64"),
+        ("FP32", True, "float"),
+        ("FP32", "1", "float"),
+        ("FP32", None, "float"),
+        ("FP64", {"b64": "AA=="}, "double"),
+        ("BOOL", 1, "bool"),
+        ("BYTES", 1, "string"),
+        ("BYTES", {"b64": 1}, "string"),
+    ],
+)
+def test_types_are_strict(datatype, value, type_name):
+    with pytest.raises(InvalidRequest) as caught:
+        from_columns([value], [TensorInfo("x", datatype, (-1,))])
+    assert f"is not of expected type: {type_name}" in str(caught.value)
+
+
+BAD_ROWS = {
+    "a list among objects": ([{"a": 1, "b": 1}, [1]], TWO, "Expecting object but got list at item 1 of input list"),
+    "an object among values": ([1, {"x": 1}], ONE, "Expecting value/list but got object at item 1 of input list"),
+    "plain values for two": ([1, 2], TWO, "instances is a plain list, but expecting list of objects as multiple input tensors required as per tensorinfo_map"),
+    "an unknown name": ([{"a": 1, "c": 1}], TWO, "Failed to process element: 0 key: c of 'instances' list. Error: JSON object: does not have named input: c"),
+    "a name missing": ([{"a": 1}], TWO, "keys must be equal to: a,b"),
+    "sizes": ([[1], [1, 2]], ONE, "Failed to process element: 1 of 'instances' list. Error: Expecting tensor size: 1 but got: 2"),
+    "shapes": ([[[1, 2]], [[1], [2]]], ONE, "Expecting shape [1,2] but got: [2,1]"),
+    "ragged": ([[[1], [1, 2]]], ONE, "Encountered list at unexpected size: 2"),
+    "a list below a value": ([[1, [2]]], ONE, "Encountered list at unexpected level: 1"),
+    "a value beside a list": ([[[1], 2]], ONE, "found at incorrect level"),
+    "a type": ([{"a": 1, "b": 1}, {"a": 1, "b": 1.5}], TWO, "Failed to process element: 1 key: b of 'instances' list. Error: JSON Value: 1.5 Type: Number is not of expected type: int32"),
+    "base64": ([{"b64": "!"}], [TensorInfo("x", "BYTES", (-1,))], "Unable to base64 decode"),
+    "very deep": ([json.loads("[" * 200 + "1" + "]" * 200)], ONE, "Encountered list at unexpected level"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows(name):
+    instances, inputs, said = BAD_ROWS[name]
+    with pytest.raises(InvalidRequest) as caught:
+        from_rows(instances, inputs)
+    assert said in str(caught.value)
+
+
+BAD_COLUMNS = {
+    "a name missing": ({"a": [1]}, TWO, "Missing named input: b in 'inputs' object."),
+    "a plain list for two": ([1], TWO, "expecting an object as multiple input tensors required"),
+    "ragged": ([[1], [1, 2]], ONE, "Encountered list at unexpected size: 2 at level: 1 expected size: 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_COLUMNS)
+def test_bad_columns(name):
+    value, inputs, said = BAD_COLUMNS[name]
+    with pytest.raises(InvalidRequest) as caught:
+        from_columns(value, inputs)
+    assert said in str(caught.value)
+
+
+def test_columns_have_their_own_sizes_and_rows_are_stacked():
+    first, second = from_columns({"a": [1, 2], "b": 3, "unknown": "x"}, TWO)
+    assert (first.shape, second.shape) == ((2,), ())
+    first, second = from_rows([{"a": [1, 2], "b": 3}, {"a": [4, 5], "b": 6}], TWO)
+    np.testing.assert_array_equal(first.data, [[1, 2], [4, 5]])
+    np.testing.assert_array_equal(second.data, [3, 6])
+    (texts,) = from_rows([{"b64": "AP8="}, "é"], [TensorInfo("x", "BYTES", (-1,))])
+    assert texts.data == [b"\x00\xff", "é"]

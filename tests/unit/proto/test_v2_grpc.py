@@ -215,7 +215,6 @@ class Echo:
 
 def called(method, request, serving=None):
     """Answer a request as the service does, without the wire."""
-
     service = grpc_service.GrpcService(serving or Echo(), "0")
     row = POOL.FindServiceByName(SERVICE).methods_by_name[method]
     body = request if isinstance(request, bytes) else request.SerializeToString()

@@ -1,5 +1,6 @@
 """The gRPC server of one worker: V2, health and reflection on one port, on the worker's event loop."""
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -10,6 +11,11 @@ from proto.grpc_health import HEALTH_SERVICE, Health
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.grpc_service import GrpcService, StreamForm
 from proto.messages import Serving
+
+
+REFUSING_S = 0.2
+"""How long requests are refused before the port is closed: those that grpc has not handed over by then, it
+answers with CANCELLED, which clients do not take for a reason to go elsewhere."""
 
 
 class GrpcServer:
@@ -58,6 +64,7 @@ class GrpcServer:
         """Accept nothing more, and finish what runs within `grace_s` seconds."""
         self._service.close()
         self._health.close()
+        await asyncio.sleep(REFUSING_S)
         await self._server.stop(grace_s)
 
 

@@ -29,6 +29,8 @@ StreamForm = Literal["triton", "mlserver"]
 MAX_DETAILS_CHARACTERS = 2000
 """Of an error: details travel in a header, and clients take 8 KiB of them."""
 
+SHUTTING_DOWN = "the server is shutting down"
+
 _log = logging.getLogger("quadriga.grpc")
 
 _Ids = Sequence[str] | None
@@ -70,12 +72,14 @@ class GrpcService:
         return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
 
     def close(self) -> None:
-        """End streams once their current request is answered."""
+        """Refuse new requests, and end streams once their current one is answered."""
         self._closing.set()
 
     async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
         job = partial(self._answer, method, body)
         try:
+            if self._closing.is_set():
+                raise ModelNotReady(SHUTTING_DOWN)
             answer, ids = await self._serving.run(job) if method.name in _IN_THREAD else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
@@ -99,7 +103,7 @@ class GrpcService:
                 await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done():
                     reading.cancel()
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+                    await _abort(context, ModelNotReady(SHUTTING_DOWN))
                 body = reading.result()
                 if body is grpc.aio.EOF:
                     return

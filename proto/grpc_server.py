@@ -12,7 +12,6 @@ from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.grpc_service import GrpcService, StreamForm
 from proto.messages import Serving
 
-
 REFUSING_S = 0.2
 """How long requests are refused before the port is closed: those that grpc has not handed over by then, it
 answers with CANCELLED, which clients do not take for a reason to go elsewhere."""

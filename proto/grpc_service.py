@@ -26,8 +26,8 @@ from proto.v2_rest import EXTENSIONS, MAX_IDS_HEADER_BYTES
 StreamForm = Literal["triton", "mlserver"]
 """Whose messages ModelStreamInfer answers; the request does not tell."""
 
-MAX_DETAILS_CHARACTERS = 2000
-"""Of an error: details travel in a header, and clients take 8 KiB of them."""
+MAX_DETAILS_BYTES = 2000
+"""Of an error: details travel in a header, three bytes for most, and clients take 8 KiB of headers."""
 
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -97,12 +97,12 @@ class GrpcService:
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests one after the other, until the client ends or the server does."""
         closing = asyncio.ensure_future(self._closing.wait())
+        reading: Any = closing
         try:
             while True:
                 reading = asyncio.ensure_future(context.read())
                 await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done():
-                    reading.cancel()
                     await _abort(context, ModelNotReady(SHUTTING_DOWN))
                 body = reading.result()
                 if body is grpc.aio.EOF:
@@ -116,6 +116,7 @@ class GrpcService:
                     answer = failed.SerializeToString()
                 await context.write(answer)
         finally:
+            reading.cancel()
             closing.cancel()
 
     def _stream_answer(self, body: bytes) -> bytes:
@@ -146,10 +147,10 @@ def _status(error: Exception) -> tuple[Any, str]:
     if not isinstance(error, ProtocolError):
         _log.error("a request failed by a fault of the server", exc_info=error)
         return grpc.StatusCode.INTERNAL, "the server's log has the reason"
-    text = str(error)
-    if len(text) > MAX_DETAILS_CHARACTERS:
-        text = text[: MAX_DETAILS_CHARACTERS - 3] + "..."
-    return grpc.StatusCode[error.grpc_code], text
+    text = str(error).encode(errors="replace")
+    if len(text) > MAX_DETAILS_BYTES:
+        text = text[: MAX_DETAILS_BYTES - 3] + b"..."
+    return grpc.StatusCode[error.grpc_code], text.decode(errors="ignore")
 
 
 async def _abort(context: Any, error: Exception) -> NoReturn:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message
 from tests.onnx_models import doubling
-from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -78,6 +81,9 @@ def speaking(tmp_path_factory) -> Iterator[ServerProcess]:
     flags = ("--grpc-port", "0", "--no-strict-readiness")
     with ServerProcess(folder / "data", models, *flags) as server:
         yield server
+    log = server.log.read_text()
+    assert "fault of the server" not in log
+    assert "never retrieved" not in log
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +267,18 @@ def test_a_stream_answers_each_request_in_order_and_outlives_errors(client):
     assert answers[2].infer_response.parameters["triton_final_response"].bool_param
 
 
+def test_a_client_that_goes_away_leaves_nothing_behind(speaking, client):
+    with Client(speaking.grpc) as leaving:
+        streams = [leaving.stream(iter(threading.Event().wait, True)) for _ in range(3)]
+        watch = health_pb2_grpc.HealthStub(leaving.channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=60
+        )
+        assert next(watch).status == SERVING
+        for stream in streams:
+            stream.cancel()
+    assert client.call("ServerLive").live
+
+
 def test_a_stream_of_mlserver_ends_with_its_error(tmp_path):
     doubling(tmp_path / "models" / "doubling" / "model.onnx")
     flags = ("--grpc-port", "0", "--grpc-stream", "mlserver")
@@ -318,6 +336,21 @@ def test_reflection_describes_every_service(client):
         described = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in files]
         names = [f"{file.package}.{s.name}" for file in described for s in file.service]
         assert service in names
+
+
+def test_the_program_in_the_documents_runs(speaking, tmp_path):
+    page = (ROOT / "docs" / "protocol.md").read_text().partition("\n## gRPC\n")[2]
+    compile_, program = re.findall(r"```(?:sh|python)\n(.*?)```", page, re.DOTALL)[:2]
+    for name in ("proto", "sample_models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "client.py").write_text(program.replace("localhost:8081", speaking.grpc))
+    command = f"{compile_}\npython client.py".replace("python ", f"{sys.executable} ")
+    finished = subprocess.run(
+        ["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    *predictions, stored = finished.stdout.splitlines()
+    assert [line.split()[0] for line in predictions] == ["cross", "star"]
+    assert speaking.query({"id": stored.removeprefix("stored as ")})
 
 
 def test_requests_beyond_the_queue_are_refused(tmp_path, photo):

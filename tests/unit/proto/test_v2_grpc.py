@@ -314,8 +314,17 @@ def test_other_load_parameters_are_refused(name, kind, value):
 
 
 def test_long_errors_are_cut():
-    code, text = grpc_service._status(NotFound("x" * 10_000))
-    assert (code.name, len(text)) == ("NOT_FOUND", grpc_service.MAX_DETAILS_CHARACTERS)
+    code, text = grpc_service._status(NotFound("é" * 10_000))
+    assert code.name == "NOT_FOUND"
+    assert len(text.encode()) in (1999, 2000)
+    assert text.endswith("é...")
+
+
+def test_a_fault_of_the_server_is_logged_and_not_told(caplog):
+    code, text = grpc_service._status(ValueError("a secret"))
+    assert code.name == "INTERNAL"
+    assert "secret" not in text
+    assert "a secret" in caplog.text
 
 
 def test_the_compiled_messages_are_those_of_the_source(tmp_path):

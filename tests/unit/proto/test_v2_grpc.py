@@ -17,7 +17,15 @@ from proto import grpc_service
 from proto.datatypes import NUMPY_TYPES
 from proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
 from proto.grpc_messages import POOL, SERVICE, decoded, message
-from proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
+from proto.messages import (
+    Duration,
+    InferResponse,
+    ModelInfo,
+    ModelStatistics,
+    ModelStatus,
+    Tensor,
+    TensorInfo,
+)
 from proto.v2_grpc import CONTENTS, parse_infer, render_infer
 
 PROTO = Path(__file__).parent.parent.parent.parent / "proto"
@@ -204,7 +212,17 @@ class Echo:
         return None
 
     def statistics(self, name, version):
-        raise Unsupported("expected a server that counts")
+        return [
+            ModelStatistics(
+                name=name or "all",
+                version=version or "1",
+                last_inference_ms=5,
+                inference_count=4,
+                execution_count=3,
+                success=Duration(2, 2000),
+                compute_output=Duration(1, 2**63),
+            )
+        ]
 
     def load_model(self, name, config, files):
         self.loaded = (name, config, files)
@@ -271,6 +289,17 @@ def test_the_index_speaks_of_states_that_clients_know():
     ]
     ready = called("RepositoryIndex", message("RepositoryIndexRequest")(ready=True))
     assert [found.name for found in ready.models] == ["ready"]
+
+
+def test_statistics_are_of_one_model_or_of_all():
+    request = message("ModelStatisticsRequest")
+    (one,) = called("ModelStatistics", request(name="m", version="2")).model_stats
+    (every,) = called("ModelStatistics", request()).model_stats
+    assert [(found.name, found.version) for found in (one, every)] == [("m", "2"), ("all", "1")]
+    assert (one.last_inference, one.inference_count, one.execution_count) == (5, 4, 3)
+    spent = one.inference_stats
+    assert (spent.success.count, spent.success.ns, spent.fail.count) == (2, 2000, 0)
+    assert spent.compute_output.ns == 2**63
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 INSTALLED := $(VENV)/installed-$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test lint bench lock clean
+.PHONY: help demo serve test lint bench descriptors lock clean
 
 help:  ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(INSTALLED)  ## Serve the sample models, send images, query what was stored
 	@$(BIN)/python -m sample_models.demo
@@ -30,6 +30,9 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 
 bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop
 	@$(BIN)/python bench/request_cost.py
+
+descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
+	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/open_inference.binpb open_inference.proto model_repository.proto
 
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv

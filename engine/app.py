@@ -24,6 +24,7 @@ from engine.settings import Settings
 from proto import table
 from proto.chariot import without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
+from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
@@ -72,6 +73,7 @@ class Application:
             max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
         )
+        self._settings = settings
         server_version = version("quadriga")
         options = Options(
             server_version=server_version,
@@ -109,6 +111,24 @@ class Application:
             board.mark(worker, loaded=True)
 
         threading.Thread(target=load, name="load-models", daemon=True).start()
+
+    async def serve_grpc(self, address: str) -> GrpcServer:
+        """Answer V2 over gRPC on the running event loop.
+
+        Args:
+            address: `host:port`, which the workers share.
+
+        Raises:
+            RuntimeError: It cannot be bound.
+        """
+        server = GrpcServer(
+            self.pipeline,
+            server_version=version("quadriga"),
+            max_message_bytes=self._settings.max_body_bytes,
+            stream_form=self._settings.grpc_stream,
+        )
+        await server.start(address)
+        return server
 
     async def drain(self, seconds: float) -> None:
         """Say that the server is going away, and go on serving for a while.

@@ -62,8 +62,10 @@ def serve(models: str | None, config: Path | None, **flags: Any) -> None:
         _fail(error)
 
 
-def _announce(url: str) -> None:
+def _announce(url: str, grpc_address: str) -> None:
     click.echo(f"Quadriga listens on {url}", err=False)
+    if grpc_address:
+        click.echo(f"gRPC on {grpc_address}")
     sys.stdout.flush()
 
 

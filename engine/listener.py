@@ -22,11 +22,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The address is taken or not ours.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = _bound(host, port)
     try:
-        listener.bind((host, port))
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
@@ -34,10 +31,37 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url(listener: socket.socket) -> str:
-    """Give the address of a listening socket as a URL."""
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """Take a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
+
+    The kernel lets programs of one user share a port that way, two servers too: so it is bound first as
+    if for one alone.
+
+    Raises:
+        OSError: The address is taken or not ours.
+    """
+    taken = _bound(host, port)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return taken
+
+
+def address(bound: socket.socket) -> str:
+    """Give the address of a socket as `host:port`."""
+    host, port = bound.getsockname()[:2]
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def turn_away(listener: socket.socket) -> None:

@@ -44,6 +44,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of HTTP; 0 takes a free one and prints it.")
     ] = 8080
+    grpc_port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="Port of gRPC; 0 takes a free one and prints it, -1 is none.",
+        ),
+    ] = 8081
     data: Annotated[
         str,
         Meta(description="Folder of journal, database and images; removing it resets everything."),
@@ -74,7 +82,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "chariot-v2-kserve"
     max_body_bytes: Annotated[
-        int, Meta(ge=1024, description="Larger request bodies are refused with 413.")
+        int,
+        Meta(
+            ge=1024,
+            description="Larger request bodies are refused with 413, larger gRPC messages with "
+            "RESOURCE_EXHAUSTED.",
+        ),
     ] = 64 * 1024 * 1024
     max_pixels: Annotated[
         int, Meta(ge=1, description="Larger images are refused at their header.")
@@ -108,6 +121,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ce_merge: Annotated[
         bool, Meta(description="Whether they keep the attributes of the events that they answer.")
     ] = False
+    grpc_stream: Annotated[
+        Literal["triton", "mlserver"],
+        Meta(
+            description="Whose messages ModelStreamInfer answers: with Triton's an error is an answer "
+            "and the stream goes on, with MLServer's it ends."
+        ),
+    ] = "triton"
     header_timeout_s: Annotated[
         float,
         Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),

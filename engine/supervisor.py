@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from types import FrameType
 
 import msgspec
 
-from engine.listener import listen, url
+from engine.listener import address, listen, reserve
 from engine.readiness import Board
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
@@ -102,12 +103,13 @@ class _Child:
         self._process = None
 
 
-def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
+def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     """Run the server until SIGTERM or SIGINT.
 
     Args:
         settings: Of the server.
-        announce: Called with the server's URL once connections are accepted.
+        announce: Called with the URL of HTTP once connections are accepted, and with the address of
+            gRPC, where workers accept them as they start; empty without.
 
     Returns:
         Exit status: 0 when every child ended by itself.
@@ -122,6 +124,8 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
         raise SettingsError(
             f"expected to listen on {settings.host} port {settings.port}, got: {error.strerror}"
         ) from error
+    grpc = _reserved(settings)
+    grpc_address = "" if grpc is None else address(grpc)
     stopping: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -133,7 +137,9 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     workers = [
         _Child(
             f"worker {number}",
-            ChildTask("worker", settings, number, listener.fileno(), board.descriptor),
+            ChildTask(
+                "worker", settings, number, listener.fileno(), board.descriptor, grpc_address
+            ),
             ended=partial(board.mark, number, loaded=False),
         )
         for number in range(settings.workers)
@@ -141,7 +147,7 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []
     for child in (*writers, *workers):
         child.start()
-    announce(url(listener))
+    announce(f"http://{address(listener)}", grpc_address)
     try:
         while not stopping:
             for child in (*writers, *workers):
@@ -150,9 +156,24 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     finally:
         listener.close()  # the workers have it still, and end it when they are done
         clean = _stop(workers, writers, settings.exit_timeout_s)
+        if grpc is not None:
+            grpc.close()
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1
+
+
+def _reserved(settings: Settings) -> socket.socket | None:
+    """Take the port of gRPC, if there is to be one."""
+    if settings.grpc_port < 0:
+        return None
+    try:
+        return reserve(settings.host, settings.grpc_port)
+    except OSError as error:
+        raise SettingsError(
+            f"expected to listen on {settings.host} port {settings.grpc_port} for gRPC, got: "
+            f"{error.strerror} (grpc_port 0 takes a free one, -1 none)"
+        ) from error
 
 
 def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> bool:

@@ -41,6 +41,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The listening socket, inherited."""
     board_fd: int = -1
     """The shared memory in which workers say that they are ready, inherited."""
+    grpc_address: str = ""
+    """Where to listen for gRPC, beside the other workers; empty for not at all."""
 
 
 class _Server(uvicorn.Server):
@@ -122,15 +124,20 @@ async def _serve(task: ChildTask) -> None:
     stop = asyncio.Event()
     _when_told(lambda: loop.call_soon_threadsafe(stop.set))
     board = Board(task.board_fd, task.settings.workers)
+    grpc = await application.serve_grpc(task.grpc_address) if task.grpc_address else None
     application.load_models(board, task.number)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await asyncio.wait(
         [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED
     )
     await application.drain(task.settings.drain_s)
+    grace_s = config.timeout_graceful_shutdown or 0
+    ending = None if grpc is None else asyncio.create_task(grpc.stop(grace_s))
     await _close_listener(server, listener)
     server.should_exit = True
     await serving
+    if ending is not None:
+        await ending
     application.close()
     _log.info("stopped")
 

@@ -33,6 +33,9 @@ NAMES = (*NUMPY_TYPES, "BYTES")
 MAX_DIMENSIONS = 32
 """Of a shape; numpy holds 64, no model comes near."""
 
+MAX_ELEMENTS = 2**48
+"""Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
+
 
 def checked_shape(
     shape: Sequence[int], elements: int, where: str, *, variable: bool
@@ -58,6 +61,8 @@ def checked_shape(
             shape = [elements // known if size == -1 else size for size in shape]
     if any(size < 0 for size in shape):
         raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
+    if math.prod(size for size in shape if size) > MAX_ELEMENTS:
+        raise InvalidRequest(f"{where}: expected a shape that memory can hold, got {list(shape)}")
     if math.prod(shape) != elements:
         raise InvalidRequest(
             f"{where}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"

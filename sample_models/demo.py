@@ -159,7 +159,17 @@ def read_samples(task: str) -> list[Sample]:
 def server(console: Console, data: Path) -> Iterator[str]:
     """Run `quadriga serve` on a free port for as long as the block lasts; gives its URL."""
     log = (OUTPUT / "server.log").open("w")
-    command = [sys.executable, "-m", "engine.cli", "serve", str(HERE), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "engine.cli",
+        "serve",
+        str(HERE),
+        "--port",
+        "0",
+        "--grpc-port",
+        "-1",
+    ]
     process = subprocess.Popen(
         [*command, "--data", str(data)], stdout=subprocess.PIPE, stderr=log, text=True
     )

@@ -22,15 +22,18 @@ class ServerProcess:
     Args:
         data: Its data folder.
         models: What it serves.
-        flags: Further flags of `quadriga serve`.
+        flags: Further flags of `quadriga serve`; `--grpc-port 0` for gRPC too.
     """
 
     def __init__(self, data: Path, models: Path = SAMPLE_MODELS, *flags: str) -> None:
         self.data = data
+        self._flags = flags
         self._command = [sys.executable, "-m", "engine.cli", "serve", str(models), "--port", "0"]
-        self._command += ["--data", str(data), *flags]
+        self._command += ["--grpc-port", "-1", "--data", str(data), *flags]
         self.process: subprocess.Popen[str] | None = None
         self.host = ""
+        self.grpc = ""
+        """`host:port` of gRPC, where there is one."""
         self.log = data.parent / f"{data.name}.log"
 
     def start(self, *, ready: bool = True) -> Self:
@@ -48,6 +51,8 @@ class ServerProcess:
         line = self.process.stdout.readline()
         assert "http://" in line, f"no address in {line!r}: {self.log.read_text()}"
         self.host = line.split("http://")[1].strip()
+        if "--grpc-port" in self._flags:
+            self.grpc = self.process.stdout.readline().removeprefix("gRPC on ").strip()
         if ready:
             self.wait_until(lambda: self.call("GET", "/v2/health/ready")[0] == 200)
         return self

@@ -1,0 +1,43 @@
+"""The messages of gRPC, as classes made from `open_inference.binpb`.
+
+They live in a pool of their own: in the default pool they would clash with those of tritonclient, kserve and
+mlserver, which declare the same names, and none of these could be imported in the same process.
+"""
+
+from importlib.resources import files
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from proto.errors import InvalidRequest
+
+POOL: Any = descriptor_pool.DescriptorPool()
+for _file in descriptor_pb2.FileDescriptorSet.FromString(
+    files("proto").joinpath("open_inference.binpb").read_bytes()
+).file:
+    POOL.AddSerializedFile(_file.SerializeToString())
+
+SERVICE = "inference.GRPCInferenceService"
+REPOSITORY_SERVICE = "inference.model_repository.ModelRepositoryService"
+"""MLServer's; its messages are those of the first service."""
+
+
+def message(kind: Any) -> Any:
+    """Give the class of a message, by its name in the package `inference` or its descriptor."""
+    if isinstance(kind, str):
+        kind = POOL.FindMessageTypeByName(f"inference.{kind}")
+    return message_factory.GetMessageClass(kind)
+
+
+def decoded(message_class: Any, body: bytes) -> Any:
+    """Read a message.
+
+    Raises:
+        InvalidRequest: The bytes are no such message.
+    """
+    try:
+        return message_class.FromString(body)
+    except DecodeError as error:
+        name = message_class.DESCRIPTOR.name
+        raise InvalidRequest(f"expected a message {name}, got other bytes: {error}") from error

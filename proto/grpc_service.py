@@ -1,0 +1,292 @@
+"""V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
+
+Each is a plain function that fills the answer to a message. `GrpcService` reads and writes their bytes in
+the pool of threads, and gives every error its status code.
+
+Source: Open Inference Protocol, inference_grpc.md; Triton's protocol extensions; MLServer and KServe where
+they differ.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NoReturn
+
+import grpc
+import msgspec
+
+from proto.classification import infer
+from proto.errors import InvalidRequest, ModelNotReady, NotFound, ProtocolError, Unsupported
+from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
+from proto.messages import Duration, Serving
+from proto.operations import MAX_IDS_HEADER_BYTES
+from proto.v2_grpc import parse_infer, render_infer
+from proto.v2_rest import EXTENSIONS
+
+StreamForm = Literal["triton", "mlserver"]
+"""Whose messages ModelStreamInfer answers; the request does not tell."""
+
+MAX_DETAILS_BYTES = 2000
+"""Of an error: details travel in a header, three bytes for most, and clients take 8 KiB of headers."""
+
+SHUTTING_DOWN = "the server is shutting down"
+
+_log = logging.getLogger("quadriga.grpc")
+
+_Ids = Sequence[str] | None
+_Fill = Callable[[Serving, Any, Any], _Ids]
+"""Takes the server, the request and an empty answer to fill; gives the ids of stored inferences."""
+
+
+class GrpcService:
+    """Answers the RPCs; a generic handler of grpc.
+
+    Args:
+        serving: The server behind.
+        server_version: Of the server's metadata.
+        stream_form: Whose messages ModelStreamInfer answers.
+    """
+
+    def __init__(
+        self, serving: Serving, server_version: str, stream_form: StreamForm = "triton"
+    ) -> None:
+        self._serving = serving
+        self._stream_form = stream_form
+        self._closing = asyncio.Event()
+        self._fills: dict[str, _Fill] = {
+            **_FILLS,
+            "ServerMetadata": partial(_server_metadata, server_version),
+        }
+
+    def service(self, details: Any) -> Any:
+        """Give what answers a method; None where it is of another service."""
+        _, _, path = details.method.partition("/")
+        service, _, name = path.partition("/")
+        if service not in (SERVICE, REPOSITORY_SERVICE):
+            return None
+        method = POOL.FindServiceByName(service).methods_by_name.get(name)
+        if method is None:
+            return grpc.stream_stream_rpc_method_handler(partial(_not_offered, name))
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(self._stream)
+        return grpc.unary_unary_rpc_method_handler(partial(self._unary, method))
+
+    def close(self) -> None:
+        """Refuse new requests, and end streams once their current one is answered."""
+        self._closing.set()
+
+    async def _unary(self, method: Any, body: bytes, context: Any) -> bytes:
+        job = partial(self._answer, method, body)
+        try:
+            if self._closing.is_set():
+                raise ModelNotReady(SHUTTING_DOWN)
+            answer, ids = await self._serving.run(job) if method.name in _IN_THREAD else job()
+        except Exception as error:  # noqa: BLE001 - the edge: every error has a status
+            await _abort(context, error)
+        if 0 < len(ids) <= MAX_IDS_HEADER_BYTES:
+            context.set_trailing_metadata((("quadriga-inference-ids", ids),))
+        return answer
+
+    def _answer(self, method: Any, body: bytes) -> tuple[bytes, str]:
+        """Read, answer and write; gives the bytes, and the ids of the stored inferences."""
+        asked = decoded(message(method.input_type), body)
+        answer = message(method.output_type)()
+        ids = self._fills[method.name](self._serving, asked, answer)
+        return answer.SerializeToString(), ",".join(ids or ())
+
+    async def _stream(self, _: object, context: Any) -> None:
+        """Answer requests one after the other, until the client ends or the server does."""
+        closing = asyncio.ensure_future(self._closing.wait())
+        reading: Any = closing
+        try:
+            while True:
+                reading = asyncio.ensure_future(context.read())
+                await asyncio.wait((reading, closing), return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    await _abort(context, ModelNotReady(SHUTTING_DOWN))
+                body = reading.result()
+                if body is grpc.aio.EOF:
+                    return
+                try:
+                    answer = await self._serving.run(partial(self._stream_answer, body))
+                except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
+                    if self._stream_form == "mlserver":
+                        await _abort(context, error)
+                    failed = message("ModelStreamInferResponse")(error_message=_status(error)[1])
+                    answer = failed.SerializeToString()
+                await context.write(answer)
+        finally:
+            reading.cancel()
+            closing.cancel()
+
+    def _stream_answer(self, body: bytes) -> bytes:
+        """Answer one request of a stream; in Triton's form its error is an answer too."""
+        asked = decoded(message("ModelInferRequest"), body)
+        answer = message("ModelStreamInferResponse")()
+        filled = answer.infer_response
+        try:
+            _infer(self._serving, asked, filled)
+        except ProtocolError as error:
+            if self._stream_form == "mlserver":
+                raise
+            answer.error_message = _status(error)[1]
+            filled.Clear()
+            filled.id = asked.id
+        if asked.parameters["triton_enable_empty_final_response"].bool_param:
+            filled.parameters["triton_final_response"].bool_param = True
+        written = filled if self._stream_form == "mlserver" else answer
+        return bytes(written.SerializeToString())
+
+
+async def _not_offered(name: str, _: object, context: Any) -> None:
+    await _abort(context, Unsupported(f"expected an RPC that this server offers, got {name!r:.80}"))
+
+
+def _status(error: Exception) -> tuple[Any, str]:
+    """Give the status code and details of an error; a fault of ours says no more than that."""
+    if not isinstance(error, ProtocolError):
+        _log.error("a request failed by a fault of the server", exc_info=error)
+        return grpc.StatusCode.INTERNAL, "the server's log has the reason"
+    text = str(error).encode(errors="replace")
+    if len(text) > MAX_DETAILS_BYTES:
+        text = text[: MAX_DETAILS_BYTES - 3] + b"..."
+    return grpc.StatusCode[error.grpc_code], text.decode(errors="ignore")
+
+
+async def _abort(context: Any, error: Exception) -> NoReturn:
+    await context.abort(*_status(error))
+    raise AssertionError from error  # abort has raised
+
+
+def _infer(serving: Serving, asked: Any, answer: Any) -> _Ids:
+    response = infer(serving, parse_infer(asked))
+    render_infer(response, answer, raw=bool(asked.raw_input_contents))
+    return response.inference_ids
+
+
+def _server_live(_: Serving, __: Any, answer: Any) -> None:
+    answer.live = True
+
+
+def _server_ready(serving: Serving, _: Any, answer: Any) -> None:
+    answer.ready = serving.unready_reason() is None
+
+
+def _model_ready(serving: Serving, asked: Any, answer: Any) -> None:
+    try:
+        serving.model_info(asked.name, asked.version or None)
+        answer.ready = True
+    except (ModelNotReady, NotFound):
+        answer.ready = False
+
+
+def _server_metadata(version: str, _: Serving, __: Any, answer: Any) -> None:
+    answer.name, answer.version = "quadriga", version
+    answer.extensions.extend(dict.fromkeys((*EXTENSIONS, "model_configuration")))
+
+
+def _model_metadata(serving: Serving, asked: Any, answer: Any) -> None:
+    info = serving.model_info(asked.name, asked.version or None)
+    answer.name, answer.platform = info.name, info.platform
+    answer.versions.extend(info.versions)
+    for target, tensors in ((answer.inputs, info.inputs), (answer.outputs, info.outputs)):
+        for tensor in tensors:
+            target.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+
+
+def _model_config(serving: Serving, asked: Any, answer: Any) -> None:
+    """Describe the model in Triton's words; without a batch size, shapes are whole."""
+    info = serving.model_info(asked.name, asked.version or None)
+    config = answer.config
+    config.name, config.platform, config.backend = info.name, info.platform, "onnxruntime"
+    for target, tensors in ((config.input, info.inputs), (config.output, info.outputs)):
+        for tensor in tensors:
+            kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
+            target.add(name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape)
+
+
+def _model_statistics(serving: Serving, asked: Any, answer: Any) -> None:
+    for found in serving.statistics(asked.name or None, asked.version or None):
+        entry = answer.model_stats.add(
+            name=found.name,
+            version=found.version,
+            last_inference=found.last_inference_ms,
+            inference_count=found.inference_count,
+            execution_count=found.execution_count,
+        )
+        for field in entry.inference_stats.DESCRIPTOR.fields:
+            spent: Duration = getattr(found, field.name)
+            target = getattr(entry.inference_stats, field.name)
+            target.count, target.ns = spent.count, spent.ns
+
+
+def _repository_index(serving: Serving, asked: Any, answer: Any) -> None:
+    """List the models, with the states that Triton and MLServer know."""
+    for found in serving.model_statuses():
+        if found.state == "READY" or not asked.ready:
+            known = found.state in ("READY", "LOADING")
+            answer.models.add(
+                name=found.name,
+                version=found.version,
+                state=found.state if known else "UNAVAILABLE",
+                reason=found.reason or ("unloaded" if found.state == "UNLOADED" else ""),
+            )
+
+
+def _repository_load(serving: Serving, asked: Any, answer: Any) -> None:
+    """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
+    config: dict[str, Any] | None = None
+    files: dict[str, bytes] = {}
+    for name, parameter in asked.parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if name == "config" and choice == "string_param":
+            config = _config(parameter.string_param)
+        elif name.startswith("file:") and choice == "bytes_param":
+            files[name.removeprefix("file:")] = parameter.bytes_param
+        else:
+            raise InvalidRequest(
+                "expected the parameters config (string_param) and file:<path> (bytes_param), "
+                f"got {name!r:.80} ({choice})"
+            )
+    answer.model_name = _model_name(asked)
+    serving.load_model(answer.model_name, config, files)
+    answer.isLoaded = True
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"expected parameters.config to be an object in JSON: {error}"
+        ) from error
+
+
+def _repository_unload(serving: Serving, asked: Any, answer: Any) -> None:
+    answer.model_name = _model_name(asked)
+    serving.unload_model(answer.model_name)
+    answer.isUnloaded = True
+
+
+def _model_name(asked: Any) -> str:
+    """Name the model of a repository request: KServe's only field is Triton's repository name."""
+    name: str = asked.model_name or asked.repository_name
+    return name
+
+
+_FILLS: dict[str, _Fill] = {
+    "ServerLive": _server_live,
+    "ServerReady": _server_ready,
+    "ModelReady": _model_ready,
+    "ModelMetadata": _model_metadata,
+    "ModelInfer": _infer,
+    "ModelConfig": _model_config,
+    "ModelStatistics": _model_statistics,
+    "RepositoryIndex": _repository_index,
+    "RepositoryModelLoad": _repository_load,
+    "RepositoryModelUnload": _repository_unload,
+}
+
+_IN_THREAD = ("ModelInfer", "RepositoryModelLoad", "RepositoryModelUnload")
+"""The others only look at state, and do not wait for a thread."""

@@ -1,0 +1,189 @@
+"""V2 over gRPC: an inference request from its message, and a response to one.
+
+Tensors come and go as raw bytes or as typed contents; the answer has the form of the question.
+
+Source: Open Inference Protocol, inference_grpc.md.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from proto.datatypes import NAMES, NUMPY_TYPES, checked_shape
+from proto.errors import InvalidRequest, Unsupported
+from proto.messages import InferRequest, InferResponse, RequestedOutput, Tensor
+from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
+from proto.v2_envelope import MAX_NAME_CHARACTERS
+
+CONTENTS: dict[str, str] = {
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""The field of typed contents by datatype; FP16 has none."""
+
+JSON_PARAMETERS = ("prompts", "tiling")
+"""Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
+
+_WIDE: dict[str, npt.DTypeLike] = {
+    "int_contents": np.int32,
+    "uint_contents": np.uint32,
+}
+
+
+def parse_infer(asked: Any) -> InferRequest:
+    """Read an inference request.
+
+    Args:
+        asked: A `ModelInferRequest`.
+
+    Raises:
+        InvalidRequest: Naming the input.
+        Unsupported: An input lies in shared memory.
+    """
+    for what, name in (("id", asked.id), *(("name", tensor.name) for tensor in asked.inputs)):
+        if len(name) > MAX_NAME_CHARACTERS:
+            raise InvalidRequest(
+                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
+            )
+    if not asked.inputs:
+        raise InvalidRequest("expected inputs to hold at least one input, got none")
+    raws: Sequence[bytes | None] = asked.raw_input_contents or [None] * len(asked.inputs)
+    if len(raws) != len(asked.inputs):
+        raise InvalidRequest(
+            f"expected raw_input_contents of all {len(asked.inputs)} inputs or of none, got {len(raws)}"
+        )
+    return InferRequest(
+        model=asked.model_name,
+        version=asked.model_version or None,
+        id=asked.id or str(uuid.uuid4()),
+        inputs=[
+            _tensor(tensor, raw, f"inputs[{number}] ({tensor.name!r:.60})")
+            for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
+        ],
+        requested_outputs=[
+            RequestedOutput(output.name, _parameters(output.parameters, f"output {output.name!r}"))
+            for output in asked.outputs
+        ],
+        parameters=_parameters(asked.parameters, "the request"),
+    )
+
+
+def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
+    """Write an inference response.
+
+    Args:
+        response: The answer.
+        answer: An empty `ModelInferResponse` to write it to.
+        raw: Whether tensors are wanted as bytes; all are where one has no typed contents.
+    """
+    answer.model_name, answer.model_version = response.model, response.version
+    answer.id = response.id
+    raw = raw or any(tensor.datatype not in CONTENTS for tensor in response.outputs)
+    for tensor in response.outputs:
+        output = answer.outputs.add(
+            name=tensor.name, datatype=tensor.datatype, shape=map(int, tensor.shape)
+        )
+        _set_parameters(output.parameters, tensor.parameters)
+        if raw:
+            answer.raw_output_contents.append(to_raw(tensor))
+        elif isinstance(tensor.data, np.ndarray):
+            getattr(output.contents, CONTENTS[tensor.datatype]).extend(tensor.data.ravel().tolist())
+        else:
+            output.contents.bytes_contents.extend(elements_as_bytes(tensor.data))
+
+
+def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
+    parameters = _parameters(tensor.parameters, where)
+    if "shared_memory_region" in parameters:
+        raise Unsupported(f"{where}: expected raw_input_contents or contents, got shared memory")
+    if tensor.datatype not in NAMES:
+        raise InvalidRequest(
+            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
+        )
+    filled = [field.name for field, _ in tensor.contents.ListFields()]
+    if raw is not None:
+        if filled:
+            raise InvalidRequest(
+                f"{where}: expected raw_input_contents or contents, got both ({filled[0]})"
+            )
+        data, shape = from_raw(memoryview(raw), tensor.datatype, tensor.shape, where)
+    else:
+        data, shape = _typed(tensor, filled, where)
+    return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
+
+
+def _typed(
+    tensor: Any, filled: Sequence[str], where: str
+) -> tuple[npt.NDArray[Any] | list[bytes], tuple[int, ...]]:
+    """Read typed contents: an array, or the elements of BYTES; and the shape."""
+    name = CONTENTS.get(tensor.datatype)
+    if name is None:
+        raise InvalidRequest(
+            f"{where}: expected {tensor.datatype} in raw_input_contents, got none: it has no contents"
+        )
+    if any(other != name for other in filled):
+        raise InvalidRequest(
+            f"{where}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
+        )
+    values = getattr(tensor.contents, name)
+    shape = checked_shape(tensor.shape, len(values), where, variable=tensor.datatype == "BYTES")
+    if tensor.datatype == "BYTES":
+        return list(values), shape
+    dtype = NUMPY_TYPES[tensor.datatype]
+    array = np.fromiter(values, _WIDE.get(name, dtype), len(values))
+    if array.dtype != dtype and array.size:
+        limits = np.iinfo(dtype)
+        low, high = int(array.min()), int(array.max())
+        if low < limits.min or high > limits.max:
+            raise InvalidRequest(
+                f"{where}: expected {tensor.datatype} values from {limits.min} to {limits.max}, "
+                f"got {low if low < limits.min else high}"
+            )
+    return array.astype(dtype, copy=False).reshape(shape), shape
+
+
+def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read parameters; one without a value is None."""
+    parameters: dict[str, Any] = {}
+    for name, parameter in given.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        value = None if choice is None else getattr(parameter, choice)
+        if name in JSON_PARAMETERS and isinstance(value, str):
+            try:
+                value = msgspec.json.decode(value)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise InvalidRequest(
+                    f"{where}: expected parameters.{name} to be a JSON text, got {value!r:.40}: {error}"
+                ) from error
+        parameters[name] = value
+    return parameters
+
+
+def _set_parameters(target: Any, parameters: Mapping[str, Any]) -> None:
+    """Write parameters; what is neither number, truth value nor text goes as a JSON text."""
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            target[name].bool_param = value
+        elif isinstance(value, int) and -(2**63) <= value < 2**63:
+            target[name].int64_param = value
+        elif isinstance(value, int) and 0 <= value < 2**64:
+            target[name].uint64_param = value
+        elif isinstance(value, float):
+            target[name].double_param = value
+        elif value is not None:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            target[name].string_param = text

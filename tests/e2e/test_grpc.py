@@ -1,0 +1,463 @@
+"""V2 over gRPC as clients speak it, beside REST."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, message
+from tests.onnx_models import doubling
+from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Client:
+    """A channel, and calls by the names of the methods."""
+
+    def __init__(self, address: str) -> None:
+        options = {
+            "grpc.max_send_message_length": -1,
+            "grpc.max_receive_message_length": -1,
+            "grpc.use_local_subchannel_pool": 1,
+        }
+        self.channel = grpc.insecure_channel(address, list(options.items()))
+
+    def call(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
+        """Call an RPC with a message, bytes, or the fields of its message."""
+        return self.call_whole(method, request, service=service, timeout=timeout, **fields)[0]
+
+    def call_whole(self, method, /, request=None, *, service=SERVICE, timeout=60, **fields):
+        """Call an RPC; gives the answer and the call."""
+        described = POOL.FindServiceByName(service).methods_by_name.get(method)
+        if request is None:
+            request = message(described.input_type)(**fields)
+        body = request if isinstance(request, bytes) else request.SerializeToString()
+        read = None if described is None else message(described.output_type).FromString
+        rpc = self.channel.unary_unary(f"/{service}/{method}", None, read)
+        return rpc.with_call(body, timeout=timeout)
+
+    def stream(self, requests, answer="ModelStreamInferResponse"):
+        """Open ModelStreamInfer."""
+        rpc = self.channel.stream_stream(
+            f"/{SERVICE}/ModelStreamInfer",
+            message("ModelInferRequest").SerializeToString,
+            message(answer).FromString,
+        )
+        return rpc(requests, timeout=60)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.channel.close()
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory) -> Iterator[ServerProcess]:
+    """Serve sample models, one of tensors and one that fails."""
+    folder = tmp_path_factory.mktemp("grpc")
+    models = folder / "models"
+    doubling(models / "doubling" / "model.onnx")
+    (models / "broken").mkdir()
+    (models / "broken" / "model.onnx").write_bytes(b"no model")
+    for name in ("shapes-detector", "shapes-image-text"):
+        (models / name).symlink_to(SAMPLE_MODELS / name)
+    flags = ("--grpc-port", "0", "--no-strict-readiness")
+    with ServerProcess(folder / "data", models, *flags) as server:
+        yield server
+    log = server.log.read_text()
+    assert "fault of the server" not in log
+    assert "never retrieved" not in log
+
+
+@pytest.fixture(scope="module")
+def client(speaking) -> Iterator[Client]:
+    with Client(speaking.grpc) as channel:
+        yield channel
+
+
+def image_request(image, model="shapes-detector", **parameters):
+    request = message("ModelInferRequest")(model_name=model)
+    tensor = request.inputs.add(name="picture", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.append(image)
+    for name, text in parameters.items():
+        tensor.parameters[name].string_param = text
+    return request
+
+
+def rows_request(array, *, raw=True, model="doubling"):
+    request = message("ModelInferRequest")(model_name=model)
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
+    if raw:
+        request.raw_input_contents.append(array.tobytes())
+    else:
+        tensor.contents.fp32_contents.extend(array.ravel().tolist())
+    return request
+
+
+ROW = np.array([[1, 2, 3]], np.float32)
+
+
+def test_the_server_and_its_models_are_described(client):
+    assert client.call("ServerLive").live
+    assert client.call("ServerReady").ready
+    about = client.call("ServerMetadata")
+    assert about.name == "quadriga"
+    assert "classification" in about.extensions
+    metadata = client.call("ModelMetadata", name="doubling")
+    assert (metadata.versions, metadata.platform) == (["1"], "onnxruntime_onnx")
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
+        ("x", "FP32", [-1, 3])
+    ]
+    assert client.call("ModelConfig", name="doubling").config.output[0].data_type == 11
+    ready = {
+        name: client.call("ModelReady", name=name).ready
+        for name in ("doubling", "m-doubling", "broken", "absent")
+    }
+    assert ready == {"doubling": True, "m-doubling": True, "broken": False, "absent": False}
+
+
+@pytest.mark.parametrize("service", [SERVICE, REPOSITORY_SERVICE])
+def test_the_repository_is_listed_by_both_services(client, service):
+    index = client.call("RepositoryIndex", service=service)
+    states = {found.name: found.state for found in index.models}
+    assert states["doubling"] == "READY"
+    assert states["broken"] == "UNAVAILABLE"
+    ready = client.call("RepositoryIndex", service=service, ready=True)
+    assert {found.name for found in ready.models} == states.keys() - {"broken"}
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["typed", "raw"])
+def test_an_image_is_answered_as_over_rest(speaking, client, photo, raw):
+    metadata = '{"camera_id": "north"}'
+    request = image_request(photo, metadata=metadata)
+    request.id = "mine"
+    if raw:
+        request.inputs[0].ClearField("contents")
+        request.raw_input_contents.append(len(photo).to_bytes(4, "little") + photo)
+    answer, call = client.call_whole("ModelInfer", request)
+    (output,) = answer.outputs
+    if raw:
+        assert not output.HasField("contents")
+        element = answer.raw_output_contents[0][4:]
+    else:
+        assert not answer.raw_output_contents
+        (element,) = output.contents.bytes_contents
+    body = {"inputs": [image_input(photo, "picture", metadata=metadata)]}
+    status, expected = speaking.call("POST", "/v2/models/shapes-detector/infer", body)
+    assert status == 200
+    assert json.loads(element) == expected["outputs"][0]["data"][0]
+    assert (answer.id, output.name, list(output.shape)) == ("mine", "picture", [1])
+    assert output.parameters["metadata"].string_param == metadata
+    inference_id = output.parameters["inference_id"].string_param
+    assert dict(call.trailing_metadata())["quadriga-inference-ids"] == inference_id
+    (stored,) = speaking.query({"id": inference_id})
+    assert stored["metadata"] == {"camera_id": "north"}
+
+
+def test_prompts_are_a_json_text(speaking, client, photo):
+    prompts = ["what shape is it?", "what colour is it?"]
+    request = image_request(photo, "shapes-image-text", prompts=json.dumps(prompts))
+    (output,) = client.call("ModelInfer", request).outputs
+    body = {"inputs": [image_input(photo, prompts=prompts)]}
+    _, expected = speaking.call("POST", "/v2/models/shapes-image-text/infer", body)
+    (element,) = output.contents.bytes_contents
+    assert json.loads(element) == expected["outputs"][0]["data"][0]
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["typed", "raw"])
+def test_tensors_come_back_as_they_were_sent(client, raw):
+    answer = client.call("ModelInfer", rows_request(ROW, raw=raw))
+    (output,) = answer.outputs
+    assert (output.name, output.datatype, list(output.shape)) == ("y", "FP32", [1, 3])
+    if raw:
+        assert list(answer.raw_output_contents) == [(ROW * 2).tobytes()]
+    else:
+        assert list(output.contents.fp32_contents) == [2, 4, 6]
+
+
+def test_infinities_are_exact(client):
+    array = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    (output,) = client.call("ModelInfer", rows_request(array, raw=False)).outputs
+    np.testing.assert_array_equal(output.contents.fp32_contents, array[0])
+
+
+def test_the_best_classes_of_an_output(client):
+    request = rows_request(ROW, raw=False)
+    request.outputs.add(name="y").parameters["classification"].int64_param = 2
+    (output,) = client.call("ModelInfer", request).outputs
+    assert list(output.contents.bytes_contents) == [b"6.000000:2", b"4.000000:1"]
+
+
+def test_a_tensor_of_32_mib(client):
+    array = np.random.default_rng(0).random((2_800_000, 3), np.float32)
+    answer = client.call("ModelInfer", rows_request(array))
+    assert answer.raw_output_contents[0] == (array * 2).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "said"),
+    [
+        ("ModelInfer", rows_request(ROW, model="absent"), "NOT_FOUND", "absent"),
+        ("ModelMetadata", message("ModelMetadataRequest")(name="é\n" * 9), "NOT_FOUND", "é"),
+        ("ModelInfer", rows_request(ROW, model="broken"), "UNAVAILABLE", "broken"),
+        ("ModelInfer", rows_request(ROW[0]), "INVALID_ARGUMENT", "expected shape [-1, 3]"),
+        ("ModelInfer", image_request(b"none"), "INVALID_ARGUMENT", "data[0]"),
+        ("ModelInfer", b"\xff\xff", "INVALID_ARGUMENT", "ModelInferRequest"),
+        ("ServerLive", b"\xff", "INVALID_ARGUMENT", "ServerLiveRequest"),
+        ("ModelInfer", bytes(70_000_000), "RESOURCE_EXHAUSTED", "larger than max"),
+        ("SystemSharedMemoryStatus", b"", "UNIMPLEMENTED", "SystemSharedMemoryStatus"),
+        ("TraceSetting", b"", "UNIMPLEMENTED", "TraceSetting"),
+    ],
+)
+def test_errors_have_a_code_and_a_reason(client, method, request_, code, said):
+    with pytest.raises(grpc.RpcError) as refused:
+        client.call(method, request_)
+    assert refused.value.code().name == code
+    assert said in refused.value.details()
+
+
+def test_an_unknown_output_is_refused(client):
+    request = rows_request(ROW)
+    request.outputs.add(name="z")
+    with pytest.raises(grpc.RpcError, match="expected outputs among y, got z"):
+        client.call("ModelInfer", request)
+
+
+def test_a_deadline_ends_a_call_and_not_the_server(client):
+    prompts = json.dumps(["what shape is it?"] * 64)
+    request = image_request(b"none", "shapes-image-text", prompts=prompts)
+    request.inputs[0].contents.bytes_contents[0] = (
+        SAMPLE_MODELS / "images" / "detection" / "scene_01.jpg"
+    ).read_bytes()
+    with pytest.raises(grpc.RpcError) as late:
+        client.call("ModelInfer", request, timeout=0.01)
+    assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert client.call("ModelInfer", rows_request(ROW)).outputs
+
+
+def test_a_stream_answers_each_request_in_order_and_outlives_errors(client):
+    requests = [rows_request(ROW * number) for number in range(4)]
+    requests[1].model_name = "absent"
+    requests[2].parameters["triton_enable_empty_final_response"].bool_param = True
+    for number, request in enumerate(requests):
+        request.id = str(number)
+    answers = list(client.stream(iter(requests)))
+    assert [answer.infer_response.id for answer in answers] == ["0", "1", "2", "3"]
+    assert ["absent" in answer.error_message for answer in answers] == [False, True, False, False]
+    for number in (0, 2, 3):
+        (raw,) = answers[number].infer_response.raw_output_contents
+        assert raw == (ROW * number * 2).tobytes()
+    assert answers[2].infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(speaking, client):
+    with Client(speaking.grpc) as leaving:
+        streams = [leaving.stream(iter(threading.Event().wait, True)) for _ in range(3)]
+        watch = health_pb2_grpc.HealthStub(leaving.channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=60
+        )
+        assert next(watch).status == SERVING
+        for stream in streams:
+            stream.cancel()
+    assert client.call("ServerLive").live
+
+
+def test_a_stream_of_mlserver_ends_with_its_error(tmp_path):
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    flags = ("--grpc-port", "0", "--grpc-stream", "mlserver")
+    with (
+        ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server,
+        Client(server.grpc) as client,
+    ):
+        requests = [rows_request(ROW), rows_request(ROW, model="absent"), rows_request(ROW)]
+        answers = client.stream(iter(requests), "ModelInferResponse")
+        assert list(next(answers).raw_output_contents) == [(ROW * 2).tobytes()]
+        with pytest.raises(grpc.RpcError, match="absent"):
+            next(answers)
+        assert answers.code() == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("", SERVING),
+        (SERVICE, SERVING),
+        ("doubling", SERVING),
+        ("m-doubling", SERVING),
+        ("broken", NOT_SERVING),
+        ("absent", None),
+    ],
+)
+def test_health(client, name, state):
+    health = health_pb2_grpc.HealthStub(client.channel)
+    request = health_pb2.HealthCheckRequest(service=name)
+    if state is None:
+        with pytest.raises(grpc.RpcError) as refused:
+            health.Check(request, timeout=10)
+        assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+        watch = health.Watch(request, timeout=10)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        watch.cancel()
+        return
+    assert health.Check(request, timeout=10).status == state
+    known = health.List(health_pb2.HealthListRequest(), timeout=10).statuses
+    assert known[name.removeprefix("m-")].status == state
+
+
+def test_reflection_describes_every_service(client):
+    stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+
+    def ask(**fields):
+        asked = iter([reflection_pb2.ServerReflectionRequest(**fields)])
+        (answer,) = stub.ServerReflectionInfo(asked, timeout=10)
+        return answer
+
+    services = [s.name for s in ask(list_services="").list_services_response.service]
+    assert {SERVICE, REPOSITORY_SERVICE, "grpc.health.v1.Health"} < set(services)
+    for service in services:
+        files = ask(file_containing_symbol=service).file_descriptor_response.file_descriptor_proto
+        described = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in files]
+        names = [f"{file.package}.{s.name}" for file in described for s in file.service]
+        assert service in names
+
+
+def test_the_program_in_the_documents_runs(speaking, tmp_path):
+    page = (ROOT / "docs" / "protocol.md").read_text().partition("\n## gRPC\n")[2]
+    compile_, program = re.findall(r"```(?:sh|python)\n(.*?)```", page, re.DOTALL)[:2]
+    for name in ("proto", "sample_models"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "client.py").write_text(program.replace("localhost:8081", speaking.grpc))
+    command = f"{compile_}\npython client.py".replace("python ", f"{sys.executable} ")
+    finished = subprocess.run(
+        ["bash", "-ec", command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    *predictions, stored = finished.stdout.splitlines()
+    assert [line.split()[0] for line in predictions] == ["cross", "star"]
+    assert speaking.query({"id": stored.removeprefix("stored as ")})
+
+
+def test_requests_beyond_the_queue_are_refused(tmp_path, photo):
+    flags = ("--grpc-port", "0", "--max-queue", "2", "--threads", "1")
+    with (
+        ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server,
+        Client(server.grpc) as client,
+        ThreadPoolExecutor(16) as pool,
+    ):
+
+        def code(_):
+            try:
+                client.call("ModelInfer", image_request(photo))
+            except grpc.RpcError as error:
+                return error.code().name, "at once" in error.details()
+            return "OK", False
+
+        assert set(pool.map(code, range(64))) == {("OK", False), ("UNAVAILABLE", True)}
+
+
+def test_stopping_under_load_loses_nothing(tmp_path, shape):
+    flags = ("--grpc-port", "0", "--workers", "2")
+    server = ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags).start()
+    acknowledged: list[str] = []
+    failed: list[grpc.RpcError] = []
+
+    def send() -> None:
+        with Client(server.grpc) as client:
+            while True:
+                try:
+                    answer = client.call("ModelInfer", image_request(shape[0], "shapes-classifier"))
+                except grpc.RpcError as error:
+                    failed.append(error)
+                    return
+                acknowledged.append(answer.outputs[0].parameters["inference_id"].string_param)
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    server.wait_until(lambda: len(acknowledged) > 100)
+    assert server.stop() == 0
+    for thread in threads:
+        thread.join()
+    assert {error.code().name for error in failed} == {"UNAVAILABLE"}
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS) as again:
+        stored = [record["id"] for record in again.query({})]
+    assert sorted(stored) == sorted(acknowledged)
+
+
+def test_open_streams_do_not_hold_up_the_end(tmp_path):
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    server = ServerProcess(tmp_path / "data", tmp_path / "models", "--grpc-port", "0").start()
+    sent = threading.Event()
+
+    def requests():
+        yield rows_request(ROW)
+        sent.wait(60)
+
+    with Client(server.grpc) as client:
+        watch = health_pb2_grpc.HealthStub(client.channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=60
+        )
+        assert next(watch).status == SERVING
+        stream = client.stream(requests())
+        assert not next(stream).error_message
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert [told.status for told in watch] == [NOT_SERVING]
+        with pytest.raises(grpc.RpcError, match="shutting down"):
+            next(stream)
+        sent.set()
+        assert server.stop() == 0
+    assert time.monotonic() - begun < 10
+
+
+def test_a_worker_that_dies_answers_again(tmp_path):
+    doubling(tmp_path / "models" / "doubling" / "model.onnx")
+    flags = ("--grpc-port", "0", "--no-store")
+    with (
+        ServerProcess(tmp_path / "data", tmp_path / "models", *flags) as server,
+        Client(server.grpc) as client,
+    ):
+        assert client.call("ModelInfer", rows_request(ROW)).outputs
+        (worker,) = server.child_pids()[1:]
+        os.kill(worker, signal.SIGKILL)
+
+        def answers() -> bool:
+            try:
+                return bool(client.call("ModelInfer", rows_request(ROW)).outputs)
+            except grpc.RpcError as error:
+                return error.code() != grpc.StatusCode.UNAVAILABLE
+
+        server.wait_until(answers)
+
+
+def test_a_port_in_use_is_refused_even_if_it_could_be_shared(speaking, tmp_path):
+    def said(port: int) -> str:
+        flags = ("--grpc-port", str(port))
+        server = ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags)
+        with pytest.raises(AssertionError, match=f"port {port} for gRPC.*in use"):
+            server.start()
+        assert server.stop() == 2
+        return server.log.read_text()
+
+    assert "-1" in said(int(speaking.grpc.split(":")[1]))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert "-1" in said(other.getsockname()[1])

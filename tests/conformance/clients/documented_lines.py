@@ -76,7 +76,6 @@ ERRORS: dict[str, tuple[str, str, Any, int, str]] = {
     "an unknown signature": ("POST", f"{THREE}:predict", {"signature_name": "x", "instances": [1.0]}, 400, "signature"),
     "a signature that is no text": ("POST", f"{THREE}:predict", {"signature_name": 1, "instances": [1.0]}, 400, "signature_name"),
     "a missing input": ("POST", "/v1/models/sum:predict", {"inputs": {"a": [[1, 2, 3, 4]]}}, 400, "b"),
-    "an unknown verb": ("POST", f"{THREE}:dream", {"instances": [1.0]}, 404, ""),
     "classify of a tensor model": ("POST", f"{THREE}:classify", {"examples": [{"x": 1.0}]}, 400, ""),
 }  # fmt: skip
 for name, row in ERRORS.items():

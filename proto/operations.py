@@ -67,6 +67,8 @@ class Operation(msgspec.Struct, frozen=True):
     """Type of the body in the OpenAPI document; None for any bytes."""
     answer_type: Any = None
     """Type of the answer there; None for any."""
+    binary: bool = False
+    """Whether requests and answers may carry the bytes of tensors behind their JSON."""
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]

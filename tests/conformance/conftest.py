@@ -1,6 +1,5 @@
 """One server for all public clients, and what a client's script is told of it."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from engine.session import Session
 from engine.settings import Settings
 from proto.datatypes import NUMPY_TYPES
 from tests.onnx_models import doubling, save, value
-from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, free_port, image_input
 
 MODELS = {
     "classification": "shapes-classifier",
@@ -80,14 +79,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*MODELS.values(), "shapes-image-text"):
         (root / name).symlink_to(SAMPLE_MODELS / name)
     return root
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def served_parts(paths: list[str]) -> set[str]:

@@ -32,8 +32,9 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, and each protocol
 	@$(BIN)/python bench/request_cost.py
+	@$(BIN)/python bench/protocol_cost.py
 
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv

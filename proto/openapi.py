@@ -98,5 +98,5 @@ def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         return {"content": {_OCTETS: {}}}
     content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
     if operation.binary:
-        content[_OCTETS] = {}
-    return {"required": True, "content": content}
+        content[_OCTETS] = {}  # which may be empty, as the bytes of a tensor without elements
+    return {"required": not operation.binary, "content": content}

@@ -144,6 +144,7 @@ def described(server: ServerProcess, models: Path, grpc_address: str) -> dict[st
         "grpc": grpc_address,
         "parts": sorted(served_parts(list(document["paths"]))),
         "images": {task: str(path) for task, path in images.items()},
+        "max_body_bytes": Settings().max_body_bytes,
         "models": MODELS,
         "predictions": predictions,
         "classifier": graph("shapes-classifier"),

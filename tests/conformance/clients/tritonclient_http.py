@@ -81,6 +81,13 @@ def add_http(wire: Wire) -> None:
 
     checks.add(f"{wire.name}: what is not offered", unserved)
 
+    def too_large() -> None:
+        array = np.zeros((1, SERVER["max_body_bytes"] // 4), np.float32)
+        given = wire.input("x", array, "FP32")
+        wire.refused(lambda: wire.client.infer("identity-fp32", [given]), "413", "at most")
+
+    checks.add(f"{wire.name}: error, too large", too_large)
+
 
 for each in (http, http_aio):
     add_common(each)

@@ -4,6 +4,7 @@ TensorFlow Serving's client stubs want all of TensorFlow; its documents talk to 
 """
 
 import base64
+import gzip
 import json
 from http.client import HTTPConnection
 from typing import Any
@@ -177,6 +178,85 @@ def errors() -> None:
     refused("GET", "/v2/models/sum/infer", None, 405, "POST")
     refused("POST", "/v2/models/sum/infer", "{", 400, "JSON")
     refused("POST", "/v2/models/sum/infer", {"inputs": [], "id": 7}, 400, "id")
+
+
+def one(datatype: str, data: Any, shape: Any = None, **further: Any) -> dict[str, Any]:
+    tensor = {"name": "x", "shape": shape or [1, 1], "datatype": datatype, "data": data}
+    return {"inputs": [{**tensor, **further}]}
+
+
+COERCED: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "integers for floats": ("fp32", one("FP32", [7]), [7.0]),
+    "numbers for half floats": ("fp16", one("FP16", [0.5]), [0.5]),
+    "nested data": ("int8", one("INT8", [[1, 2], [3, 4]], [2, 2]), [1, 2, 3, 4]),
+    "null for what is optional": (
+        "int8",
+        {**one("INT8", [7], parameters=None), "id": None, "outputs": None, "parameters": None},
+        [7],
+    ),
+    "no outputs for all": ("int8", {**one("INT8", [7]), "outputs": []}, [7]),
+    "members that are unknown": ("int8", {**one("INT8", [7], extra=[1]), "model_name": "x"}, [7]),
+}
+"""What other servers refuse or answer wrongly, and is taken here."""
+
+
+def coerced(datatype: str, body: dict[str, Any], expected: Any) -> None:
+    status, _, answer = send("POST", f"/v2/models/identity-{datatype}/infer", json.dumps(body))
+    assert status == 200, answer
+    equal(json.loads(answer)["outputs"][0]["data"], expected)
+
+
+for name, row in COERCED.items():
+    checks.add(f"v2: taken, {name}", lambda row=row: coerced(*row))
+
+DAMAGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a fraction for an integer": ("int32", one("INT32", [1.5])),
+    "300 for UINT8": ("uint8", one("UINT8", [300])),
+    "-1 for UINT8": ("uint8", one("UINT8", [-1])),
+    "1e39 for FP32": ("fp32", one("FP32", [1e39])),
+    "a text for BOOL": ("bool", one("BOOL", ["false"])),
+    "a number for BOOL": ("bool", one("BOOL", [1])),
+    "a number for BYTES": ("bytes", one("BYTES", [7])),
+    "null for a number": ("fp32", one("FP32", [None])),
+    "ragged data": ("fp32", one("FP32", [[1], [2, 3]], [1, 3])),
+    "a negative size": ("fp32", one("FP32", [1], [-1, 1])),
+    "a shape of another size": ("fp32", one("FP32", [1, 2])),
+    "BF16": ("fp32", one("BF16", [1])),
+    "an id that is a number": ("fp32", {**one("FP32", [1]), "id": 7}),
+    "data and binary data": ("fp32", one("FP32", [1], parameters={"binary_data_size": 4})),
+    "an output that is unknown": ("fp32", {**one("FP32", [1]), "outputs": [{"name": "z"}]}),
+}
+"""What other servers damage in silence, and is refused here."""
+for name, (kind, body) in DAMAGED.items():
+    path = f"/v2/models/identity-{kind}/infer"
+    checks.add(f"v2: refused, {name}", lambda p=path, b=body: refused("POST", p, b, 400, ""))
+
+
+@checks("v2: encodings that are none")
+def encodings() -> None:
+    body = json.dumps(one("FP32", [1])).encode()
+    for encoding, sent in (
+        ("gzip", body),
+        ("deflate", body),
+        ("br", body),
+        ("gzip", gzip.compress(body)[:-3]),
+    ):
+        status, headers, answer = send(
+            "POST", "/v2/models/identity-fp32/infer", sent, {"Content-Encoding": encoding}
+        )
+        equal((status, headers["content-type"]), (400, "application/json"))
+        assert encoding in json.loads(answer)["error"], answer
+
+
+@checks("v2: ids in any script")
+def ids() -> None:
+    path = "/v2/models/identity-fp32/infer"
+    status, _, answer = send("POST", path, json.dumps({**one("FP32", [1]), "id": "Nacht-ä€"}))
+    equal((status, json.loads(answer)["id"]), (200, "Nacht-ä€"))
+    status, _, answer = send(
+        "POST", path, json.dumps(one("FP32", [1])), {"X-Request-ID": "night-7"}
+    )
+    equal((status, json.loads(answer)["id"]), (200, "night-7"))
 
 
 @checks("v2: wrong binary headers")

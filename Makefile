@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 QUADRIGA := $(BIN)/quadriga
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 INSTALLED := $(VENV)/installed-$(VERSION)
+CLIENTS := tritonclient kserve mlserver schemathesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test lint bench descriptors lock clean
+.PHONY: help demo serve test conformance lint bench descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,14 +23,18 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 test: $(INSTALLED)-dev  ## Run every test
 	@$(BIN)/python -m pytest
 
+conformance: $(INSTALLED)-dev $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Run public clients against a server
+	@$(BIN)/python -m pytest tests/conformance -m conformance
+
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, and each protocol
 	@$(BIN)/python bench/request_cost.py
+	@$(BIN)/python bench/protocol_cost.py
 
 descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/open_inference.binpb open_inference.proto model_repository.proto
@@ -38,11 +43,12 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --output-file requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCK) --constraint requirements.lock --output-file requirements-dev.lock
+	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) data demo-output
+	rm -rf $(VENV) .conformance data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -55,4 +61,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 $(INSTALLED)-dev: $(INSTALLED) requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# Each client lives in an environment of its own: two of them bring the same protocol buffers.
+.conformance/%/installed-$(VERSION): tests/conformance/requirements-%.lock
+	@echo "Setting up .conformance/$*: under a minute, once"
+	@$(PYTHON) -m venv --clear .conformance/$*
+	@.conformance/$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@

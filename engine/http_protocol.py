@@ -25,6 +25,8 @@ class HttpProtocol(HttpToolsProtocol):
     header_timeout_s: ClassVar[float] = 15.0
     _deadline: asyncio.TimerHandle | None = None
     _header_bytes = 0
+    _body_open = False
+    """Whether a request's body is still coming, which it may after its answer: of one too large."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Begin to wait for the first header."""
@@ -56,13 +58,21 @@ class HttpProtocol(HttpToolsProtocol):
         """Begin the request."""
         self._forget_deadline()
         self._header_bytes = 0
+        self._body_open = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End the request."""
+        self._body_open = False
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, and close."""
         self._refuse(b"400 Bad Request", f"expected an HTTP/1.1 request: {msg}")
 
     def _in_request(self) -> bool:
+        if self._body_open:
+            return True
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
 
     def _refuse(self, status: bytes, text: str) -> None:

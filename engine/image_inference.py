@@ -176,7 +176,10 @@ def _asked(
         in_old_shape = wants_legacy(parameters, images.spec.task)
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
+    encoded = tensor.parameters.get("content_type") == "base64"  # also where a protocol has bytes
     for index, element in enumerate(tensor.data):
+        if encoded and isinstance(element, bytes):
+            element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
         yield _Asked(
             f"{where}: data[{index}]", tensor.name, options, metadata, in_old_shape, element
         )

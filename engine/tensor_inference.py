@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pybase64
 
 from engine.recording import Answered, request_metadata
 from engine.repository import Model
@@ -57,6 +58,8 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
     shape = tensor.shape
     if len(shape) == 1 and len(info.shape) == 2 and info.shape[1] in (1, -1):
         shape = (*shape, 1)  # [N] stands for [N, 1]
+    elif len(shape) == 2 and len(info.shape) == 1 and shape[1] == 1:
+        shape = shape[:1]  # and the other way round, as MLServer's codecs send it
     fits = len(shape) == len(info.shape) and all(
         wanted in (-1, size) for size, wanted in zip(shape, info.shape, strict=True)
     )
@@ -65,8 +68,19 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
             f"{where}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        return np.array(_texts(tensor.data, where), dtype=object).reshape(shape)
+        elements = tensor.data
+        if tensor.parameters.get("content_type") == "base64":
+            elements = _from_base64(elements, where)
+        return np.array(_texts(elements, where), dtype=object).reshape(shape)
     return tensor.data.reshape(shape)
+
+
+def _from_base64(elements: list[str | bytes], where: str) -> list[bytes]:
+    """Decode elements that say that they are base64."""
+    try:
+        return [pybase64.b64decode(element, validate=True) for element in elements]
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: expected base64, got: {error}") from error
 
 
 def _texts(elements: list[Any], where: str) -> list[str]:

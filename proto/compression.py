@@ -18,7 +18,7 @@ MIN_BYTES = 1024
 _LEVEL = 1
 """The fastest: clients that ask for compression by habit would pay more with each further level."""
 
-_CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?(?:,|$)")
+_CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9]+\.?[0-9]*)\s*)?(?:,|$)")
 
 
 def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
@@ -52,11 +52,7 @@ def compress(body: bytes, accepted: bytes) -> tuple[bytes, Headers]:
     """Compress an answer as its client accepts it; also gives the headers that say so."""
     if len(body) < MIN_BYTES:
         return body, ()
-    quality = {
-        match[1].lower(): float(match[2] or 1)
-        for match in _CODING.finditer(accepted)
-        if (match[2] or b"1").count(b".") <= 1
-    }
+    quality = {match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accepted)}
     wanted = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
     if quality.get(wanted, 0.0) <= 0:
         return body, ()

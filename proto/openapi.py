@@ -40,27 +40,64 @@ def add_operations(document: dict[str, Any], operations: Iterable[Operation]) ->
     return {**document, "paths": paths, "components": merged}
 
 
+_ERRORS = {
+    "400": "Something in the request is wrong, or what is asked about is not ready",
+    "404": "No such model or version",
+    "413": "The body is larger than the server takes",
+    "501": "A part of the protocol that the server does not offer",
+    "503": "The model or the server is not ready, or too many requests wait",
+}
+"""Statuses of errors, and what they mean."""
+
+_OF_BODIES = ("413", "501")
+"""Those of operations that take a body."""
+
+_OCTETS = "application/octet-stream"
+_JSON_BYTES: dict[str, Any] = {
+    "description": "Length of the JSON where the bytes of tensors follow it; 0 for none but bytes",
+    "required": False,
+    "schema": {"type": "integer", "minimum": 0},
+}
+
+
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
-    answer = schemas.get(operation.answer_type, {})
+    answer: dict[str, Any] = {
+        operation.answer_media_type: {"schema": schemas.get(operation.answer_type, {})}
+    }
+    done: dict[str, Any] = {"description": "Done", "content": answer}
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    if operation.binary:
+        name = "Inference-Header-Content-Length"
+        answer[_OCTETS] = {}
+        done["headers"] = {name: _JSON_BYTES}
+        parameters.append({"name": name, "in": "header", **_JSON_BYTES})
     error = {"application/json": {"schema": schemas[Error]}}
     found: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"\W+", "_", f"{operation.method.lower()}{path}").strip("_"),
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in re.findall(r"\{(\w+)\}", path)
-        ],
+        "parameters": parameters,
         "responses": {
-            "200": {
-                "description": "Done",
-                "content": {operation.answer_media_type: {"schema": answer}},
+            "200": done,
+            **{
+                status: {"description": text, "content": error}
+                for status, text in _ERRORS.items()
+                if operation.method == "POST" or status not in _OF_BODIES
             },
-            "4XX": {"description": "The request cannot be answered", "content": error},
-            "503": {"description": "Not ready, or too many requests", "content": error},
         },
     }
     if operation.method == "POST":
-        kind = "application/json" if operation.request_type else "application/octet-stream"
-        schema = schemas.get(operation.request_type, {})
-        found["requestBody"] = {"content": {kind: {"schema": schema}}}
+        found["requestBody"] = _body(operation, schemas)
     return found
+
+
+def _body(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """Describe the body, which is read as what it is documented to be whatever its Content-Type."""
+    if operation.request_type is None:
+        return {"content": {_OCTETS: {}}}
+    content: dict[str, Any] = {"application/json": {"schema": schemas[operation.request_type]}}
+    if operation.binary:
+        content[_OCTETS] = {}  # which may be empty, as the bytes of a tensor without elements
+    return {"required": not operation.binary, "content": content}

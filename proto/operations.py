@@ -81,6 +81,8 @@ class Operation(msgspec.Struct, frozen=True):
     answer_type: Any = None
     """Type of the answer there; None for any."""
     answer_media_type: str = "application/json"
+    binary: bool = False
+    """Whether requests and answers may carry the bytes of tensors behind their JSON."""
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]

@@ -280,7 +280,12 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
         return numbers(tensor.data, not_finite)
     if not as_text:
         return tensor.data
-    return [element.decode() for element in elements_as_bytes(tensor.data)]
+    try:
+        return [element.decode() for element in elements_as_bytes(tensor.data)]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"output {tensor.name!r}: expected texts in UTF-8, got: {error}; ask for binary_data"
+        ) from error
 
 
 def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:

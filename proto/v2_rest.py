@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from proto import v2_answers as answers
 from proto.classification import infer
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
@@ -26,6 +27,7 @@ _JSON_BYTES = b"inference-header-content-length"
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
+    ready = partial(_server_ready, serving)
     metadata = {"name": "quadriga", "version": options.server_version, "extensions": EXTENSIONS}
     return [
         Operation(
@@ -34,20 +36,32 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
             answering(partial(answer_infer, serving, options), options),
             "Infer",
             request_type=InferBody,
+            answer_type=answers.InferAnswer,
+            binary=True,
         ),
-        _look("/v2", lambda _: _json(metadata), "Describe the server"),
-        _look("/v2/health/live", lambda _: _json({"live": True}), "Tell whether the server runs"),
-        _look("/v2/health/ready", partial(_server_ready, serving), "Tell whether it is ready"),
-        _look("/ready", partial(_server_ready, serving), "Tell whether it is ready, for Chariot"),
-        _look("/v2/models", partial(_models, serving), "List the models"),
-        _look(_MODEL, partial(_model_metadata, serving), "Describe a model"),
-        _look(f"{_MODEL}/ready", partial(_model_ready, serving), "Tell whether a model is ready"),
+        _look("/v2", lambda _: _json(metadata), "Describe the server", answers.ServerMetadata),
+        _look(
+            "/v2/health/live",
+            lambda _: _json({"live": True}),
+            "Tell whether the server runs",
+            answers.ServerLive,
+        ),
+        _look("/v2/health/ready", ready, "Tell whether it is ready", answers.ServerReady),
+        _look("/ready", ready, "Tell whether it is ready, for Chariot", answers.ServerReady),
+        _look("/v2/models", partial(_models, serving), "List the models", answers.ModelNames),
+        _look(_MODEL, partial(_model_metadata, serving), "Describe a model", answers.ModelMetadata),
+        _look(
+            f"{_MODEL}/ready",
+            partial(_model_ready, serving),
+            "Tell whether a model is ready",
+            answers.ModelReady,
+        ),
     ]
 
 
-def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
+def _look(path: str, answer: Callable[[Call], Answer], summary: str, answer_type: Any) -> Operation:
     """Make an endpoint that only looks at state, and so does not wait for a thread."""
-    return Operation("GET", path, answer, summary, in_thread=False)
+    return Operation("GET", path, answer, summary, in_thread=False, answer_type=answer_type)
 
 
 def _json(value: Any, status: int = 200) -> Answer:

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -129,6 +130,14 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def free_port() -> int:
+    """Find a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def image_input(

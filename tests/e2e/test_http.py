@@ -57,6 +57,22 @@ def test_what_is_no_http_gets_json(server: ServerProcess, raw):
     assert "expected" in json.loads(body)["error"]
 
 
+def test_a_body_too_large_is_answered_once_and_the_connection_goes_on(tmp_path):
+    flags = ("--max-body-bytes", "100000", "--header-timeout-s", "1")
+    body = b"a" * 1_000_000
+    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, *flags) as server:
+        host, port = server.host.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(head.encode() + body[:500_000])
+            assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+            connection.sendall(body[500_000:])
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET /ready HTTP/1.1\r\nX: ")  # the time of headers holds again
+            assert connection.recv(65536).startswith(b"HTTP/1.1 408")
+
+
 def test_headers_have_a_size(server: ServerProcess):
     received = speak(server, b"GET /ready HTTP/1.1\r\nX: " + b"a" * 100_000)
     assert received.startswith(b"HTTP/1.1 431")

@@ -128,6 +128,33 @@ def test_a_page_for_each_band_is_answered_and_kept(server):
 
 
 @pytest.mark.parametrize(
+    ("data", "shape", "parameters"),
+    [
+        (["a", "ä"], [2], None),
+        (["a", "ä"], [2, 1], None),  # as MLServer's codecs send a list
+        (["YQ==", "w6Q="], [2, 1], {"content_type": "base64"}),
+        (["a", "ä"], [2], {"content_type": "str"}),
+    ],
+)
+def test_texts_of_any_codec_come_back(server, data, shape, parameters):
+    body = {"inputs": [{**tensor("text", shape, "BYTES", data), "parameters": parameters}]}
+    status, answer = server.call("POST", "/v2/models/texts/infer", body)
+    assert status == 200, answer
+    (output,) = answer["outputs"]
+    assert (output["data"], output["shape"]) == (["a", "ä"], [2])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(["a"], "expected base64"), (["/w=="], "expected texts in UTF-8")]
+)
+def test_base64_that_is_none_is_refused(server, data, said):
+    given = {**tensor("text", [1], "BYTES", data), "parameters": {"content_type": "base64"}}
+    status, answer = server.call("POST", "/v2/models/texts/infer", {"inputs": [given]})
+    assert status == 400
+    assert said in answer["error"]
+
+
+@pytest.mark.parametrize(
     ("model", "inputs", "outputs", "said"),
     [
         ("double", [tensor("z")], None, "inputs x"),

@@ -88,3 +88,12 @@ def test_a_response_is_rendered_flat_with_its_shape():
             },
         ],
     }
+
+
+def test_bytes_that_are_no_text_are_no_json():
+    request = parse(
+        {"inputs": [INPUT], "outputs": [{"name": "y", "parameters": {"binary_data": False}}]}
+    )
+    response = InferResponse("m", "1", "7", [Tensor("y", "BYTES", (1,), [b"\xff"])])
+    with pytest.raises(InvalidRequest, match="ask for binary_data"):
+        render_infer(request, response)

@@ -1,0 +1,82 @@
+"""The shapes of V2's answers in JSON, for the OpenAPI document; answers are written without them."""
+
+from typing import Any, Literal
+
+import msgspec
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BYTES",
+]  # fmt: skip
+
+
+class ServerMetadata(msgspec.Struct):
+    """The server and what it can do."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ServerLive(msgspec.Struct):
+    """That the server runs."""
+
+    live: bool
+
+
+class ServerReady(msgspec.Struct):
+    """That the server is ready."""
+
+    live: bool
+    ready: bool
+
+
+class ModelReady(msgspec.Struct):
+    """That a model is ready."""
+
+    name: str
+    ready: bool
+
+
+class ModelNames(msgspec.Struct):
+    """All models."""
+
+    models: list[str]
+
+
+class TensorMetadata(msgspec.Struct):
+    """An input or output; -1 stands for a variable dimension."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+
+
+class ModelMetadata(msgspec.Struct):
+    """A model, as a client meets it."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    properties: dict[str, str]
+
+
+class OutputTensor(msgspec.Struct):
+    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+
+    name: str
+    shape: list[int]
+    datatype: Datatype
+    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class InferAnswer(msgspec.Struct):
+    """The answer to an inference request."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[OutputTensor]

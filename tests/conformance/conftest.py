@@ -1,0 +1,153 @@
+"""One server for all public clients, and what a client's script is told of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from engine.session import Session
+from engine.settings import Settings
+from proto.datatypes import NUMPY_TYPES
+from tests.onnx_models import doubling, save, value
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, free_port, image_input
+
+MODELS = {
+    "classification": "shapes-classifier",
+    "detection": "shapes-detector",
+    "oriented": "ships-oriented-detector",
+    "segmentation": "shapes-segmenter",
+}
+"""Of the sample models, one for each task that answers an image without words."""
+
+
+def identity(path: Path, datatype: str) -> Path:
+    """Y = x, of any two dimensions."""
+    kind = TensorProto.STRING
+    if datatype != "BYTES":
+        kind = helper.np_dtype_to_tensor_dtype(NUMPY_TYPES[datatype])
+    node = helper.make_node("Identity", ["x"], ["y"])
+    shape: list[int | str] = ["rows", "columns"]
+    return save(path, [node], [value("x", shape, kind)], [value("y", shape, kind)])
+
+
+def two_inputs(path: Path) -> Path:
+    """Total = a + b, difference = a - b."""
+    nodes = [
+        helper.make_node("Add", ["a", "b"], ["total"]),
+        helper.make_node("Sub", ["a", "b"], ["difference"]),
+    ]
+    inputs = [value(name, ["batch", 4]) for name in ("a", "b")]
+    return save(
+        path, nodes, inputs, [value(name, ["batch", 4]) for name in ("total", "difference")]
+    )
+
+
+def columns(path: Path) -> Path:
+    """S = p + q, columns of one number a row, as a data frame has them."""
+    node = helper.make_node("Add", ["p", "q"], ["s"])
+    inputs = [value(name, ["batch", 1]) for name in ("p", "q")]
+    return save(path, [node], inputs, [value("s", ["batch", 1])])
+
+
+def half_plus(path: Path, addend: float) -> Path:
+    """Y = x / 2 + addend, TF Serving's example, for numbers or rows of two."""
+    nodes = [
+        helper.make_node("Mul", ["x", "half"], ["product"]),
+        helper.make_node("Add", ["product", "addend"], ["y"]),
+    ]
+    shape: list[int | str] = ["batch"] if addend == 3 else ["batch", 2]
+    weights = {"half": np.float32(0.5).reshape(1), "addend": np.float32(addend).reshape(1)}
+    return save(path, nodes, [value("x", shape)], [value("y", shape)], weights)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the folder that the server serves."""
+    root = tmp_path_factory.mktemp("models")
+    for datatype in (*NUMPY_TYPES, "BYTES"):
+        identity(root / f"identity-{datatype.lower()}" / "model.onnx", datatype)
+    two_inputs(root / "sum" / "1" / "model.onnx")
+    columns(root / "columns" / "model.onnx")
+    doubling(root / "spare" / "model.onnx")
+    half_plus(root / "half_plus_two" / "model.onnx", 2)
+    half_plus(root / "half_plus_three" / "model.onnx", 3)
+    (root / "broken").mkdir()
+    (root / "broken" / "model.onnx").write_bytes(b"broken")
+    for name in (*MODELS.values(), "shapes-image-text"):
+        (root / name).symlink_to(SAMPLE_MODELS / name)
+    return root
+
+
+def served_parts(paths: list[str]) -> set[str]:
+    """Tell which parts of the protocols a server has, from its settings and its OpenAPI document."""
+    ends = {
+        "statistics": lambda path: path.endswith("/stats"),
+        "config": lambda path: path.endswith("/config"),
+        "repository": lambda path: path == "/v2/repository/index",
+        "v1": lambda path: path.lower().startswith("/v1/models"),
+        "generate": lambda path: path.endswith("/generate"),
+    }
+    found = {part for part, holds in ends.items() if any(map(holds, paths))}
+    return found | ({"grpc"} & {name.removesuffix("_port") for name in Settings.__struct_fields__})
+
+
+@pytest.fixture(scope="session")
+def grpc_address() -> str:
+    """Choose where gRPC listens; empty where the server has none."""
+    return f"127.0.0.1:{free_port()}" if "grpc_port" in Settings.__struct_fields__ else ""
+
+
+@pytest.fixture(scope="session")
+def server(
+    models: Path, grpc_address: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """Serve all of it."""
+    flags = ["--no-strict-readiness"]
+    if grpc_address:
+        flags += ["--grpc-port", grpc_address.rpartition(":")[2]]
+    data = tmp_path_factory.mktemp("server") / "data"
+    running = ServerProcess(data, models, *flags).start()
+    yield running
+    assert running.stop() == 0
+
+
+def graph(model: str) -> dict[str, Any]:
+    """Describe the graph of a sample model as its tensors, with a batch of one."""
+    session = Session(SAMPLE_MODELS / model / "model.onnx")
+    (given,) = session.inputs
+    labels = (SAMPLE_MODELS / model / "labels.txt").read_text().split("\n")
+    return {
+        "input": given.name,
+        "shape": [1, *given.shape[1:]],
+        "outputs": [output.name for output in session.outputs],
+        "labels": labels,
+    }
+
+
+@pytest.fixture(scope="session")
+def described(server: ServerProcess, models: Path, grpc_address: str) -> dict[str, Any]:
+    """Say what a client's script is told: addresses, parts, images and their predictions."""
+    images = {task: IMAGES / task / "scene_01.jpg" for task in MODELS}
+    predictions = {}
+    for task, model in MODELS.items():
+        body = {"inputs": [image_input(images[task].read_bytes())]}
+        status, answer = server.call("POST", f"/v2/models/{model}/infer", body)
+        assert status == 200, answer
+        (predictions[task],) = answer["outputs"][0]["data"]
+    status, document = server.call("GET", "/schema/openapi.json")
+    assert status == 200
+    return {
+        "http": server.host,
+        "grpc": grpc_address,
+        "parts": sorted(served_parts(list(document["paths"]))),
+        "images": {task: str(path) for task, path in images.items()},
+        "max_body_bytes": Settings().max_body_bytes,
+        "models": MODELS,
+        "predictions": predictions,
+        "classifier": graph("shapes-classifier"),
+        "detector": graph("shapes-detector"),
+        "file": str(models / "spare" / "model.onnx"),
+    }

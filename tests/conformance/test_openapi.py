@@ -1,0 +1,70 @@
+"""schemathesis against the server's own OpenAPI document: nothing undocumented, no fault of the server."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server_process import IMAGES, image_input
+
+PHOTO = IMAGES / "detection" / "scene_01.jpg"
+ROOT = Path(__file__).parent.parent.parent
+COMMAND = ROOT / ".conformance" / "schemathesis" / "bin" / "schemathesis"
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "unsupported_method",
+    "allow_header_conformance",
+)
+NAMES = ["sum", "identity-fp32", "identity-bytes", "half_plus_three", "shapes-detector", "none"]
+RELOADED = ["spare", "none"]
+"""Models whose loading disturbs no other test."""
+
+pytestmark = pytest.mark.conformance
+
+
+def with_names(document: dict[str, Any], inferences: list[str]) -> dict[str, Any]:
+    """Put what is served and stored in place of any text, so that most calls reach something."""
+    for path, item in document["paths"].items():
+        names = RELOADED if path.endswith("load") else NAMES
+        known = {"name": names, "version": ["1", "9"], "inference_id": [*inferences, "1"]}
+        for operation in item.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path" and parameter["name"] in known:
+                    parameter["schema"] = {"type": "string", "enum": known[parameter["name"]]}
+    return document
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("names", ["any", "served"])
+def test_the_server_answers_as_it_documents(server, tmp_path, names):
+    assert COMMAND.exists(), f"expected {COMMAND}: make conformance"
+    status, document = server.call("GET", "/schema/openapi.json")
+    assert status == 200
+    if names == "served":
+        path = "/v2/models/shapes-detector/infer"
+        assert server.call("POST", path, {"inputs": [image_input(PHOTO.read_bytes())]})[0] == 200
+        (stored,) = server.query({"model": "shapes-detector"})[:1]
+        document = with_names(document, [stored["id"]])
+    file = tmp_path / "openapi.json"
+    file.write_text(json.dumps(document))
+    ran = subprocess.run(
+        [
+            COMMAND, "run", str(file), "--url", f"http://{server.host}",
+            "--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing",
+            "--max-examples", "25", "--max-time", "20", "--seed", "7", "--continue-on-failure",
+            "--suppress-health-check", "all", "--no-color",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, f"{ran.stdout[-12_000:]}\n{ran.stderr[-2000:]}"
+    assert server.call("GET", "/v2/health/live")[0] == 200

@@ -1,0 +1,59 @@
+"""The OpenAPI document of the protocols."""
+
+import pytest
+
+from proto.openapi import add_operations
+from proto.operations import Answer, Operation
+from proto.v2_answers import InferAnswer
+from proto.v2_envelope import InferBody
+
+INFER = Operation(
+    "POST",
+    "/m/{name}[/v/{version}]",
+    lambda _: Answer(b""),
+    "Infer",
+    request_type=InferBody,
+    answer_type=InferAnswer,
+    binary=True,
+)
+LOOK = Operation("GET", "/m/{name}", lambda _: Answer(b""), "Look")
+LOAD = Operation("POST", "/load", lambda _: Answer(b""), "Load")
+
+
+def test_optional_parts_of_a_path_are_paths_of_their_own():
+    paths = add_operations({}, [INFER, LOOK])["paths"]
+    assert {path: sorted(item) for path, item in paths.items()} == {
+        "/m/{name}": ["get", "post"],
+        "/m/{name}/v/{version}": ["post"],
+    }
+    parameters = paths["/m/{name}/v/{version}"]["post"]["parameters"]
+    assert [row["name"] for row in parameters if row["in"] == "path"] == ["name", "version"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "statuses", "bodies", "answers"),
+    [
+        (
+            INFER,
+            ["200", "400", "404", "413", "501", "503"],
+            ["application/json", "application/octet-stream"],
+            ["application/json", "application/octet-stream"],
+        ),
+        (LOOK, ["200", "400", "404", "503"], [], ["application/json"]),
+        (LOAD, ["200", "400", "404", "413", "501", "503"], ["application/octet-stream"], ["application/json"]),
+    ],
+)  # fmt: skip
+def test_statuses_and_media_types(operation, statuses, bodies, answers):
+    document = add_operations({"paths": {}, "components": {"schemas": {"Old": {}}}}, [operation])
+    assert {"Old", "Error"} <= {*document["components"]["schemas"]}
+    found = next(iter(document["paths"].values()))[operation.method.lower()]
+    assert sorted(found["responses"]) == statuses
+    assert sorted(found.get("requestBody", {"content": {}})["content"]) == bodies
+    assert sorted(found["responses"]["200"]["content"]) == answers
+
+
+def test_a_path_that_is_described_stays_as_it_is():
+    document = {"paths": {"/load": {"post": {"summary": "first"}}}}
+    found = add_operations(document, [LOAD])
+    assert found["paths"]["/load"]["post"] == {"summary": "first"}
+    assert document == {"paths": {"/load": {"post": {"summary": "first"}}}}

@@ -5,6 +5,7 @@ stays a plain mapping, a layer above what the files say.
 """
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,11 +68,22 @@ def read_model_toml(folder: Path) -> ModelToml:
     """
     path = folder / "model.toml"
     try:
-        written = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ModelToml)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return ModelToml()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
+    return check_model_toml(values)
+
+
+def check_model_toml(values: Mapping[str, Any]) -> ModelToml:
+    """Check the content of a model.toml.
+
+    Raises:
+        LoadError: A key or value is not one of the schema's.
+    """
+    try:
+        written = msgspec.convert(values, ModelToml)
     except msgspec.ValidationError as error:
         raise LoadError(f"model.toml: {explain(error, ModelToml)}") from error
     for name, struct in SPECIFIED.items():

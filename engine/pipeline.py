@@ -9,6 +9,7 @@ wire here, naming the input.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,14 @@ import msgspec
 
 from engine.image_graph import ImageGraph
 from engine.image_inference import ImageModel, infer_images, wants_tensors
+from engine.model import Model
+from engine.model_control import ModelControl
 from engine.readiness import Board
-from engine.recording import Recorder
-from engine.repository import Model, ModelRepository
+from engine.recording import Answered, Recorder
+from engine.repository import ModelRepository
 from engine.session import RunError
-from engine.tensor_inference import infer_tensors
-from proto.errors import InternalError, Overloaded, Unsupported
+from engine.tensor_inference import infer_tensors, rows
+from proto.errors import InternalError, Overloaded
 from proto.messages import (
     InferRequest,
     InferResponse,
@@ -37,6 +40,12 @@ from tasks.predictions import OutputError
 Result = TypeVar("Result")
 
 
+class _Waited(threading.local):
+    """How long the job of this thread waited for it."""
+
+    ns = 0
+
+
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
@@ -48,6 +57,7 @@ class Pipeline:
         max_pixels: Larger images are refused.
         max_images: Requests with more images are refused.
         strict_readiness: Whether a failed model keeps the server from being ready.
+        control: Loads and unloads models; by default in this process alone.
     """
 
     def __init__(
@@ -60,8 +70,11 @@ class Pipeline:
         max_pixels: int,
         max_images: int,
         strict_readiness: bool,
+        control: ModelControl | None = None,
     ) -> None:
         self._repository = repository
+        self._control = control or ModelControl(repository)
+        self._waited = _Waited()
         self._recorder = recorder
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="request")
         self._max_queue = max_queue
@@ -84,9 +97,15 @@ class Pipeline:
                 f"expected fewer than {self._max_queue} requests at once, got one more"
             )
         self._queued += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        queued_ns = time.perf_counter_ns()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._pool, self._begin, queued_ns, job)
         future.add_done_callback(self._done)
         return future
+
+    def _begin(self, queued_ns: int, job: Callable[[], Result]) -> Result:
+        self._waited.ns = time.perf_counter_ns() - queued_ns
+        return job()
 
     def _done(self, _: object) -> None:
         self._queued -= 1
@@ -99,18 +118,21 @@ class Pipeline:
         """
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
+        queue_ns, self._waited.ns = self._waited.ns, 0
+        model.stopwatch.start()
+        ids: list[str] = []
         try:
             images = self._image_model(model, request)
-            if images is None:
-                outputs, answered = infer_tensors(model, request)
-            else:
-                outputs, answered = infer_images(images, request)
-        except (RunError, OutputError) as error:
-            raise InternalError(f"model {model.name!r} failed: {error}") from error
-        latency_ms = round((time.perf_counter() - started) * 1000, 3)
-        ids: list[str] = []
-        if self._recorder is not None and model.recognition.store.enabled:
-            ids = self._recorder.record(model, request.id, latency_ms, answered)
+            outputs, answered = _answered(model, images, request)
+            events = model.stopwatch.stop()
+            latency_ms = round((time.perf_counter() - started) * 1000, 3)
+            if self._recorder is not None and model.recognition.store.enabled:
+                ids = self._recorder.record(model, request.id, latency_ms, answered)
+        except Exception:
+            model.counters.failed(queue_ns, model.stopwatch.stop())
+            raise
+        count = rows(model, request) if images is None else len(answered)
+        model.counters.succeeded(count, queue_ns, events)
         if ids and images is not None:
             outputs = _with_ids(outputs, ids)
         chosen = _selected(outputs, request)
@@ -136,21 +158,21 @@ class Pipeline:
         self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
     ) -> None:
         """Load a model of the repository, or load it again."""
-        raise Unsupported("expected a server that loads models while it runs")
+        self._control.load(name, config, files)
 
     def unload_model(self, name: str) -> None:
         """Stop serving a model."""
-        raise Unsupported("expected a server that unloads models while it runs")
+        self._control.unload(name)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
         """Give the statistics of one model, or of all."""
-        raise Unsupported("expected a server that counts")
+        return self._control.statistics(name, version)
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
         if self.draining:
             return "the server is shutting down"
-        statuses = self._repository.statuses()
+        statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
         loading = [f"{s.name} {s.version}" for s in statuses if s.state == "LOADING"]
         if loading:
             return f"expected every model to be loaded, still loading: {', '.join(loading)}"
@@ -164,6 +186,17 @@ class Pipeline:
         self._pool.shutdown(wait=True)
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _answered(
+    model: Model, images: ImageModel | None, request: InferRequest
+) -> tuple[list[Tensor], list[Answered]]:
+    try:
+        if images is None:
+            return infer_tensors(model, request)
+        return infer_images(images, request)
+    except (RunError, OutputError) as error:
+        raise InternalError(f"model {model.name!r} failed: {error}") from error
 
 
 def _selected(outputs: Sequence[Tensor], request: InferRequest) -> Sequence[Tensor]:

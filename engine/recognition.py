@@ -60,18 +60,24 @@ class Recognition(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
 
 
-def recognise(folder: Path, session: Session, score_threshold: float | None = None) -> Recognition:
+def recognise(
+    folder: Path,
+    session: Session,
+    score_threshold: float | None = None,
+    written: ModelToml | None = None,
+) -> Recognition:
     """Decide what a model is.
 
     Args:
         folder: The folder of the ONNX file, with model.toml and sidecar files.
         session: The loaded model.
         score_threshold: The server's default, where the model says nothing.
+        written: What stands for the folder's model.toml; None to read that.
 
     Raises:
         LoadError: model.toml is wrong, a field is given nowhere, or two readings are possible.
     """
-    written = read_model_toml(folder)
+    written = read_model_toml(folder) if written is None else written
     evidence = gather(folder, session)
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(written, evidence, task, folder)

@@ -20,6 +20,7 @@ import msgspec
 
 from engine.listener import listen, url
 from engine.readiness import Board
+from engine.run_directory import remove_run_directory, run_directory
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -130,10 +131,11 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     board = Board.create(settings.workers)
+    run = run_directory(Path(settings.data), os.getpid())
     workers = [
         _Child(
             f"worker {number}",
-            ChildTask("worker", settings, number, listener.fileno(), board.descriptor),
+            ChildTask("worker", settings, number, listener.fileno(), board.descriptor, str(run)),
             ended=partial(board.mark, number, loaded=False),
         )
         for number in range(settings.workers)
@@ -150,6 +152,7 @@ def supervise(settings: Settings, announce: Callable[[str], None]) -> int:
     finally:
         listener.close()  # the workers have it still, and end it when they are done
         clean = _stop(workers, writers, settings.exit_timeout_s)
+        remove_run_directory(run)
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1

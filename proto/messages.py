@@ -78,6 +78,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     outputs: Sequence[TensorInfo]
     labels: Sequence[str] = ()
     """Of the classes, by index."""
+    max_batch: int = 1
+    """Images, or rows of tensors, that run together."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -94,6 +96,15 @@ class Duration(msgspec.Struct, frozen=True):
 
     count: int = 0
     ns: int = 0
+
+
+class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The executions of one size of batch."""
+
+    batch_size: int
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +125,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
+    batches: Sequence[BatchStatistics] = ()
+    """By size, each once."""
 
 
 class Serving(Protocol):

@@ -61,6 +61,8 @@ class Operation(msgspec.Struct, frozen=True):
     """One line for the OpenAPI document."""
     in_thread: bool = True
     """Whether it waits for a thread of the pool; what only looks at state must not."""
+    beside: bool = False
+    """Whether it takes a thread beside those of the pool, as it may be long and must hold up no request."""
     ignore_case: bool = False
     """Whether the fixed parts of the path match in any case."""
     request_type: Any = None
@@ -91,9 +93,18 @@ class Operations:
             verbs = paths.setdefault((operation.path, operation.ignore_case), {})
             verbs.setdefault(operation.method, operation)
         self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
+        self._fixed = {
+            path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
+        }
 
     def find(self, path: str) -> _Found | None:
-        """Find the operations of a path, by verb, and its parameters; None where there are none."""
+        """Find the operations of a path, by verb, and its parameters; None where there are none.
+
+        One without parameters goes before one with them, then the first goes before the next.
+        """
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed, {}
         for template, verbs in self._table:
             match = template.fullmatch(path)
             if match is not None:
@@ -116,7 +127,10 @@ class Operations:
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
             job = partial(self._answer, operation, Call(parameters, headers, body))
-            answer = await self._serving.run(job) if operation.in_thread else job()
+            if operation.beside:
+                answer = await asyncio.to_thread(job)
+            else:
+                answer = await self._serving.run(job) if operation.in_thread else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
             await send_error(send, error)
             return

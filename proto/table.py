@@ -11,6 +11,7 @@ from tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
     "v2": "proto.v2_rest:operations",
+    "v2-extensions": "proto.v2_extensions:operations",
 }
 """Name to `module:attribute`, a function (serving, options) to operations; those that carry the
 load come first."""

@@ -18,7 +18,14 @@ from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
-EXTENSIONS: tuple[str, ...] = ("binary_tensor_data", "classification", "parameters")
+EXTENSIONS: tuple[str, ...] = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 """What the server's metadata names: only what works."""
 
 MAX_IDS_HEADER_BYTES = 3072

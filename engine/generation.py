@@ -66,7 +66,7 @@ class TextPackage:
 
     Args:
         folder: With the graphs, or with a folder `onnx` that has them.
-        written: What stands for the folder's model.toml; None to read that.
+        over: What goes before the folder's model.toml.
         stopwatch: Takes the time of each run.
 
     Raises:
@@ -74,13 +74,16 @@ class TextPackage:
     """
 
     def __init__(
-        self, folder: Path, written: ModelToml | None = None, stopwatch: Stopwatch | None = None
+        self,
+        folder: Path,
+        over: Mapping[str, Any] | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         reason = is_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
         layout, stems = _LAYOUTS[reason]
-        toml = _checked(read_model_toml(folder) if written is None else written)
+        toml = _read_toml(folder, over)
         self.paths = _graphs(folder, stems)
         """Of the graphs, and of the tokenizer."""
         if layout == "vision" and _graphs(folder, ("encoder_model",)):
@@ -223,7 +226,8 @@ def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def _checked(toml: ModelToml) -> ModelToml:
+def _read_toml(folder: Path, over: Mapping[str, Any] | None) -> ModelToml:
+    toml = read_model_toml(folder, over)
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")

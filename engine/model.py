@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
-from engine.model_toml import ModelToml
 from engine.recognition import Recognition, recognise
 from engine.session import RunError, Session
 from engine.stopwatch import Counters, Stopwatch
@@ -31,7 +30,7 @@ class Model:
         version: Of its version folder, or `1`.
         path: The ONNX file, or the folder of a package of several.
         score_threshold: The server's default for detections, where the model says nothing.
-        written: What stands for its model.toml; None to read that.
+        over: What goes before its model.toml.
 
     Raises:
         LoadError: It cannot be loaded, or does not answer its warm-up.
@@ -43,7 +42,7 @@ class Model:
         version: str,
         path: Path,
         score_threshold: float | None = None,
-        written: ModelToml | None = None,
+        over: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -52,13 +51,13 @@ class Model:
         self.counters = Counters()
         self.stopwatch = Stopwatch()
         if path.is_dir():
-            self.images = package = TextPackage(path, written, self.stopwatch)
+            self.images = package = TextPackage(path, over, self.stopwatch)
             self.session = package.session
             self.recognition: Recognition = package.recognition
             self.paths, self.sha256 = package.paths, package.sha256()
         else:
             self.session = Session(path, stopwatch=self.stopwatch)
-            self.recognition = recognise(path.parent, self.session, score_threshold, written)
+            self.recognition = recognise(path.parent, self.session, score_threshold, over)
             runtime = self.recognition.runtime
             if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
                 self.session = Session(

@@ -29,7 +29,7 @@ from proto.messages import ModelStatistics
 Read = TypeVar("Read", bound=msgspec.Struct)
 
 _POLL_S = 0.05
-_REPORT_S = 1.0
+_REPORT_S = 0.2
 
 _log = logging.getLogger("quadriga.models")
 
@@ -132,7 +132,7 @@ class ModelControl:
             self._publish(self._repository.unload(name), until, loaded=False)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Add up what the workers counted; that of others is up to a second old.
+        """Add up what the workers counted; that of others is a fraction of a second old.
 
         Raises:
             proto.errors.NotFound: No such model or version.

@@ -60,28 +60,28 @@ SPECIFIED: dict[str, type[msgspec.Struct]] = {
 """Tables whose keys are the fields of a struct of the specification."""
 
 
-def read_model_toml(folder: Path) -> ModelToml:
+def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> ModelToml:
     """Read the model.toml of a model's folder.
+
+    Args:
+        folder: Of the model.
+        over: What goes before the file, table by table and key by key.
 
     Raises:
         LoadError: It is no TOML, or a key or value is not one of the schema's.
     """
     path = folder / "model.toml"
+    values: dict[str, Any] = {}
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return ModelToml()
+        pass
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
-    return check_model_toml(values)
-
-
-def check_model_toml(values: Mapping[str, Any]) -> ModelToml:
-    """Check the content of a model.toml.
-
-    Raises:
-        LoadError: A key or value is not one of the schema's.
-    """
+    for key, value in (over or {}).items():
+        table: Any = values.get(key)
+        both = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
+        values[key] = table | value if both else value
     try:
         written = msgspec.convert(values, ModelToml)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a client sends along with a load: a configuration in place of model.toml, files in place of a folder.
+"""What a client sends along with a load: a configuration over model.toml, files in place of a folder.
 
 It comes over the wire, so it names no file outside of the model's folder and no code to import.
 """
@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta
 
 from engine.model import BACKEND, PLATFORM
-from engine.model_toml import ModelToml, check_model_toml
 from engine.session import LoadError
 from proto.errors import InvalidRequest, TooLarge
 
@@ -24,7 +23,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Override(msgspec.Struct, frozen=True):
-    """What stands for a model's folder, or for its model.toml, until the next load without it."""
+    """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
 
     config: dict[str, Any] | None = None
     folder: str | None = None
@@ -68,10 +67,13 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [version for version in known if version in wanted]
 
 
-def read_config(config: Mapping[str, Any]) -> tuple[ModelToml, VersionPolicy]:
-    """Read a configuration: the content of a model.toml, and what of Triton's has a meaning here.
+def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
+    """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
 
     `max_batch_size` is `max_batch` of the table `[runtime]`; `platform` and `backend` may be named.
+
+    Returns:
+        What goes before model.toml, its keys not yet checked; and the versions wanted.
 
     Raises:
         LoadError: A key or value is not allowed; the text names it.
@@ -92,16 +94,12 @@ def read_config(config: Mapping[str, Any]) -> tuple[ModelToml, VersionPolicy]:
     if "max_batch_size" in values:
         max_batch = values.pop("max_batch_size") or 1
         values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
-    try:
-        written = check_model_toml(values)
-    except LoadError as error:
-        raise LoadError(f"config: {error}") from error
-    decoder = written.output.get("decoder", "")
-    if ":" in decoder:
+    decoder = values.get("output", {}).get("decoder")
+    if isinstance(decoder, str) and ":" in decoder:
         raise LoadError(f"config: expected a decoder of this server, got {decoder!r:.60}")
-    if isinstance(written.labels, str):
-        check_path(written.labels)
-    return written, policy
+    if isinstance(values.get("labels"), str):
+        check_path(values["labels"])
+    return values, policy
 
 
 def check_path(path: str) -> None:

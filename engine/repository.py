@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from engine.generation import is_text_package
 from engine.model import Model
-from engine.model_toml import ModelToml
-from engine.overrides import Override, VersionPolicy, read_config
+from engine.overrides import Override, read_config
 from engine.session import LoadError
 from proto.errors import ModelNotReady, NotFound
 from proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
@@ -34,13 +34,13 @@ class _Entry:
         name: str,
         version: str,
         path: Path,
-        written: ModelToml | None = None,
+        over: Mapping[str, Any] | None = None,
         state: ModelState = "LOADING",
     ) -> None:
         self.name = name
         self.version = version
         self.path = path
-        self.written = written
+        self.over = over
         self.state = state
         self.reason = "unloaded" if state == "UNLOADED" else ""
         self.model: Model | None = None
@@ -48,7 +48,7 @@ class _Entry:
     def load(self, score_threshold: float | None) -> None:
         """Load it; raises as `Model` does."""
         started = time.perf_counter()
-        self.model = Model(self.name, self.version, self.path, score_threshold, self.written)
+        self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
         self.state = "READY"
         task = self.model.recognition.task
         elapsed_s = time.perf_counter() - started
@@ -106,7 +106,7 @@ class ModelRepository:
 
         Args:
             name: Of a folder of the repository, or any where files are given.
-            override: What stands for the folder, or for its model.toml.
+            override: What stands for the folder, or goes before its model.toml.
 
         Returns:
             The name under which it is served.
@@ -130,10 +130,7 @@ class ModelRepository:
 
     def _read(self, name: str, override: Override) -> list[_Entry]:
         """Find the versions that a load is to load."""
-        written: ModelToml | None = None
-        policy = VersionPolicy()
-        if override.config is not None:
-            written, policy = read_config(override.config)
+        over, policy = read_config(override.config or {})
         if override.folder is None:
             found = _by_name(_scan(self._root))
             real = _known_name(name, _lowered(found))
@@ -148,9 +145,7 @@ class ModelRepository:
                     f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
                     f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
                 )
-            if written is None:
-                written = ModelToml()
-        return [_Entry(real, version, paths[version], written) for version in policy.choose(paths)]
+        return [_Entry(real, each, paths[each], over) for each in policy.choose(paths)]
 
     def unload(self, name: str) -> str:
         """Stop serving a model; requests that have begun are answered.

@@ -168,7 +168,7 @@ class Serving(Protocol):
 
         Args:
             name: Of a folder in the repository, or a new name where files are given.
-            config: What stands for the folder's model.toml, if anything does.
+            config: What goes before the folder's model.toml, key by key, if anything does.
             files: Contents by path below the folder, which stand for the folder's own.
 
         Raises:

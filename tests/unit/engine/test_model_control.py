@@ -20,7 +20,7 @@ from proto.errors import (
     ProtocolError,
     Unsupported,
 )
-from tests.onnx_models import doubling, tripling
+from tests.onnx_models import classifier, doubling, tripling
 
 
 @pytest.fixture
@@ -120,6 +120,39 @@ def test_a_config_stands_for_model_toml_until_the_next_load(repository):
     assert states(repository, "versions") == {"1": "READY"}
     repository.load("double")
     assert repository.get("double").recognition.store.enabled
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"instance_group": [{}]}, "instance_group"),
+        ({"max_batch_size": -1}, "max_batch"),
+        ({"max_batch_size": "x"}, "max_batch"),
+        ({"input": {"resize": "torn"}}, "resize"),
+        ({"output": {"decoder": 3}}, "decoder"),
+        ({"runtime": {"providers": ["NoProvider"]}}, "NoProvider"),
+    ],
+)
+def test_what_a_config_may_not_say_is_named(repository, config, said):
+    with pytest.raises(LoadError, match=said):
+        repository.load("double", Override(config))
+    assert answer(repository) == 2
+
+
+def test_a_config_goes_before_model_toml_key_by_key(root, repository):
+    folder = root / "colours"
+    classifier(folder / "model.onnx")
+    (folder / "model.toml").write_text(
+        'task = "classification"\nlabels = {a = 0, b = 1, c = 2}\n[input]\nresize = "stretch"\n'
+        '[defaults]\ntop_k = 1\n[output]\nactivation = "softmax"\n'
+    )
+    config = {"defaults": {"score_threshold": 0.5}, "labels": {"d": 0, "e": 1, "f": 2}}
+    repository.load("colours", Override(config))
+    spec = repository.get("colours").spec
+    assert (spec.defaults.top_k, spec.defaults.score_threshold) == (1, 0.5)
+    assert spec.labels == ("d", "e", "f")
+    repository.load("colours")
+    assert repository.get("colours").spec.labels == ("a", "b", "c")
 
 
 def test_one_process_takes_no_files_without_a_folder(root, repository):

@@ -193,7 +193,7 @@ class ModelControl:
             return
         with self._following:
             before = self._read("state.json", _State)
-            generation = before.generation + 1
+            generation = max(before.generation, self._report.generation) + 1
             change = _Change(generation, loaded, override or Override())
             models = {**before.models, name: change}
             self._report = msgspec.structs.replace(self._report, generation=generation)

@@ -1,9 +1,11 @@
 """Models loaded and unloaded while the server runs: in one process, and in several that meet in a folder."""
 
 import fcntl
+import gc
 import shutil
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -21,6 +23,11 @@ from proto.errors import (
     Unsupported,
 )
 from tests.onnx_models import classifier, doubling, tripling
+from tests.text_models import vision_language
+
+CLASSIFIER = (
+    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+)
 
 
 @pytest.fixture
@@ -99,6 +106,25 @@ def test_an_unloaded_model_is_known_and_not_ready(repository):
     assert repository.statistics("versions", None) == []
     repository.load("versions")
     assert answer(repository, "versions") == 2
+
+
+@pytest.mark.parametrize("name", ["double", "colours", "talker"])
+def test_a_model_that_is_not_served_any_more_is_freed_at_once(root, name):
+    classifier(root / "colours" / "model.onnx")
+    (root / "colours" / "model.toml").write_text(CLASSIFIER)
+    vision_language(root / "talker")
+    repository = ModelRepository(root)
+    repository.load_all()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for change in (repository.load, repository.unload):
+            session = weakref.ref(repository.get(name).session)
+            change(name)
+            assert session() is None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_what_is_asked_before_the_first_load_stands(root):

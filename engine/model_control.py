@@ -196,7 +196,8 @@ class ModelControl:
             generation = max(before.generation, self._report.generation) + 1
             change = _Change(generation, loaded, override or Override())
             models = {**before.models, name: change}
-            self._report = msgspec.structs.replace(self._report, generation=generation)
+            errors = {key: text for key, text in self._report.errors.items() if key != name}
+            self._report = _Report(generation, errors)
             self._write("state.json", _State(generation, models))
         if self._others:
             self._write_report()
@@ -253,17 +254,16 @@ class ModelControl:
 
     def _follow_others(self) -> None:
         """Make the changes of other workers as they come, and write what is counted."""
-        seen = (0, 0)
-        written, write_at = self._report, 0.0
+        seen, written, write_at = (0, 0), _Report(), 0.0
         while True:
             time.sleep(_POLL_S)
             try:
                 if seen != (seen := self._changed()):
                     self._follow()
-                    written = self._write_report()
-                elif time.monotonic() > write_at:
+                    write_at = 0.0
+                if time.monotonic() > write_at:
                     write_at = time.monotonic() + _REPORT_S
-                    if self._repository.statistics(None, None) != written.statistics:
+                    if self._current() != written:
                         written = self._write_report()
             except OSError as error:
                 _log.error("expected to write to the folder of the workers, got: %s", error)
@@ -279,10 +279,13 @@ class ModelControl:
 
     def _write_report(self) -> _Report:
         with self._following:
-            statistics = self._repository.statistics(None, None)
-            report = msgspec.structs.replace(self._report, statistics=statistics)
+            report = self._current()
             self._write(_report_name(self._worker), report)
             return report
+
+    def _current(self) -> _Report:
+        statistics = self._repository.statistics(None, None)
+        return msgspec.structs.replace(self._report, statistics=statistics)
 
     def _read(self, name: str, kind: type[Read]) -> Read:
         """Read a file of the folder; where there is none yet, what it would say."""

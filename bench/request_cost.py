@@ -20,7 +20,7 @@ from typing import Any
 
 import cv2
 
-from engine.repository import Model
+from engine.model import Model
 from tasks.image import decode
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 

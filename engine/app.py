@@ -16,6 +16,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.model_control import ModelControl
 from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
@@ -48,14 +49,25 @@ class Application:
     Args:
         settings: Of the server.
         worker: Number of the process, part of every id that it gives.
+        run_directory: Where the workers meet; None for a process alone.
 
     Raises:
         engine.session.LoadError: There is no model to serve.
     """
 
-    def __init__(self, settings: Settings, worker: int = 0) -> None:
+    def __init__(
+        self, settings: Settings, worker: int = 0, run_directory: Path | None = None
+    ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
+        self._control = ModelControl(
+            self.repository,
+            run_directory,
+            worker=worker,
+            workers=settings.workers,
+            max_file_bytes=settings.max_body_bytes,
+            allowed=settings.model_control,
+        )
         handlers: list[Any] = []
         recorder = None
         if settings.store:
@@ -72,6 +84,7 @@ class Application:
             max_pixels=settings.max_pixels,
             max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
+            control=self._control,
         )
         self._settings = settings
         server_version = version("quadriga")
@@ -107,6 +120,7 @@ class Application:
         self.pipeline.board = board
 
         def load() -> None:
+            self._control.start()
             self.repository.load_all()
             board.mark(worker, loaded=True)
 

@@ -19,6 +19,7 @@ from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, inpu
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor
+from engine.stopwatch import Stopwatch
 from engine.text_files import Growing, TextFiles
 from engine.text_prompts import Attending, Inserting, Read
 from tasks import SHORT_NAMES
@@ -65,17 +66,24 @@ class TextPackage:
 
     Args:
         folder: With the graphs, or with a folder `onnx` that has them.
+        over: What goes before the folder's model.toml.
+        stopwatch: Takes the time of each run.
 
     Raises:
         LoadError: A file is missing, or not as it must be.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        over: Mapping[str, Any] | None = None,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
         reason = is_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
         layout, stems = _LAYOUTS[reason]
-        toml = _read_toml(folder)
+        toml = _read_toml(folder, over)
         self.paths = _graphs(folder, stems)
         """Of the graphs, and of the tokenizer."""
         if layout == "vision" and _graphs(folder, ("encoder_model",)):
@@ -85,13 +93,14 @@ class TextPackage:
             )
         self._files = TextFiles(folder, toml.text)
         encoder, *others = (
-            Session(path, toml.runtime.providers, toml.runtime.intra_op_threads)
+            Session(path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch)
             for path in self.paths
         )
         self.paths.append(folder / "tokenizer.json")
         decisions = [Decision("task", TASK, f"files: {reason}")]
         spec = _input(decisions, folder, toml, encoder)
         self._encoder = encoder
+        self.stopwatch = encoder.stopwatch
         self._reader: Inserting | Attending = (
             Inserting(self._files, *others)
             if layout == "vision"
@@ -249,8 +258,8 @@ def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     return []
 
 
-def _read_toml(folder: Path) -> ModelToml:
-    toml = read_model_toml(folder)
+def _read_toml(folder: Path, over: Mapping[str, Any] | None) -> ModelToml:
+    toml = read_model_toml(folder, over)
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")

@@ -55,6 +55,7 @@ class ImageGraph:
 
     def __init__(self, session: Session, spec: ModelSpec, max_batch: int) -> None:
         self._session = session
+        self.stopwatch = session.stopwatch
         self._spec = spec
         self._max_batch = max_batch
         try:
@@ -120,6 +121,7 @@ class ImageGraph:
         size = abs(self.batch_size)
         for start in range(0, len(parts), size):
             chunk = parts[start : start + size]
+            self.stopwatch.prepares()
             found.extend(self._read(chunk, [options] * len(chunk), task.find))
         merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
         joined = task.join(list(zip(places, found, strict=True)), merging, options)
@@ -166,7 +168,7 @@ class ImageGraph:
         if spec.size_input:
             sizes = [items[0].affine.network_wh] * len(tensors)
             feeds[spec.size_input] = np.array(sizes, np.int64)
-        return self._session.run(feeds)
+        return self._session.run(feeds, batch=len(items))
 
     def warm_up(self) -> None:
         """Answer a gray image, so that the first request is fast and a wrong model fails here.

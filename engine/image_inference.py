@@ -61,6 +61,8 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
     answered: list[Answered] = []
     size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
+        if start:
+            images.answerer.stopwatch.prepares()
         answered.extend(_answer_chunk(images, asked[start : start + size]))
     outputs = []
     position = 0

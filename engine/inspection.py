@@ -7,8 +7,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from engine.model import Model
 from engine.recognition import Decision
-from engine.repository import Model, find_model
+from engine.repository import find_model
 from engine.session import LoadError
 from proto.messages import TensorInfo
 from tasks.specification import InputSpec

@@ -5,6 +5,7 @@ stays a plain mapping, a layer above what the files say.
 """
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -110,19 +111,30 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
             )
 
 
-def read_model_toml(folder: Path) -> ModelToml:
+def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> ModelToml:
     """Read the model.toml of a model's folder.
+
+    Args:
+        folder: Of the model.
+        over: What goes before the file, table by table and key by key.
 
     Raises:
         LoadError: It is no TOML, or a key or value is not one of the schema's.
     """
     path = folder / "model.toml"
+    values: dict[str, Any] = {}
     try:
-        written = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ModelToml)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return ModelToml()
+        pass
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
+    for key, value in (over or {}).items():
+        table: Any = values.get(key)
+        both = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
+        values[key] = table | value if both else value
+    try:
+        written = msgspec.convert(values, ModelToml)
     except msgspec.ValidationError as error:
         raise LoadError(f"model.toml: {explain(error, ModelToml)}") from error
     for name, struct in SPECIFIED.items():

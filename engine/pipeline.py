@@ -9,6 +9,7 @@ wire here, naming the input.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,14 @@ import msgspec
 from engine.explanation import explain_images, wishes
 from engine.image_graph import ImageGraph
 from engine.image_inference import ImageModel, infer_images, stream_image, wants_tensors
+from engine.model import Model
+from engine.model_control import ModelControl
 from engine.readiness import Board
 from engine.recording import Answered, Recorder
-from engine.repository import Model, ModelRepository
+from engine.repository import ModelRepository
 from engine.session import RunError
-from engine.tensor_inference import infer_tensors
+from engine.stopwatch import Event
+from engine.tensor_inference import infer_tensors, rows
 from proto.errors import InternalError, InvalidRequest, Overloaded, Unsupported
 from proto.messages import (
     InferPiece,
@@ -39,6 +43,12 @@ from tasks.predictions import OutputError
 Result = TypeVar("Result")
 
 
+class _Waited(threading.local):
+    """How long the job of this thread waited for it."""
+
+    ns = 0
+
+
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
@@ -50,6 +60,7 @@ class Pipeline:
         max_pixels: Larger images are refused.
         max_images: Requests with more images are refused.
         strict_readiness: Whether a failed model keeps the server from being ready.
+        control: Loads and unloads models; by default in this process alone.
     """
 
     def __init__(
@@ -62,8 +73,11 @@ class Pipeline:
         max_pixels: int,
         max_images: int,
         strict_readiness: bool,
+        control: ModelControl | None = None,
     ) -> None:
         self._repository = repository
+        self._control = control or ModelControl(repository)
+        self._waited = _Waited()
         self._recorder = recorder
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="request")
         self._max_queue = max_queue
@@ -86,9 +100,15 @@ class Pipeline:
                 f"expected fewer than {self._max_queue} requests at once, got one more"
             )
         self._queued += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, job)
+        queued_ns = time.perf_counter_ns()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._pool, self._begin, queued_ns, job)
         future.add_done_callback(self._done)
         return future
+
+    def _begin(self, queued_ns: int, job: Callable[[], Result]) -> Result:
+        self._waited.ns = time.perf_counter_ns() - queued_ns
+        return job()
 
     def _done(self, _: object) -> None:
         self._queued -= 1
@@ -101,15 +121,18 @@ class Pipeline:
         """
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
+        queue_ns, self._waited.ns = self._waited.ns, 0
+        model.stopwatch.start()
         try:
             images = self._image_model(model, request)
-            if images is None:
-                outputs, answered = infer_tensors(model, request)
-            else:
-                outputs, answered = infer_images(images, request)
-        except (RunError, OutputError) as error:
-            raise InternalError(f"model {model.name!r} failed: {error}") from error
-        ids = self._record(model, request, started, answered)
+            outputs, answered = _answered(model, images, request)
+            events = model.stopwatch.stop()
+            ids = self._record(model, request, started, answered)
+        except Exception:
+            model.counters.failed(queue_ns, model.stopwatch.stop())
+            raise
+        count = rows(model, request) if images is None else len(answered)
+        model.counters.succeeded(count, queue_ns, events)
         if ids and images is not None:
             outputs = _with_ids(outputs, ids)
         chosen = _selected(outputs, request)
@@ -130,12 +153,18 @@ class Pipeline:
             raise InvalidRequest(
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )
+        queue_ns, self._waited.ns = self._waited.ns, 0
+        events: list[Event] = []
         try:
-            for text, answered in stream_image(images, request):
+            for text, answered in _timed(model, stream_image(images, request), events):
                 ids = [] if answered is None else self._record(model, request, started, [answered])
                 yield InferPiece(model.name, model.version, request.id, text, ids)
-        except (RunError, OutputError) as error:
-            raise InternalError(f"model {model.name!r} failed: {error}") from error
+        except Exception as error:
+            model.counters.failed(queue_ns, events)
+            if isinstance(error, RunError | OutputError):
+                raise InternalError(f"model {model.name!r} failed: {error}") from error
+            raise
+        model.counters.succeeded(1, queue_ns, events)
 
     def _record(
         self, model: Model, request: InferRequest, started: float, answered: Sequence[Answered]
@@ -183,21 +212,21 @@ class Pipeline:
         self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
     ) -> None:
         """Load a model of the repository, or load it again."""
-        raise Unsupported("expected a server that loads models while it runs")
+        self._control.load(name, config, files)
 
     def unload_model(self, name: str) -> None:
         """Stop serving a model."""
-        raise Unsupported("expected a server that unloads models while it runs")
+        self._control.unload(name)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
         """Give the statistics of one model, or of all."""
-        raise Unsupported("expected a server that counts")
+        return self._control.statistics(name, version)
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
         if self.draining:
             return "the server is shutting down"
-        statuses = self._repository.statuses()
+        statuses = [s for s in self._repository.statuses() if s.state != "UNLOADED"]
         loading = [f"{s.name} {s.version}" for s in statuses if s.state == "LOADING"]
         if loading:
             return f"expected every model to be loaded, still loading: {', '.join(loading)}"
@@ -211,6 +240,30 @@ class Pipeline:
         self._pool.shutdown(wait=True)
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _answered(
+    model: Model, images: ImageModel | None, request: InferRequest
+) -> tuple[list[Tensor], list[Answered]]:
+    try:
+        if images is None:
+            return infer_tensors(model, request)
+        return infer_images(images, request)
+    except (RunError, OutputError) as error:
+        raise InternalError(f"model {model.name!r} failed: {error}") from error
+
+
+def _timed(model: Model, steps: Iterator[Result], events: list[Event]) -> Iterator[Result]:
+    """Give what comes step by step, each perhaps in another thread, and note the runs of the graph."""
+    while True:
+        model.stopwatch.start()
+        try:
+            step = next(steps, None)
+        finally:
+            events.extend(model.stopwatch.stop())
+        if step is None:
+            return
+        yield step
 
 
 def _selected(outputs: Sequence[Tensor], request: InferRequest) -> Sequence[Tensor]:

@@ -77,18 +77,24 @@ class Recognition(msgspec.Struct, frozen=True):
     decisions: tuple[Decision, ...]
 
 
-def recognise(folder: Path, session: Session, score_threshold: float | None = None) -> Recognition:
+def recognise(
+    folder: Path,
+    session: Session,
+    score_threshold: float | None = None,
+    over: Mapping[str, Any] | None = None,
+) -> Recognition:
     """Decide what a model is.
 
     Args:
         folder: The folder of the ONNX file, with model.toml and sidecar files.
         session: The loaded model.
         score_threshold: The server's default, where the model says nothing.
+        over: What goes before the folder's model.toml.
 
     Raises:
         LoadError: model.toml is wrong, a field is given nowhere, or two readings are possible.
     """
-    written = read_model_toml(folder)
+    written = read_model_toml(folder, over)
     evidence = gather(folder, session)
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(written, evidence, task, folder)

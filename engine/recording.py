@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from engine.repository import Model
+from engine.model import Model
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.blobs import BlobStore

@@ -2,119 +2,61 @@
 
 `MODELS/<name>/[<integer version>/]model.onnx`, or a package of several graphs, beside an optional
 model.toml and sidecar files. A folder without an ONNX file is no model and is passed over. One that fails
-to load does not stop the others.
+to load does not stop the others. Models are loaded again and unloaded while others answer: a request
+keeps the model that it began with.
 """
 
-import hashlib
 import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from engine.generation import TextPackage, is_text_package
-from engine.image_graph import ImageGraph
-from engine.recognition import Recognition, recognise
-from engine.session import LoadError, RunError, Session
-from proto.datatypes import NUMPY_TYPES
+from engine.generation import is_text_package
+from engine.model import Model
+from engine.overrides import Override, read_config
+from engine.session import LoadError
 from proto.errors import ModelNotReady, NotFound
-from proto.messages import ModelInfo, ModelState, ModelStatus, TensorInfo
-from tasks.specification import ModelSpec
+from proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 
-PLATFORM = "onnxruntime_onnx"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 _log = logging.getLogger("quadriga.models")
 
 
-class Model:
-    """One version of a model, loaded and ready to answer.
-
-    Args:
-        name: Of its folder.
-        version: Of its version folder, or `1`.
-        path: The ONNX file, or the folder of a package of several.
-        score_threshold: The server's default for detections, where the model says nothing.
-
-    Raises:
-        LoadError: It cannot be loaded, or does not answer its warm-up.
-    """
-
-    def __init__(
-        self, name: str, version: str, path: Path, score_threshold: float | None = None
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.images: ImageGraph | TextPackage | None = None
-        """Answers images; None where the model takes tensors."""
-        if path.is_dir():
-            self.images = package = TextPackage(path)
-            self.session = package.session
-            self.recognition: Recognition = package.recognition
-            self.paths, self.sha256 = package.paths, package.sha256()
-        else:
-            self.session = Session(path)
-            self.recognition = recognise(path.parent, self.session, score_threshold)
-            runtime = self.recognition.runtime
-            if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
-                self.session = Session(path, runtime.providers, runtime.intra_op_threads)
-            if self.recognition.spec is not None:
-                self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
-            self.paths, self.sha256 = [path], _sha256(path)
-        if self.recognition.runtime.warmup:
-            self._warm_up()
-
-    @property
-    def spec(self) -> ModelSpec | None:
-        """What its input and outputs mean; None where the model takes tensors."""
-        return self.recognition.spec
-
-    def info(self, versions: Sequence[str]) -> ModelInfo:
-        """Describe the model as a client meets it: image models take images, not tensors."""
-        inputs, outputs = self.session.inputs, self.session.outputs
-        if self.images is not None:
-            inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
-        return ModelInfo(
-            name=self.name,
-            version=self.version,
-            versions=versions,
-            platform=PLATFORM,
-            task=self.recognition.task,
-            inputs=inputs,
-            outputs=outputs,
-            labels=() if self.spec is None else self.spec.labels,
-            version_labels=self.recognition.runtime.version_labels,
-        )
-
-    def _warm_up(self) -> None:
-        """Run once, so that the first request is as fast as the next and a wrong model fails here."""
-        if self.images is not None:
-            self.images.warm_up()
-            return
-        try:
-            self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
-        except RunError as error:  # zeros of a guessed size may be no input that the model accepts
-            _log.info("%s: warm-up with zeros refused: %s", self.name, error)
-
-
 class _Entry:
     """One version of one model: where it is and how far its loading came."""
 
-    def __init__(self, name: str, version: str, path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        path: Path,
+        over: Mapping[str, Any] | None = None,
+        state: ModelState = "LOADING",
+    ) -> None:
         self.name = name
         self.version = version
         self.path = path
-        self.state: ModelState = "LOADING"
-        self.reason = ""
+        self.over = over
+        self.state = state
+        self.reason = "unloaded" if state == "UNLOADED" else ""
         self.model: Model | None = None
+
+    def load(self, score_threshold: float | None) -> None:
+        """Load it; raises as `Model` does."""
+        started = time.perf_counter()
+        self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
+        self.state = "READY"
+        task = self.model.recognition.task
+        elapsed_s = time.perf_counter() - started
+        _log.info("%s %s: %s, ready in %.2f s", self.name, self.version, task, elapsed_s)
 
 
 class ModelRepository:
-    """All models of one folder.
+    """All models of one folder; safe from several threads.
 
     Args:
         root: A folder of model folders, one model folder, or an ONNX file.
@@ -125,39 +67,109 @@ class ModelRepository:
     """
 
     def __init__(self, root: Path, score_threshold: float | None = None) -> None:
+        self._root = root
         self._score_threshold = score_threshold
-        self._entries: dict[str, dict[str, _Entry]] = {}
-        for entry in _scan(root):
-            self._entries.setdefault(entry.name, {})[entry.version] = entry
+        self._entries = _by_name(_scan(root))
+        self._names = _lowered(self._entries)
         if not self._entries:
             raise LoadError(
                 f"expected models in {root}, as <name>/model.onnx or <name>/<version>/model.onnx, got none"
             )
-        self._names = {name.lower(): name for name in self._entries}
+        self._changing = threading.Lock()  # whoever reads takes what stands, and needs none
         self.loaded = threading.Event()
 
     def load_all(self) -> None:
-        """Load every model, one after the other; states tell how it went."""
-        for versions in self._entries.values():
+        """Load every model that waits for it, one after the other; states tell how it went."""
+        for versions in list(self._entries.values()):
             for entry in versions.values():
-                self._load(entry)
+                with self._changing:
+                    if self._entries[entry.name].get(entry.version) is entry:
+                        self._load(entry)
         self.loaded.set()
 
     def _load(self, entry: _Entry) -> None:
-        started = time.perf_counter()
+        if entry.state != "LOADING":
+            return
         try:
-            entry.model = Model(entry.name, entry.version, entry.path, self._score_threshold)
+            entry.load(self._score_threshold)
         except LoadError as error:
             entry.state, entry.reason = "FAILED", str(error)
             _log.error("%s %s: failed to load: %s", entry.name, entry.version, error)
         except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
             entry.state, entry.reason = "FAILED", f"a fault of the server: {error!r}"
             _log.exception("%s %s: failed to load", entry.name, entry.version)
+
+    def load(self, name: str, override: Override | None = None) -> str:
+        """Load a model as its folder is now, and serve it once every version of it works.
+
+        Until then, and where one fails, what was served before answers on.
+
+        Args:
+            name: Of a folder of the repository, or any where files are given.
+            override: What stands for the folder, or goes before its model.toml.
+
+        Returns:
+            The name under which it is served.
+
+        Raises:
+            NotFound: There is no such folder.
+            LoadError: It cannot be loaded.
+        """
+        override = override or Override()
+        with self._changing:
+            entries = self._read(name, override)
+            for entry in entries:
+                try:
+                    entry.load(self._score_threshold)
+                except LoadError as error:
+                    _log.error("%s %s: failed to load: %s", entry.name, entry.version, error)
+                    raise LoadError(
+                        f"model {entry.name!r} version {entry.version} failed to load: {error}"
+                    ) from error
+            return self._put(entries)
+
+    def _read(self, name: str, override: Override) -> list[_Entry]:
+        """Find the versions that a load is to load."""
+        over, policy = read_config(override.config or {})
+        if override.folder is None:
+            found = _by_name(_scan(self._root))
+            real = _known_name(name, _lowered(found))
+            if real is None:
+                raise NotFound(f"expected a model's folder in the repository, got {name!r:.140}")
+            paths = {version: entry.path for version, entry in found[real].items()}
         else:
-            entry.state = "READY"
-            task = entry.model.recognition.task
-            elapsed_s = time.perf_counter() - started
-            _log.info("%s %s: %s, ready in %.2f s", entry.name, entry.version, task, elapsed_s)
+            real = _known_name(name, self._names) or name
+            paths = _versions_in(Path(override.folder))
+            if not NAME.fullmatch(real) or not real.strip(".") or not paths:
+                raise LoadError(
+                    f"expected a name of {NAME.pattern}, and model.onnx or <version>/model.onnx among "
+                    f"its files, got {name!r:.140} with {'files' if paths else 'no model'}"
+                )
+        return [_Entry(real, each, paths[each], over) for each in policy.choose(paths)]
+
+    def unload(self, name: str) -> str:
+        """Stop serving a model; requests that have begun are answered.
+
+        Returns:
+            The name under which it was served.
+
+        Raises:
+            NotFound: No such model.
+        """
+        with self._changing:
+            versions = self._versions(name)
+            entries = [
+                _Entry(entry.name, entry.version, entry.path, state="UNLOADED")
+                for entry in versions.values()
+            ]
+            _log.info("%s: unloaded", entries[0].name)
+            return self._put(entries)
+
+    def _put(self, entries: list[_Entry]) -> str:
+        """Put the versions of a model in the place of those that stood there."""
+        self._entries = {**self._entries, **_by_name(entries)}
+        self._names = _lowered(self._entries)
+        return entries[0].name
 
     def get(self, name: str, version: str | None = None) -> Model:
         """Give a model that is ready: the version asked for, or the highest one that is ready.
@@ -168,23 +180,19 @@ class ModelRepository:
 
         Raises:
             NotFound: No such model or version.
-            ModelNotReady: It is loading or has failed.
+            ModelNotReady: It is loading, has failed, or is unloaded.
         """
         versions = self._versions(name)
         if version is not None:
-            if version not in versions:
-                known = ", ".join(versions)
-                raise NotFound(f"expected a version of {name!r} among {known}, got {version!r:.60}")
-            candidates = [versions[version]]
+            candidates = [_version(name, version, versions)]
         else:
             candidates = list(versions.values())
         for entry in candidates:
             if entry.model is not None:
                 return entry.model
         entry = candidates[0]
-        state = (
-            "is still loading" if entry.state == "LOADING" else f"failed to load: {entry.reason}"
-        )
+        states = {"LOADING": "is still loading", "UNLOADED": "is unloaded"}
+        state = states.get(entry.state, f"failed to load: {entry.reason}")
         raise ModelNotReady(f"model {entry.name!r} version {entry.version} {state}")
 
     def info(self, name: str, version: str | None = None) -> ModelInfo:
@@ -199,13 +207,53 @@ class ModelRepository:
             for entry in versions.values()
         ]
 
-    def _versions(self, name: str) -> dict[str, _Entry]:
-        wanted = name.lower()
-        for candidate in (wanted, wanted.removeprefix("m-"), f"m-{wanted}"):
-            if candidate in self._names:
-                return self._entries[self._names[candidate]]
-        known = ", ".join(sorted(self._entries))
-        raise NotFound(f"expected a model among {known}, got {name!r:.140}")
+    def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
+        """Give what one model, or each, has done since it was loaded; none of what is not loaded.
+
+        Raises:
+            NotFound: No such model or version.
+        """
+        models = self._entries.values() if name is None else [self._versions(name)]
+        if name is not None and version is not None:
+            models = [{version: _version(name, version, self._versions(name))}]
+        return [
+            entry.model.counters.statistics(entry.name, entry.version)
+            for versions in models
+            for entry in versions.values()
+            if entry.model is not None
+        ]
+
+    def _versions(self, name: str) -> Mapping[str, _Entry]:
+        real = _known_name(name, self._names)
+        if real is None:
+            known = ", ".join(sorted(self._entries))
+            raise NotFound(f"expected a model among {known}, got {name!r:.140}")
+        return self._entries[real]
+
+
+def _by_name(entries: list[_Entry]) -> dict[str, dict[str, _Entry]]:
+    found: dict[str, dict[str, _Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.name, {})[entry.version] = entry
+    return found
+
+
+def _lowered(entries: Mapping[str, object]) -> dict[str, str]:
+    return {name.lower(): name for name in entries}
+
+
+def _known_name(name: str, lowered: Mapping[str, str]) -> str | None:
+    """Find a model by its name in any case, or by its id `m-<name>`."""
+    wanted = name.lower()
+    candidates = (wanted, wanted.removeprefix("m-"), f"m-{wanted}")
+    return next((lowered[each] for each in candidates if each in lowered), None)
+
+
+def _version(name: str, version: str, versions: Mapping[str, _Entry]) -> _Entry:
+    if version not in versions:
+        known = ", ".join(versions)
+        raise NotFound(f"expected a version of {name!r} among {known}, got {version!r:.60}")
+    return versions[version]
 
 
 def find_model(folder: Path) -> Path | None:
@@ -270,15 +318,3 @@ def _versions_in(folder: Path) -> dict[str, Path]:
 def _name_of(path: Path) -> str:
     """Name a model given as a file: by the file, or by its folder where the file is model.onnx."""
     return path.resolve().parent.name if path.stem == "model" else path.stem
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _zeros(tensor: TensorInfo) -> Any:
-    shape = [max(1, size) for size in tensor.shape]
-    if tensor.datatype == "BYTES":
-        return np.full(shape, "", dtype=object)
-    return np.zeros(shape, NUMPY_TYPES[tensor.datatype])

@@ -6,6 +6,7 @@ longer single call.
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from engine.onnx_file import OnnxFileError, check_external_data, read_header
+from engine.stopwatch import Stopwatch
 from proto.messages import TensorInfo
 
 _DATATYPES = {
@@ -57,6 +59,7 @@ class Session:
         path: The ONNX file; loaded by path, so that external weights are found.
         providers: Execution providers in order of preference.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
+        stopwatch: Takes the time of each run.
 
     Raises:
         LoadError: The file, its weights or its operators are not as they must be.
@@ -67,8 +70,10 @@ class Session:
         path: Path,
         providers: Sequence[str] = ("CPUExecutionProvider",),
         intra_op_threads: int = 1,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         self.path = path
+        self.stopwatch = stopwatch or Stopwatch()
         self._device = _DEVICES.get(providers[0], "") if providers else ""
         try:
             self.header = read_header(path)
@@ -96,13 +101,14 @@ class Session:
         self._output_names = [output.name for output in self.outputs]
 
     def run(
-        self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = ()
+        self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = (), batch: int = 1
     ) -> dict[str, npt.NDArray[Any]]:
         """Run the model once; safe from several threads.
 
         Args:
             feeds: Array by input name.
             outputs: Names of the outputs wanted, in order; empty for all.
+            batch: Images or rows in the feeds, for the statistics.
 
         Returns:
             Array by output name, in the order asked for.
@@ -112,7 +118,9 @@ class Session:
         """
         try:
             names = list(outputs) or self._output_names
+            started_ns = time.perf_counter_ns()
             results = self._session.run(names, dict(feeds))
+            self.stopwatch.ran(started_ns, batch)
         except Exception as error:
             raise RunError(_first_line(str(error))) from error
         return {name: np.asarray(array) for name, array in zip(names, results, strict=True)}
@@ -147,7 +155,9 @@ class Session:
             binding.bind_output(fetch, "cpu")
             for name in keep:
                 binding.bind_output(name, self._device)
+            started_ns = time.perf_counter_ns()
             self._session.run_with_iobinding(binding)
+            self.stopwatch.ran(started_ns, 1)
             fetched, *kept = binding.get_outputs()
         except Exception as error:
             raise RunError(_first_line(str(error))) from error

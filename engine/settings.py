@@ -136,6 +136,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Not ready while a model has failed to load, not only while one loads."),
     ] = True
+    model_control: Annotated[
+        bool, Meta(description="Load and unload models when a client asks for it.")
+    ] = True
     drain_s: Annotated[
         float, Meta(ge=0, le=300, description="Seconds to go on serving after SIGTERM, not ready.")
     ] = 0.3

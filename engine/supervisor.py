@@ -21,6 +21,7 @@ import msgspec
 
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
+from engine.run_directory import remove_run_directory, run_directory
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -134,11 +135,18 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     board = Board.create(settings.workers)
+    run = run_directory(Path(settings.data), os.getpid())
     workers = [
         _Child(
             f"worker {number}",
             ChildTask(
-                "worker", settings, number, listener.fileno(), board.descriptor, grpc_address
+                "worker",
+                settings,
+                number,
+                listener.fileno(),
+                board.descriptor,
+                grpc_address,
+                str(run),
             ),
             ended=partial(board.mark, number, loaded=False),
         )
@@ -158,6 +166,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         clean = _stop(workers, writers, settings.exit_timeout_s)
         if grpc is not None:
             grpc.close()
+        remove_run_directory(run)
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
+from engine.model import Model
 from engine.recording import Answered, request_metadata
-from engine.repository import Model
 from engine.session import RunError
 from proto.datatypes import DATATYPES
 from proto.errors import InvalidRequest
@@ -42,12 +42,19 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
     if not set(names) <= set(known):
         raise InvalidRequest(f"expected outputs among {', '.join(known)}, got {', '.join(names)}")
     try:
-        results = model.session.run(feeds, names)
+        results = model.session.run(feeds, names, rows(model, request))
     except RunError as error:
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
     outputs = [_output_tensor(name, array) for name, array in results.items()]
     kept = [_kept(tensor) for tensor in outputs]
     return outputs, [Answered(request.inputs[0].name, "predict", kept, metadata)]
+
+
+def rows(model: Model, request: InferRequest) -> int:
+    """Count the rows of a request: along the first axis where the graph leaves it open, else 1."""
+    first = model.session.inputs[0].shape[:1] if model.session.inputs else ()
+    shape = request.inputs[0].shape if request.inputs else ()
+    return shape[0] if first == (-1,) and shape else 1
 
 
 def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:

@@ -4,6 +4,7 @@ Source: transformers 4.57, LLaVA (`get_placeholder_mask`) and VisionEncoderDecod
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -60,7 +61,7 @@ class Inserting:
 
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
-        self._embedding = embedding
+        self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
         self.decoder = Decoder(
             decoder, decoder, self._embed, int(files.model_type in _POSITIONS_FROM_ONE)
         )
@@ -110,6 +111,7 @@ class Inserting:
         text = self._template.replace("{prompt}", prompt)
         return self._files.encode(text, add_special_tokens=True)
 
-    def _embed(self, tokens: Tokens) -> npt.NDArray[Any]:
-        name, output = self._embedding.inputs[0].name, self._embedding.outputs[0].name
-        return self._embedding.run({name: tokens}, [output])[output]
+
+def _embed(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
+    name, output = embedding.inputs[0].name, embedding.outputs[0].name
+    return embedding.run({name: tokens}, [output])[output]

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -43,6 +44,8 @@ class ChildTask(msgspec.Struct, frozen=True):
     """The shared memory in which workers say that they are ready, inherited."""
     grpc_address: str = ""
     """Where to listen for gRPC, beside the other workers; empty for not at all."""
+    run_directory: str = ""
+    """Where workers meet to load and unload models."""
 
 
 class _Server(uvicorn.Server):
@@ -104,7 +107,7 @@ def _write(settings: Settings) -> None:
 async def _serve(task: ChildTask) -> None:
     from engine.app import Application  # noqa: PLC0415 - the writer needs no models in memory
 
-    application = Application(task.settings, task.number)
+    application = Application(task.settings, task.number, Path(task.run_directory))
     config = uvicorn.Config(
         application.asgi,
         http=limited_to(task.settings.header_timeout_s),

@@ -91,6 +91,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     """Of the classes, by index."""
     version_labels: Sequence[str] = ()
     """Names under which TF Serving's paths find this version, such as `stable`."""
+    max_batch: int = 1
+    """Images, or rows of tensors, that run together."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -107,6 +109,15 @@ class Duration(msgspec.Struct, frozen=True):
 
     count: int = 0
     ns: int = 0
+
+
+class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The executions of one size of batch."""
+
+    batch_size: int
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
 
 
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +138,8 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
+    batches: Sequence[BatchStatistics] = ()
+    """By size, each once."""
 
 
 class Serving(Protocol):
@@ -191,7 +204,7 @@ class Serving(Protocol):
 
         Args:
             name: Of a folder in the repository, or a new name where files are given.
-            config: What stands for the folder's model.toml, if anything does.
+            config: What goes before the folder's model.toml, key by key, if anything does.
             files: Contents by path below the folder, which stand for the folder's own.
 
         Raises:

@@ -74,6 +74,8 @@ class Operation(msgspec.Struct, frozen=True):
     """One line for the OpenAPI document; empty for what does not stand there."""
     in_thread: bool = True
     """Whether it waits for a thread of the pool; what only looks at state must not."""
+    beside: bool = False
+    """Whether it takes a thread beside those of the pool, as it may be long and must hold up no request."""
     ignore_case: bool = False
     """Whether the fixed parts of the path match in any case."""
     request_type: Any = None
@@ -107,14 +109,21 @@ class Operations:
             verbs = paths.setdefault((operation.path, operation.ignore_case), {})
             verbs.setdefault(operation.method, operation)
         self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
+        self._fixed = {
+            path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
+        }
 
     def find(self, path: str, method: str | None = None) -> _Found | None:
         """Find the operations of a path, by verb, and its parameters; None where there are none.
 
-        Those that know the verb, where it is given, go before those that do not.
+        Those that know the verb, where it is given, go before those that do not; of these one without
+        parameters goes before one with them, then the first before the next.
         """
         method = "GET" if method == "HEAD" else method
-        found: _Found | None = None
+        fixed = self._fixed.get(path)
+        if fixed is not None and method in (None, *fixed):
+            return fixed, {}
+        found: _Found | None = None if fixed is None else (fixed, {})
         for template, verbs in self._table:
             match = template.fullmatch(path)
             if match is not None and method in verbs:
@@ -139,7 +148,10 @@ class Operations:
             if method == "POST":
                 body = await read_body(scope, receive, self._max_body_bytes)
             job = partial(self._answer, operation, Call(parameters, headers, body))
-            answer = await self._serving.run(job) if operation.in_thread else job()
+            if operation.beside:
+                answer = await asyncio.to_thread(job)
+            else:
+                answer = await self._serving.run(job) if operation.in_thread else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
             await send_error(send, error)
             return

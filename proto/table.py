@@ -15,6 +15,7 @@ PROTOCOLS: dict[str, str] = {
     "chariot-v2": "proto.chariot_v2:operations",
     "generate": "proto.generate:operations",
     "v1": "proto.v1_rest:operations",
+    "v2-extensions": "proto.v2_extensions:operations",
 }
 """Name to `module:attribute`, a function (serving, options) to operations; those that carry the
 load come first."""

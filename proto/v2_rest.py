@@ -19,7 +19,14 @@ from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
-EXTENSIONS: tuple[str, ...] = ("binary_tensor_data", "classification", "parameters")
+EXTENSIONS: tuple[str, ...] = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
 """What the server's metadata names: only what works."""
 
 _JSON_BYTES = b"inference-header-content-length"

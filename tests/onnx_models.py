@@ -48,6 +48,16 @@ def doubling(path: Path, batch: int | str = "batch") -> Path:
     )
 
 
+def tripling(path: Path) -> Path:
+    """Y = 3 x, for rows of three."""
+    return save(
+        path,
+        [helper.make_node("Sum", ["x", "x", "x"], ["y"])],
+        [value("x", ["batch", 3])],
+        [value("y", ["batch", 3])],
+    )
+
+
 def classifier(path: Path, classes: int = 3, batch: int | str = "batch", size: int = 8) -> Path:
     """Logits that are the mean of each channel: red, green, blue."""
     return save(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.image_inference import ImageModel, infer_images
-from engine.repository import Model
+from engine.model import Model
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.parameters import ParameterError

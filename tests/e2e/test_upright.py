@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from engine.image_inference import ImageModel, infer_images
-from engine.repository import Model, find_model
+from engine.model import Model
+from engine.repository import find_model
 from proto.messages import InferRequest, Tensor
 from tests.server_process import IMAGES, SAMPLE_MODELS
 

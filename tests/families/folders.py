@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from engine.image_inference import ImageModel, infer_images
-from engine.repository import Model
+from engine.model import Model
 from proto.messages import InferRequest, Tensor
 from tasks.image import MAX_PIXELS
 from tests.onnx_models import answering

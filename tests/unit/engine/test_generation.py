@@ -1,5 +1,6 @@
 """Text packages: each layout answers as its graphs are built, alone as in batches."""
 
+import copy
 import json
 
 import numpy as np
@@ -138,7 +139,9 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
 
 def test_prompts_of_any_length_are_one_batch_where_the_decoder_pads(tmp_path):
     package = TextPackage(vision_language(tmp_path))
-    package._reader._embedding = counting = Counting(package._reader._embedding)
+    embedding = package._reader._embed.args[0]
+    counting = Counting(copy.copy(embedding))
+    embedding.run = counting.run
     ask(package, ["one", "two three", "zero zero zero"], max_new_tokens=3)
     assert counting.rows[:3] == [1, 1, 1]  # the prompts
     assert counting.rows[3] > 1  # the first step of all that have not ended

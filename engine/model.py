@@ -1,0 +1,117 @@
+"""One version of a model, loaded: its session, what it means, and how a client meets it."""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.generation import TextPackage
+from engine.image_graph import ImageGraph
+from engine.recognition import Recognition, recognise
+from engine.session import RunError, Session
+from engine.stopwatch import Counters, Stopwatch
+from proto.datatypes import NUMPY_TYPES
+from proto.messages import ModelInfo, TensorInfo
+from tasks.specification import ModelSpec
+
+PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
+
+_log = logging.getLogger("quadriga.models")
+
+
+class Model:
+    """One version of a model, loaded and ready to answer.
+
+    Args:
+        name: Of its folder.
+        version: Of its version folder, or `1`.
+        path: The ONNX file, or the folder of a package of several.
+        score_threshold: The server's default for detections, where the model says nothing.
+        over: What goes before its model.toml.
+
+    Raises:
+        LoadError: It cannot be loaded, or does not answer its warm-up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        path: Path,
+        score_threshold: float | None = None,
+        over: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.images: ImageGraph | TextPackage | None = None
+        """Answers images; None where the model takes tensors."""
+        self.counters = Counters()
+        self.stopwatch = Stopwatch()
+        if path.is_dir():
+            self.images = package = TextPackage(path, over, self.stopwatch)
+            self.session = package.session
+            self.recognition: Recognition = package.recognition
+            self.paths, self.sha256 = package.paths, package.sha256()
+        else:
+            self.session = Session(path, stopwatch=self.stopwatch)
+            self.recognition = recognise(path.parent, self.session, score_threshold, over)
+            runtime = self.recognition.runtime
+            if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
+                self.session = Session(
+                    path, runtime.providers, runtime.intra_op_threads, self.stopwatch
+                )
+            if self.recognition.spec is not None:
+                self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
+            self.paths, self.sha256 = [path], _sha256(path)
+        if self.recognition.runtime.warmup:
+            self._warm_up()
+
+    @property
+    def spec(self) -> ModelSpec | None:
+        """What its input and outputs mean; None where the model takes tensors."""
+        return self.recognition.spec
+
+    def info(self, versions: Sequence[str]) -> ModelInfo:
+        """Describe the model as a client meets it: image models take images, not tensors."""
+        inputs, outputs = self.session.inputs, self.session.outputs
+        max_batch = self.recognition.runtime.max_batch
+        if self.images is not None:
+            max_batch = abs(self.images.batch_size)
+            inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
+        return ModelInfo(
+            name=self.name,
+            version=self.version,
+            versions=versions,
+            platform=PLATFORM,
+            task=self.recognition.task,
+            inputs=inputs,
+            outputs=outputs,
+            labels=() if self.spec is None else self.spec.labels,
+            max_batch=max_batch,
+            version_labels=self.recognition.runtime.version_labels,
+        )
+
+    def _warm_up(self) -> None:
+        """Run once, so that the first request is as fast as the next and a wrong model fails here."""
+        if self.images is not None:
+            self.images.warm_up()
+            return
+        try:
+            self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
+        except RunError as error:  # zeros of a guessed size may be no input that the model accepts
+            _log.info("%s: warm-up with zeros refused: %s", self.name, error)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _zeros(tensor: TensorInfo) -> Any:
+    shape = [max(1, size) for size in tensor.shape]
+    if tensor.datatype == "BYTES":
+        return np.full(shape, "", dtype=object)
+    return np.zeros(shape, NUMPY_TYPES[tensor.datatype])

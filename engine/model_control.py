@@ -1,0 +1,309 @@
+"""Loading and unloading while the server runs, in every worker, and the statistics of all of them.
+
+Workers meet in a folder of the server. There `state.json` says what every worker is to serve beyond what
+it found at its start; a worker that starts again reads it. Each worker writes how far it has come, and
+what it counted, to a file of its own. A change is made by one worker at a time: it loads the model
+itself, and when that works it writes the state and waits for the others.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from engine.overrides import Override, write_files
+from engine.repository import ModelRepository
+from engine.session import LoadError
+from engine.stopwatch import merged
+from proto.errors import InternalError, InvalidRequest, ModelNotReady, ProtocolError, Unsupported
+from proto.messages import ModelStatistics
+
+Read = TypeVar("Read", bound=msgspec.Struct)
+
+_POLL_S = 0.05
+_REPORT_S = 0.2
+
+_log = logging.getLogger("quadriga.models")
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """The last thing that was asked of a model."""
+
+    generation: int
+    loaded: bool
+    override: Override = Override()
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What every worker is to serve, beyond what it finds at its start."""
+
+    generation: int = 0
+    models: dict[str, _Change] = {}
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """How far a worker has come."""
+
+    generation: int = 0
+    errors: dict[str, str] = {}
+    """Why a model's last change did not work, by its name."""
+    statistics: list[ModelStatistics] = []
+
+
+class ModelControl:
+    """Changes what a server serves while it runs.
+
+    Args:
+        repository: This worker's models.
+        directory: Where the workers meet; None for one process alone, which takes no files.
+        worker: Number of this one.
+        workers: How many there are.
+        max_file_bytes: That a client may send for one model.
+        timeout_s: How long a change waits for another one, and for the other workers.
+        allowed: Whether clients may make changes.
+    """
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        directory: Path | None = None,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        max_file_bytes: int = 0,
+        timeout_s: float = 120.0,
+        allowed: bool = True,
+    ) -> None:
+        self._repository = repository
+        self._directory = directory
+        self._worker = worker
+        self._others = [number for number in range(workers) if number != worker]
+        self._max_file_bytes = max_file_bytes
+        self._timeout_s = timeout_s
+        self._allowed = allowed
+        self._following = threading.Lock()
+        self._report = _Report()
+
+    def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
+        """Load a model in every worker; the arguments are those of `proto.messages.Serving`.
+
+        Raises:
+            proto.errors.NotFound: There is no such folder.
+            proto.errors.InvalidRequest: It cannot be loaded; the one before answers on.
+            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
+        """
+        until = time.monotonic() + self._timeout_s
+        with self._alone(until):
+            folder = None
+            if files:
+                if self._directory is None:
+                    raise Unsupported("expected no files, as this server has no folder for them")
+                folder = write_files(files, self._directory / "models", self._max_file_bytes)
+            override = Override(
+                None if config is None else dict(config), None if folder is None else str(folder)
+            )
+            try:
+                real = self._repository.load(name, override)
+            except Exception as error:
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                if isinstance(error, LoadError):
+                    raise InvalidRequest(str(error)) from error
+                raise
+            self._publish(real, until, loaded=True, override=override)
+
+    def unload(self, name: str) -> None:
+        """Stop serving a model in every worker.
+
+        Raises:
+            proto.errors.NotFound: No such model.
+            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
+        """
+        until = time.monotonic() + self._timeout_s
+        with self._alone(until):
+            self._publish(self._repository.unload(name), until, loaded=False)
+
+    def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
+        """Add up what the workers counted; that of others is a fraction of a second old.
+
+        Raises:
+            proto.errors.NotFound: No such model or version.
+        """
+        parts = {
+            (each.name, each.version): [each] for each in self._repository.statistics(name, version)
+        }
+        for number in self._others:
+            for each in self._read(_report_name(number), _Report).statistics:
+                if (each.name, each.version) in parts:
+                    parts[each.name, each.version].append(each)
+        return [merged(of_one) for of_one in parts.values()]
+
+    def start(self) -> None:
+        """Do what was asked before this worker started, and follow what the others are asked."""
+        self._follow()
+        if self._others and self._directory is not None:
+            self._write_report()
+            threading.Thread(target=self._follow_others, name="model-control", daemon=True).start()
+
+    @contextlib.contextmanager
+    def _alone(self, until: float) -> Iterator[None]:
+        """Let no other change be made, by any worker.
+
+        Raises:
+            ModelNotReady: Another one is being made until the time is over.
+            Unsupported: No changes may be made.
+        """
+        if not self._allowed:
+            raise Unsupported("expected a server with the setting model_control, got one without")
+        if self._directory is None:
+            yield
+            return
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise ModelNotReady(
+                            "expected no other model to be loaded or unloaded, got one that takes "
+                            f"more than {self._timeout_s} s"
+                        ) from None
+                time.sleep(0.01)
+            self._follow()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _publish(
+        self, name: str, until: float, *, loaded: bool, override: Override | None = None
+    ) -> None:
+        """Write the state, wait for the others, and remove the files that nobody needs any more."""
+        if self._directory is None:
+            return
+        with self._following:
+            before = self._read("state.json", _State)
+            generation = max(before.generation, self._report.generation) + 1
+            change = _Change(generation, loaded, override or Override())
+            models = {**before.models, name: change}
+            errors = {key: text for key, text in self._report.errors.items() if key != name}
+            self._report = _Report(generation, errors)
+            self._write("state.json", _State(generation, models))
+        if self._others:
+            self._write_report()
+        self._wait(name, generation, until)
+        replaced = before.models.get(name)
+        if replaced is not None and replaced.override.folder is not None:
+            shutil.rmtree(replaced.override.folder, ignore_errors=True)
+
+    def _wait(self, name: str, generation: int, until: float) -> None:
+        """Wait until the other workers have made a change.
+
+        Raises:
+            ModelNotReady: One has not in time.
+            InternalError: One could not.
+        """
+        missing = list(self._others)
+        while missing:
+            report = self._read(_report_name(missing[0]), _Report)
+            if report.generation < generation:
+                if time.monotonic() > until:
+                    raise ModelNotReady(
+                        f"expected every worker to have changed {name!r} within {self._timeout_s} s, "
+                        f"not yet: worker {missing[0]}; it goes on"
+                    )
+                time.sleep(0.01)
+                continue
+            if name in report.errors:
+                raise InternalError(
+                    f"expected every worker to change {name!r}, got from worker {missing[0]}: "
+                    f"{report.errors[name]}"
+                )
+            missing.pop(0)
+
+    def _follow(self) -> None:
+        """Make the changes that this worker has not made yet."""
+        with self._following:
+            state = self._read("state.json", _State)
+            errors = dict(self._report.errors)
+            for name, change in state.models.items():
+                if change.generation <= self._report.generation:
+                    continue
+                errors.pop(name, None)
+                try:
+                    if change.loaded:
+                        self._repository.load(name, change.override)
+                    else:
+                        self._repository.unload(name)
+                except (LoadError, ProtocolError) as error:
+                    errors[name] = str(error)
+                except Exception as error:  # noqa: BLE001 - the loop must go on
+                    _log.exception("%s: a change failed", name)
+                    errors[name] = f"a fault of the server: {error!r}"
+            self._report = _Report(max(state.generation, self._report.generation), errors)
+
+    def _follow_others(self) -> None:
+        """Make the changes of other workers as they come, and write what is counted."""
+        seen, written, write_at = (0, 0), _Report(), 0.0
+        while True:
+            time.sleep(_POLL_S)
+            try:
+                if seen != (seen := self._changed()):
+                    self._follow()
+                    write_at = 0.0
+                if time.monotonic() > write_at:
+                    write_at = time.monotonic() + _REPORT_S
+                    if self._current() != written:
+                        written = self._write_report()
+            except OSError as error:
+                _log.error("expected to write to the folder of the workers, got: %s", error)
+
+    def _changed(self) -> tuple[int, int]:
+        """Tell one state from the next without reading it."""
+        assert self._directory is not None
+        try:
+            found = (self._directory / "state.json").stat()
+        except FileNotFoundError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_ino
+
+    def _write_report(self) -> _Report:
+        with self._following:
+            report = self._current()
+            self._write(_report_name(self._worker), report)
+            return report
+
+    def _current(self) -> _Report:
+        statistics = self._repository.statistics(None, None)
+        return msgspec.structs.replace(self._report, statistics=statistics)
+
+    def _read(self, name: str, kind: type[Read]) -> Read:
+        """Read a file of the folder; where there is none yet, what it would say."""
+        if self._directory is None:
+            return kind()
+        try:
+            return msgspec.json.decode((self._directory / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return kind()
+
+    def _write(self, name: str, value: msgspec.Struct) -> None:
+        """Replace a file of the folder in one step; called with `_following`."""
+        assert self._directory is not None
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self._directory / f"{name}.{self._worker}.new"
+        new.write_bytes(msgspec.json.encode(value))
+        new.replace(self._directory / name)
+
+
+def _report_name(worker: int) -> str:
+    return f"worker-{worker}.json"

@@ -1,0 +1,154 @@
+"""What a client sends along with a load: a configuration over model.toml, files in place of a folder.
+
+It comes over the wire, so it names no file outside of the model's folder and no code to import.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from engine.model import BACKEND, PLATFORM
+from engine.session import LoadError
+from proto.errors import InvalidRequest, TooLarge
+
+MAX_PARTS = 8
+"""Of the path of a file."""
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class Override(msgspec.Struct, frozen=True):
+    """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
+
+    config: dict[str, Any] | None = None
+    folder: str | None = None
+    """Of the files that the client sent; they alone are the model."""
+
+
+class _Latest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    num_versions: Annotated[int, Meta(ge=1)] = 1
+
+
+class _Specific(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    versions: list[int]
+
+
+class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which versions of a model are served: all, the highest, or some.
+
+    Source: Triton, model_config.proto, ModelVersionPolicy.
+    """
+
+    all: dict[str, Any] | None = None
+    latest: _Latest | None = None
+    specific: _Specific | None = None
+
+    def choose(self, versions: Iterable[str]) -> list[str]:
+        """Choose among versions, given highest first.
+
+        Raises:
+            LoadError: One that is asked for is not there.
+        """
+        known = list(versions)
+        if self.latest is not None:
+            return known[: self.latest.num_versions]
+        if self.specific is None:
+            return known
+        wanted = [str(version) for version in self.specific.versions]
+        if not wanted or not set(wanted) <= set(known):
+            raise LoadError(
+                f"config: expected versions among {', '.join(known)}, got {', '.join(wanted) or 'none'}"
+            )
+        return [version for version in known if version in wanted]
+
+
+def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
+    """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
+
+    `max_batch_size` is `max_batch` of the table `[runtime]`; `platform` and `backend` may be named.
+
+    Returns:
+        What goes before model.toml, its keys not yet checked; and the versions wanted.
+
+    Raises:
+        LoadError: A key or value is not allowed; the text names it.
+    """
+    values = dict(config)
+    values.pop("name", None)
+    for key, served in (("platform", PLATFORM), ("backend", BACKEND)):
+        given = values.pop(key, served)
+        if given not in ("", served):
+            raise LoadError(f"config: expected {key} to be {served!r}, got {given!r:.60}")
+    try:
+        policy = msgspec.convert(values.pop("version_policy", {}), VersionPolicy, strict=False)
+    except msgspec.ValidationError as error:
+        raise LoadError(f"config: version_policy: {error}") from error
+    for key in ("input", "output", "runtime"):
+        if not isinstance(values.get(key, {}), dict):
+            raise LoadError(f"config: expected {key} to be the table of model.toml, got a list")
+    if "max_batch_size" in values:
+        max_batch = values.pop("max_batch_size") or 1
+        values["runtime"] = {**values.get("runtime", {}), "max_batch": max_batch}
+    decoder = values.get("output", {}).get("decoder")
+    if isinstance(decoder, str) and ":" in decoder:
+        raise LoadError(f"config: expected a decoder of this server, got {decoder!r:.60}")
+    if isinstance(values.get("labels"), str):
+        check_path(values["labels"])
+    return values, policy
+
+
+def check_path(path: str) -> None:
+    """Check that a path leads nowhere but below the folder that it is relative to.
+
+    Raises:
+        LoadError: It is absolute, goes up, or has a name with other characters than usual ones.
+    """
+    parts = path.split("/")
+    if len(parts) > MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
+        raise LoadError(
+            f"expected a relative path of at most {MAX_PARTS} names of {_PART.pattern}, "
+            f"got {path!r:.200}"
+        )
+
+
+def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> Path:
+    """Write files that a client sent into a new folder of their own.
+
+    Args:
+        files: Content by path below the model's folder.
+        directory: Where the folder is made; private to the server.
+        max_bytes: Of all files together.
+
+    Raises:
+        proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
+        proto.errors.TooLarge: They are larger than the limit.
+    """
+    size = sum(map(len, files.values()))
+    if size > max_bytes:
+        raise TooLarge(f"expected files of at most {max_bytes} bytes, got {size}")
+    for path in files:
+        try:
+            check_path(path)
+        except LoadError as error:
+            raise InvalidRequest(f"file:{path:.200}: {error}") from error
+        if PurePosixPath(path).name == "model.toml":
+            raise InvalidRequest(
+                f"file:{path}: expected what model.toml says as config, got a file"
+            )
+        above = next(
+            (str(each) for each in PurePosixPath(path).parents if str(each) in files), None
+        )
+        if above is not None:
+            raise InvalidRequest(f"file:{path}: expected a folder {above!r}, got a file")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="files-", dir=directory))
+    for path, content in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return folder

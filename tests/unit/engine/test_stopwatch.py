@@ -1,0 +1,101 @@
+"""Times of a request by phase, and what several processes counted together."""
+
+import threading
+
+import pytest
+
+from engine.stopwatch import Counters, Stopwatch, merged
+from proto.messages import BatchStatistics, Duration, ModelStatistics
+
+
+def times_of(batch):
+    return batch.compute_input.ns, batch.compute_infer.ns, batch.compute_output.ns
+
+
+def marks(*events):
+    return list(events)
+
+
+@pytest.mark.parametrize(
+    ("events", "batches"),
+    [
+        (marks((0, 100, 0), (0, 150, 0)), {}),
+        (marks((0, 100, 0), (110, 130, 1), (0, 135, 0)), {1: (1, 10, 20, 5)}),
+        (
+            marks((0, 100, 0), (110, 130, 8), (0, 135, 0), (140, 141, 2), (0, 142, 0)),
+            {2: (1, 5, 1, 1), 8: (1, 10, 20, 5)},
+        ),
+        (
+            marks((0, 100, 0), (110, 120, 1), (123, 125, 1), (0, 131, 0), (0, 140, 0)),
+            {1: (2, 10, 12, 9)},
+        ),
+        (marks((0, 100, 0), (0, 105, 0), (107, 108, 1), (0, 108, 0)), {1: (1, 7, 1, 0)}),
+        (
+            marks(
+                (0, 100, -1), (101, 103, 1), (0, 104, 0), (0, 190, -1), (192, 195, 1), (0, 199, 0)
+            ),
+            {1: (2, 3, 5, 5)},
+        ),
+    ],
+    ids=["no-run", "one", "two-chunks", "two-runs", "prepares-twice", "steps-with-a-pause"],
+)
+def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches):
+    counters = Counters()
+    counters.succeeded(3, 7, events)
+    found = counters.statistics("m", "1")
+    assert [(b.batch_size, b.compute_infer.count, *times_of(b)) for b in found.batches] == [
+        (size, *times) for size, times in batches.items()
+    ]
+    assert found.inference_count == 3
+    assert found.execution_count == sum(times[0] for times in batches.values())
+    assert found.success == Duration(1, 7 + events[-1][1] - 100)
+    assert found.queue == Duration(1, 7)
+    assert found.compute_input == Duration(1, sum(times[1] for times in batches.values()))
+    assert found.fail == Duration()
+
+
+def test_a_failure_counts_no_inference():
+    counters = Counters()
+    counters.failed(5, [(0, 100, 0), (0, 130, 0)])
+    found = counters.statistics("m", "1")
+    assert found == ModelStatistics(name="m", version="1", fail=Duration(1, 35), batches=[])
+
+
+def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
+    watch = Stopwatch()
+    watch.ran(1, 1)
+    watch.prepares()
+    assert len(watch.stop()) == 1
+    watch.start()
+    other = threading.Thread(target=watch.ran, args=(1, 1))
+    other.start()
+    other.join()
+    watch.ran(1, 4)
+    assert [batch for _, _, batch in watch.stop()] == [-1, 4, 0]
+
+
+def test_the_counts_of_processes_add_up():
+    one, two = Counters(), Counters()
+    one.succeeded(1, 1, [(0, 100, 0), (110, 130, 1), (0, 135, 0)])
+    two.succeeded(2, 2, [(0, 200, 0), (210, 220, 2), (0, 221, 0)])
+    two.succeeded(1, 0, [(0, 300, 0), (310, 320, 1), (0, 321, 0)])
+    parts = [one.statistics("m", "1"), two.statistics("m", "1")]
+    assert merged(parts[:1]) == parts[0]
+    found = merged(parts)
+    assert (found.inference_count, found.execution_count) == (4, 3)
+    assert found.success == Duration(3, 36 + 23 + 21)
+    assert found.last_inference_ms == max(part.last_inference_ms for part in parts)
+    assert found.batches == [
+        BatchStatistics(
+            batch_size=1,
+            compute_input=Duration(2, 20),
+            compute_infer=Duration(2, 30),
+            compute_output=Duration(2, 6),
+        ),
+        BatchStatistics(
+            batch_size=2,
+            compute_input=Duration(1, 10),
+            compute_infer=Duration(1, 10),
+            compute_output=Duration(1, 1),
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""The commands of docs/protocol.md run as they stand."""
+"""The commands of docs/protocols.md run as they stand."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
 
-PAGE = (ROOT / "docs" / "protocol.md").read_text()
+PAGE = (ROOT / "docs" / "protocols.md").read_text()
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_every_parameter_of_prompts_is_described():
 def check_row(row, task):
     noting = Noting()
     task.options(noting)
-    text = (ROOT / "docs" / "protocol.md").read_text()
+    text = (ROOT / "docs" / "protocols.md").read_text()
     (known,) = re.findall(rf"^\| {row} \| .* \| (.*) \|$", text, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", known)) | {"action"}
     if row == "oriented detection":

@@ -39,7 +39,8 @@ class ImageBody(msgspec.Struct):
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
     answer = partial(_infer, serving, options)
-    return [Operation("POST", PATH, answer, "Answer images, for Chariot", request_type=ImageBody)]
+    summary = "Answer images, for Chariot"
+    return [Operation("POST", PATH, answer, summary, compressed=True, request_type=ImageBody)]
 
 
 def parse_images(call: Call) -> list[Tensor] | None:

@@ -83,6 +83,9 @@ class Operation(msgspec.Struct, frozen=True):
     answer_type: Any = None
     """Type of the answer there; None for any."""
     answer_media_type: str = "application/json"
+    compressed: bool = False
+    """Whether answers are compressed where the client accepts it: those of inference, for tritonclient's
+    asyncio form accepts it everywhere and undoes it there alone."""
     binary: bool = False
     """Whether requests and answers may carry the bytes of tensors behind their JSON."""
 
@@ -168,7 +171,7 @@ class Operations:
             call = msgspec.structs.replace(call, body=body)
         answer = operation.answer(call)
         accepted = call.headers.get(b"accept-encoding")
-        if accepted is None or not isinstance(answer.body, bytes):
+        if accepted is None or not operation.compressed or not isinstance(answer.body, bytes):
             return answer
         body, headers = compress(answer.body, accepted)
         return msgspec.structs.replace(answer, body=body, headers=[*answer.headers, *headers])

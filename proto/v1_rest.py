@@ -50,7 +50,9 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 
 
 def _act(method: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
-    return Operation("POST", f"{_MODEL}:{method}", answer, summary, ignore_case=True)
+    return Operation(
+        "POST", f"{_MODEL}:{method}", answer, summary, ignore_case=True, compressed=True
+    )
 
 
 def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:

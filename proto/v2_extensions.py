@@ -121,7 +121,7 @@ def _not_offered() -> list[Operation]:
         refused.append(("POST", f"/v2/{memory}/region/{{region}}/register", tensors))
         refused.append(("POST", f"/v2/{memory}[/region/{{region}}]/unregister", tensors))
     return [
-        Operation(verb, path, partial(_refuse, reason), "Not offered: 501", in_thread=False)  # type: ignore[arg-type]  # verbs of the table above
+        Operation(verb, path, partial(_refuse, reason), "", in_thread=False)  # type: ignore[arg-type]  # verbs of the table above
         for verb, path, reason in refused
     ]
 

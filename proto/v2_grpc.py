@@ -61,6 +61,12 @@ def parse_infer(asked: Any) -> InferRequest:
             )
     if not asked.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
+    for number, tensor in enumerate(asked.inputs):
+        if "shared_memory_region" in tensor.parameters:
+            raise Unsupported(
+                f"inputs[{number}] ({tensor.name!r:.60}): expected raw_input_contents or contents, "
+                "got shared memory"
+            )
     raws: Sequence[bytes | None] = asked.raw_input_contents or [None] * len(asked.inputs)
     if len(raws) != len(asked.inputs):
         raise InvalidRequest(
@@ -108,8 +114,6 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
 
 def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
     parameters = _parameters(tensor.parameters, where)
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"{where}: expected raw_input_contents or contents, got shared memory")
     if tensor.datatype not in NAMES:
         raise InvalidRequest(
             f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"

@@ -44,6 +44,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
             "Infer",
             request_type=InferBody,
             answer_type=answers.InferAnswer,
+            compressed=True,
             binary=True,
         ),
         _look("/v2", lambda _: _json(metadata), "Describe the server", answers.ServerMetadata),

@@ -22,15 +22,11 @@ CLIENTS: dict[str, str | None] = {
 PARTS = {"grpc", "repository", "statistics", "config", "v1", "generate"}
 """Parts of the protocols that a check may need, as `conftest.served_parts` finds them."""
 
-AWAITED = PARTS
-"""Parts of the protocols that are still to be built; a check of theirs runs as soon as they are there,
-and their names then leave this set."""
-
 pytestmark = pytest.mark.conformance
 
 
-def test_no_part_is_missing_but_those_awaited(described):
-    assert PARTS - {*described["parts"]} <= AWAITED
+def test_no_part_is_missing(described):
+    assert {*described["parts"]} == PARTS
 
 
 @pytest.mark.timeout(400)

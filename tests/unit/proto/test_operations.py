@@ -83,7 +83,7 @@ def ask(operation, method="POST", body=b"", headers=(), limit_bytes=10_000):
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(m["body"] for m in sent[1:])
 
 
-ECHO = Operation("POST", "/x", lambda call: Answer(call.body), "Echo")
+ECHO = Operation("POST", "/x", lambda call: Answer(call.body), "Echo", compressed=True)
 
 
 def test_a_verb_that_a_path_does_not_answer_is_refused_with_those_that_it_does():

@@ -5,12 +5,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from engine import model_toml, settings
 from engine.families import FAMILIES
 from engine.text_files import TextTable
+from proto import table
+from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
+from proto.operations import Options, plain_paths
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
+from store.routes import routes
 from tasks import SHORT_NAMES, TASKS
 from tasks.decoders import DECODERS
 from tasks.generation import Search
@@ -103,6 +109,46 @@ def check_row(row, task):
     assert noting.read <= named
     values = {"raw", "le90", "oc", "true", "false", "component", "class"}
     assert named - values <= noting.read
+
+
+def first_column(heading):
+    """Give what stands in code marks in the first cells of the tables of protocols.md under a heading."""
+    text = (ROOT / "docs" / "protocols.md").read_text().replace(r"\|", "\0")
+    rows = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    cells = re.findall(r"^\|([^|]*)\|", "".join(rows), re.MULTILINE)
+    return [name.replace("\0", "|") for cell in cells for name in re.findall("`([^`]+)`", cell)]
+
+
+def test_every_endpoint_stands_in_a_table_once():
+    described = [
+        (verb, path)
+        for endpoint in first_column("endpoint")
+        for verb in endpoint.rpartition(" ")[0].split(", ")
+        for path in plain_paths(endpoint.rpartition(" ")[2])
+    ]
+    operations = table.operations(None, Options(server_version=""))
+    offered = [
+        (operation.method, path) for operation in operations for path in plain_paths(operation.path)
+    ]
+    offered += [
+        (verb, path.replace(":str", ""))
+        for handler in routes(None)
+        for verb in handler.http_methods
+        for path in handler.paths
+    ]
+    assert sorted(described) == sorted([*offered, ("GET", "/schema/openapi.json")])
+
+
+def test_every_rpc_stands_in_the_table_once():
+    services = [POOL.FindServiceByName(name) for name in (SERVICE, REPOSITORY_SERVICE)]
+    for module in (health_pb2, reflection_pb2):
+        services += module.DESCRIPTOR.services_by_name.values()
+    offered = [
+        rpc.name if service.full_name == SERVICE else f"{service.name}/{rpc.name}"
+        for service in services
+        for rpc in service.methods
+    ]
+    assert sorted(first_column("RPC")) == sorted(offered)
 
 
 def test_every_decoder_is_described():

@@ -38,13 +38,13 @@ MAX_ELEMENTS = 2**48
 
 
 def checked_shape(
-    shape: Sequence[int], elements: int, where: str, *, variable: bool
+    shape: Sequence[int], elements: int | None, where: str, *, variable: bool
 ) -> tuple[int, ...]:
     """Check a request's shape against the number of its elements.
 
     Args:
         shape: As the client sent it.
-        elements: How many elements the data holds.
+        elements: How many elements the data holds; None where its bytes are counted instead.
         where: Names the input in errors.
         variable: Whether one dimension may be -1, to be filled in.
 
@@ -55,7 +55,7 @@ def checked_shape(
         raise InvalidRequest(
             f"{where}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
         )
-    if variable and list(shape).count(-1) == 1:
+    if variable and elements is not None and list(shape).count(-1) == 1:
         known = math.prod(size for size in shape if size != -1)
         if known > 0 and elements % known == 0:
             shape = [elements // known if size == -1 else size for size in shape]
@@ -63,7 +63,7 @@ def checked_shape(
         raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
     if math.prod(size for size in shape if size) > MAX_ELEMENTS:
         raise InvalidRequest(f"{where}: expected a shape that memory can hold, got {list(shape)}")
-    if math.prod(shape) != elements:
+    if elements is not None and math.prod(shape) != elements:
         raise InvalidRequest(
             f"{where}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
         )

@@ -116,6 +116,12 @@ def test_what_does_not_fit_is_refused(request_, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.timeout(10)
+def test_a_shape_of_a_hundred_thousand_sizes_is_refused_before_they_are_multiplied():
+    with pytest.raises(InvalidRequest, match="1 to 32 dimensions, got 100000"):
+        parse_infer(asked("FP32", [2**62] * 100_000, raw=b""))
+
+
 def test_raw_contents_are_of_all_inputs_or_of_none():
     request = asked("FP32", [1], raw=b"abcd")
     request.raw_input_contents.append(b"abcd")

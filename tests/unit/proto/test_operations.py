@@ -172,6 +172,14 @@ def test_an_iterator_is_sent_part_by_part():
     assert b"content-length" not in headers
 
 
+def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+    def nest(_):
+        raise RecursionError
+
+    status, _, body = ask(Operation("POST", "/x", nest, "Nest"))
+    assert (status, body) == (400, b'{"error":"expected JSON that is nested less deeply"}')
+
+
 def test_any_other_error_is_a_fault_of_ours_and_says_no_more():
     def fail(_):
         raise RuntimeError("a secret")

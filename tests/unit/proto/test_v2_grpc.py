@@ -359,6 +359,11 @@ def test_long_errors_are_cut():
     assert text.endswith("é...")
 
 
+def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+    code, text = grpc_service._status(RecursionError())
+    assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
+
+
 def test_a_fault_of_the_server_is_logged_and_not_told(caplog):
     code, text = grpc_service._status(ValueError("a secret"))
     assert code.name == "INTERNAL"

@@ -38,6 +38,7 @@ from proto.messages import (
     ModelStatus,
     Tensor,
 )
+from store.errors import JournalError
 from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -171,11 +172,18 @@ class Pipeline:
     def _record(
         self, model: Model, request: InferRequest, started: float, answered: Sequence[Answered]
     ) -> list[str]:
-        """Keep what was answered since `started`, unless nothing is kept; give its ids."""
+        """Keep what was answered since `started`, unless nothing is kept; give its ids.
+
+        Raises:
+            Overloaded: It could not be kept, as on a full disk.
+        """
         if self._recorder is None or not model.recognition.store.enabled:
             return []
         latency_ms = round((time.perf_counter() - started) * 1000, 3)
-        return self._recorder.record(model, request.id, latency_ms, answered)
+        try:
+            return self._recorder.record(model, request.id, latency_ms, answered)
+        except JournalError as error:
+            raise Overloaded(str(error)) from error
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and say what of each image decided; the answer alone is recorded.

@@ -38,6 +38,10 @@ MAX_ELEMENTS = 2**48
 """Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
 
 
+MAX_EMPTY_ELEMENTS = 2**26
+"""The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+
+
 def checked_shape(
     shape: Sequence[int], elements: int | None, where: str, *, variable: bool
 ) -> tuple[int, ...]:
@@ -62,7 +66,8 @@ def checked_shape(
             shape = [elements // known if size == -1 else size for size in shape]
     if any(size < 0 for size in shape):
         raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
-    if math.prod(size for size in shape if size) > MAX_ELEMENTS:
+    limit = MAX_EMPTY_ELEMENTS if 0 in shape else MAX_ELEMENTS
+    if math.prod(size for size in shape if size) > limit:
         raise InvalidRequest(f"{where}: expected a shape that memory can hold, got {list(shape)}")
     if elements is not None and math.prod(shape) != elements:
         raise InvalidRequest(
@@ -145,7 +150,9 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
         if not types <= {int, float, bool, list} or (bool in found and found & {int, float}):
             odd = types - {int, float, list} or {bool}
             misfit = next((value for value in level if type(value) in odd), True)
-            raise InvalidRequest(f"{where}: expected data that fit {datatype}, got {_shown(misfit)}")
+            raise InvalidRequest(
+                f"{where}: expected data that fit {datatype}, got {_shown(misfit)}"
+            )
         nested = list in types
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 

@@ -47,6 +47,6 @@ def test_the_best_classes_of_each_row(array, count, shape, elements):
 @pytest.mark.parametrize("count", [-1, 1.5, True, "1", [1]])
 def test_a_wish_that_is_no_number_of_classes_is_refused_before_anything_is_answered(count):
     serving = Answers(np.zeros((1, 2), np.float32))
-    with pytest.raises(InvalidRequest, match="output 'y': expected parameters.classification"):
+    with pytest.raises(InvalidRequest, match="to be a number of classes"):
         infer(serving, asking(count))
     assert serving.answered == 0

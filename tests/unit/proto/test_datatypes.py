@@ -12,6 +12,7 @@ from proto.errors import InvalidRequest
     [
         ([], "FP32", [0], np.zeros(0, np.float32)),
         ([], "INT64", [0, 3], np.zeros((0, 3), np.int64)),
+        ([], "FP32", [0, 3, 4096, 4096], np.zeros((0, 3, 4096, 4096), np.float32)),
         ([1.5], "FP32", [1], np.array([1.5], np.float32)),
         ([1, 2, 3, 4], "FP32", [2, 2], np.array([[1, 2], [3, 4]], np.float32)),
         ([[1, 2], [3, 4]], "INT32", [2, 2], np.array([[1, 2], [3, 4]], np.int32)),
@@ -71,6 +72,8 @@ def test_values_that_fit_are_exact(data, datatype, shape, expected):
         ([1, 2], "FP32", [-2, -1], "without negative sizes"),
         ([1], "FP32", [], "dimensions"),
         ([1], "FP32", [1] * 40, "dimensions"),
+        ([], "FP32", [0, 2**31], "that memory can hold"),
+        ([], "FP32", [2**20, 0, 2**20], "that memory can hold"),
         ([1], "FP8", [1], "datatype"),
         ([1], "BF16", [1], "datatype"),
     ],

@@ -38,6 +38,7 @@ from proto.messages import (
     ModelStatus,
     Tensor,
 )
+from store.errors import JournalError
 from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
@@ -157,23 +158,32 @@ class Pipeline:
         events: list[Event] = []
         try:
             for text, answered in _timed(model, stream_image(images, request), events):
-                ids = [] if answered is None else self._record(model, request, started, [answered])
+                ids = []
+                if answered is not None:  # the last piece, after which a client may not ask again
+                    ids = self._record(model, request, started, [answered])
+                    model.counters.succeeded(1, queue_ns, events)
                 yield InferPiece(model.name, model.version, request.id, text, ids)
         except Exception as error:
             model.counters.failed(queue_ns, events)
             if isinstance(error, RunError | OutputError):
                 raise InternalError(f"model {model.name!r} failed: {error}") from error
             raise
-        model.counters.succeeded(1, queue_ns, events)
 
     def _record(
         self, model: Model, request: InferRequest, started: float, answered: Sequence[Answered]
     ) -> list[str]:
-        """Keep what was answered since `started`, unless nothing is kept; give its ids."""
+        """Keep what was answered since `started`, unless nothing is kept; give its ids.
+
+        Raises:
+            Overloaded: It could not be kept, as on a full disk.
+        """
         if self._recorder is None or not model.recognition.store.enabled:
             return []
         latency_ms = round((time.perf_counter() - started) * 1000, 3)
-        return self._recorder.record(model, request.id, latency_ms, answered)
+        try:
+            return self._recorder.record(model, request.id, latency_ms, answered)
+        except JournalError as error:
+            raise Overloaded(str(error)) from error
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and say what of each image decided; the answer alone is recorded.
@@ -270,8 +280,11 @@ def _selected(outputs: Sequence[Tensor], request: InferRequest) -> Sequence[Tens
     """Give the outputs that the request asks for, in its order."""
     if not request.requested_outputs:
         return outputs
-    by_name = {tensor.name: tensor for tensor in outputs}
-    return [by_name[output.name] for output in request.requested_outputs]
+    by_name: dict[str, list[Tensor]] = {}  # images may share a name
+    for tensor in outputs:
+        by_name.setdefault(tensor.name, []).append(tensor)
+    names = dict.fromkeys(output.name for output in request.requested_outputs)
+    return [tensor for name in names for tensor in by_name[name]]
 
 
 def _with_ids(outputs: Sequence[Tensor], ids: Sequence[str]) -> list[Tensor]:

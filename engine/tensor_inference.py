@@ -67,6 +67,8 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
         shape = (*shape, 1)  # [N] stands for [N, 1]
     elif len(shape) == 2 and len(info.shape) == 1 and shape[1] == 1:
         shape = shape[:1]  # and the other way round, as MLServer's codecs send it
+    elif shape == (1,) and info.shape == ():
+        shape = ()  # a shape of the wire has an axis: the configuration says [1] too
     fits = len(shape) == len(info.shape) and all(
         wanted in (-1, size) for size, wanted in zip(shape, info.shape, strict=True)
     )

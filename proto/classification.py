@@ -3,6 +3,7 @@
 Source: Triton Inference Server, protocol extension "classification".
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -22,12 +23,12 @@ def infer(serving: Serving, request: InferRequest) -> InferResponse:
         InvalidRequest: The number of classes is none, or an output holds no numbers to compare.
         ProtocolError: As `Serving.infer`.
     """
-    response = serving.infer(request)
     wishes = {
-        output.name: output.parameters["classification"]
+        output.name: _count(output.parameters["classification"], output.name)
         for output in request.requested_outputs
         if output.parameters.get("classification")
     }
+    response = serving.infer(request)
     if not wishes:
         return response
     labels = serving.model_info(response.model, response.version).labels
@@ -38,13 +39,19 @@ def infer(serving: Serving, request: InferRequest) -> InferResponse:
     return msgspec.structs.replace(response, outputs=outputs)
 
 
-def _classified(tensor: Tensor, count: object, labels: Sequence[str]) -> Tensor:
+def _count(wished: object, output: str) -> int:
+    """Check the number of classes wished, before anything is answered and kept."""
+    if type(wished) is not int or wished < 1:
+        raise InvalidRequest(
+            f"output {output!r:.60}: expected parameters.classification to be a number of classes, "
+            f"got {wished!r:.40}"
+        )
+    return wished
+
+
+def _classified(tensor: Tensor, count: int, labels: Sequence[str]) -> Tensor:
     """Give the best classes of a tensor whose first axis is the batch, as value:index:label."""
     where = f"output {tensor.name!r}"
-    if type(count) is not int or count < 1:
-        raise InvalidRequest(
-            f"{where}: expected parameters.classification to be a number of classes, got {count!r:.40}"
-        )
     array = tensor.data
     if not isinstance(array, np.ndarray) or tensor.datatype in ("FP16", "BOOL"):
         raise InvalidRequest(
@@ -54,7 +61,8 @@ def _classified(tensor: Tensor, count: object, labels: Sequence[str]) -> Tensor:
         raise InvalidRequest(
             f"{where}: expected at most {MAX_ELEMENTS} elements to classify, got {array.size}"
         )
-    rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
+    size = math.prod(array.shape[1:])  # -1 would be none where there are no rows
+    rows = array.reshape(array.shape[0], size) if array.ndim > 1 else array.reshape(1, -1)
     count = min(count, rows.shape[1])
     elements = []
     for row in rows:

@@ -130,7 +130,7 @@ def _checked(written: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, msgspec.Raw):
             try:
                 attributes[name] = msgspec.json.decode(value)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise InvalidRequest(f"expected attribute {name!r:.60} in JSON: {error}") from error
     for name in _REQUIRED:
         value = attributes.get(name)

@@ -6,6 +6,7 @@ integer, a value out of range or a text into a number is an error.
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,18 @@ MAX_ELEMENTS = 2**48
 """Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
 
 
+MAX_EMPTY_ELEMENTS = 2**26
+"""The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+
+
 def checked_shape(
-    shape: Sequence[int], elements: int, where: str, *, variable: bool
+    shape: Sequence[int], elements: int | None, where: str, *, variable: bool
 ) -> tuple[int, ...]:
     """Check a request's shape against the number of its elements.
 
     Args:
         shape: As the client sent it.
-        elements: How many elements the data holds.
+        elements: How many elements the data holds; None where its bytes are counted instead.
         where: Names the input in errors.
         variable: Whether one dimension may be -1, to be filled in.
 
@@ -55,15 +60,16 @@ def checked_shape(
         raise InvalidRequest(
             f"{where}: expected shape to have 1 to {MAX_DIMENSIONS} dimensions, got {len(shape)}"
         )
-    if variable and list(shape).count(-1) == 1:
+    if variable and elements is not None and list(shape).count(-1) == 1:
         known = math.prod(size for size in shape if size != -1)
         if known > 0 and elements % known == 0:
             shape = [elements // known if size == -1 else size for size in shape]
     if any(size < 0 for size in shape):
         raise InvalidRequest(f"{where}: expected shape without negative sizes, got {list(shape)}")
-    if math.prod(size for size in shape if size) > MAX_ELEMENTS:
+    limit = MAX_EMPTY_ELEMENTS if 0 in shape else MAX_ELEMENTS
+    if math.prod(size for size in shape if size) > limit:
         raise InvalidRequest(f"{where}: expected a shape that memory can hold, got {list(shape)}")
-    if math.prod(shape) != elements:
+    if elements is not None and math.prod(shape) != elements:
         raise InvalidRequest(
             f"{where}: expected {math.prod(shape)} elements for shape {list(shape)}, got {elements}"
         )
@@ -104,8 +110,12 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
         raise InvalidRequest(
             f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r}"
         )
+    values = data if isinstance(data, list) else [data]
+    _check_types(values, datatype, where)
     try:
-        found = np.asarray(data if isinstance(data, list) else [data])
+        found = np.asarray(values)
+        if found.dtype == object and dtype.kind == "f":  # whole numbers beyond 64 bits
+            found = found.astype(np.float64)
         if datatype == "UINT64" and found.dtype.kind == "f":
             # numpy takes integers on both sides of 2**63 for floats
             given = np.asarray(data, dtype=object)
@@ -113,17 +123,38 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
                 found = given.astype(dtype)
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"{where}: expected data to be flat or regularly nested: {error}"
+            f"{where}: expected data that fit {datatype}, flat or regularly nested: {error}"
         ) from error
     if found.size == 0:
         found = found.astype(dtype)
-    values = _cast(found, dtype, datatype, where)
-    full_shape = checked_shape(shape, values.size, where, variable=False)
-    if values.ndim > 1 and values.shape != full_shape:
+    array = _cast(found, dtype, datatype, where)
+    full_shape = checked_shape(shape, array.size, where, variable=False)
+    if array.ndim > 1 and array.shape != full_shape:
         raise InvalidRequest(
-            f"{where}: expected data nested as shape {list(full_shape)}, got {list(values.shape)}"
+            f"{where}: expected data nested as shape {list(full_shape)}, got {list(array.shape)}"
         )
-    return values.reshape(full_shape)
+    return array.reshape(full_shape)
+
+
+def _check_types(values: list[Any], datatype: str, where: str) -> None:
+    """Check that nested or flat data hold numbers alone, or truth values alone.
+
+    numpy would widen every element to the longest text among them, and take a truth value among
+    numbers for one.
+    """
+    found: set[type] = set()
+    level = values
+    while level:
+        types = set(map(type, level))
+        found |= types
+        if not types <= {int, float, bool, list} or (bool in found and found & {int, float}):
+            odd = types - {int, float, list} or {bool}
+            misfit = next((value for value in level if type(value) in odd), True)
+            raise InvalidRequest(
+                f"{where}: expected data that fit {datatype}, got {_shown(misfit)}"
+            )
+        nested = list in types
+        level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 
 
 def _cast(

@@ -82,3 +82,14 @@ class Overloaded(ProtocolError):
 
 class InternalError(ProtocolError):
     """A fault of the server or of the model, not of the request."""
+
+
+def as_answered(error: Exception) -> Exception:
+    """Give what stands for an error on the wire, where it is not the error itself.
+
+    Only JSON of a request is nested without a limit of ours: what its reader just takes may be too deep
+    for whoever handles it a few calls further down.
+    """
+    if isinstance(error, RecursionError):
+        return InvalidRequest("expected JSON that is nested less deeply")
+    return error

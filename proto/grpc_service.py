@@ -17,7 +17,14 @@ import grpc
 import msgspec
 
 from proto.classification import infer
-from proto.errors import InvalidRequest, ModelNotReady, NotFound, ProtocolError, Unsupported
+from proto.errors import (
+    InvalidRequest,
+    ModelNotReady,
+    NotFound,
+    ProtocolError,
+    Unsupported,
+    as_answered,
+)
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
 from proto.messages import Duration, Serving
 from proto.operations import MAX_IDS_HEADER_BYTES
@@ -145,6 +152,7 @@ async def _not_offered(name: str, _: object, context: Any) -> None:
 
 def _status(error: Exception) -> tuple[Any, str]:
     """Give the status code and details of an error; a fault of ours says no more than that."""
+    error = as_answered(error)
     if not isinstance(error, ProtocolError):
         _log.error("a request failed by a fault of the server", exc_info=error)
         return grpc.StatusCode.INTERNAL, "the server's log has the reason"

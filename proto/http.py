@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge
+from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
 
 _log = logging.getLogger("quadriga.http")
 
@@ -91,6 +91,7 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
     Errors that are no `ProtocolError` count if they carry a `status` of their own, as those of the
     store do; anything else is a fault of ours and says no more than that.
     """
+    error = as_answered(error)
     status = getattr(error, "status", None)
     if not isinstance(status, int):
         _log.error("a request failed by a fault of the server", exc_info=error)

@@ -68,7 +68,7 @@ class Operation(msgspec.Struct, frozen=True):
     method: Literal["GET", "POST"]
     path: str
     """Such as `/v2/models/{name}[/versions/{version}]/infer`; `[a|b]` is either part, or none.
-    A parameter holds no slash, but `{rest...}` does."""
+    A parameter holds no slash and no colon, but `{rest...}` does."""
     answer: Callable[[Call], Answer]
     summary: str
     """One line for the OpenAPI document; empty for what does not stand there."""
@@ -239,7 +239,7 @@ def pattern(path: str, ignore_case: bool = False) -> re.Pattern[str]:  # noqa: F
     written = "".join(
         f"(?P<{part[1:-4]}>.+)"
         if part.endswith("...}")
-        else f"(?P<{part[1:-1]}>[^/]+?)"
+        else f"(?P<{part[1:-1]}>[^/:]+?)"
         if part.startswith("{")
         else signs.get(part, re.escape(part))
         for part in _PARTS.split(path)

@@ -40,7 +40,7 @@ def from_raw(
         raise InvalidRequest(
             f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
         )
-    checked = checked_shape(shape, math.prod(shape), where, variable=False)
+    checked = checked_shape(shape, None, where, variable=False)
     expected = math.prod(checked) * dtype.itemsize
     if expected != raw.nbytes:
         raise InvalidRequest(

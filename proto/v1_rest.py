@@ -39,7 +39,6 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         _act("explain", explain, "Predict, and say what decided"),
         _act("classify", partial(_classify, serving), "Score the classes of examples"),
         _act("regress", partial(_regress, serving, options), "Answer a number for each example"),
-        _anything("GET", "/v1/{rest...}:{verb}"),  # a colon is no part of a model's name
         _look("/", lambda _: _json({"status": "alive"}), "Tell whether the server runs"),
         _look("/v1/models", partial(_models, serving), "List the models"),
         _look(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
@@ -71,8 +70,7 @@ def _json(value: Any) -> Answer:
 
 
 def _malformed(verb: str, call: Call) -> Answer:
-    path = ":".join(filter(None, call.path.values()))
-    raise InvalidRequest(f"Malformed request: {verb} /v1/{path:.200}")
+    raise InvalidRequest(f"Malformed request: {verb} /v1/{call.path['rest']:.200}")
 
 
 def _predict(serving: Serving, options: Options, call: Call) -> Answer:

@@ -209,7 +209,10 @@ def _decode(text: bytes) -> InferBody:
         except msgspec.DecodeError:
             if b"NaN" not in text and b"Infinity" not in text:
                 raise
-            return msgspec.convert(json.loads(text), InferBody)  # the tokens are no JSON
+            found = json.loads(text.decode())  # the tokens are no JSON
+            if b"\\u" in text:  # half a surrogate pair, which json takes, is no text
+                json.dumps(found, ensure_ascii=False).encode()
+            return msgspec.convert(found, InferBody)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"expected a V2 inference request: {_plain_place(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:

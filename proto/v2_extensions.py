@@ -138,7 +138,7 @@ def _read(body: bytes, kind: type[Body]) -> Body:
     """Read a body that may be empty."""
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(
             f"expected the body to be empty or an object in JSON, got: {error}"
         ) from error
@@ -191,7 +191,7 @@ def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, di
         config = msgspec.convert(others, LoadParameters).config
         if isinstance(config, str):
             config = msgspec.json.decode(config.strip() or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidRequest(
             f"expected parameters to be config, with an object in JSON, and file:<path>, got: {error}"
         ) from error

@@ -327,3 +327,9 @@ def test_ids_of_many_images_never_grow_the_headers_beyond_what_clients_take(
     ids = json.loads(answer)["outputs"][0]["parameters"]["inference_id"]
     assert len(ids.split(",")) == count
     assert headers.get("quadriga-inference-ids") == (ids if in_header else None)
+
+
+def test_images_of_one_name_are_all_answered_where_outputs_are_asked_for(server, photo):
+    body = {"inputs": [image_input(photo, "camera")] * 2, "outputs": [{"name": "camera"}]}
+    status, answer = server.call("POST", DETECTOR, body)
+    assert (status, [each["name"] for each in answer["outputs"]]) == (200, ["camera"] * 2)

@@ -105,6 +105,24 @@ def test_an_answer_is_recorded_once_at_the_end(server):
     assert server.call("POST", PATH, body)[1]["text_output"] == text
 
 
+def test_what_is_recorded_is_counted_even_if_the_client_leaves_with_the_last_piece(server):
+    def counted():
+        return server.call("GET", PATH.replace("generate", "stats"))[1]["model_stats"][0]
+
+    before = counted()["inference_count"]
+    body = json.dumps(asked(parameters={"metadata": {"site": "leaving"}})).encode()
+    host, port = server.host.split(":")
+    for _ in range(10):
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"POST {PATH}_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(head.encode() + body)
+            received = b""
+            while b"inference_id" not in received:
+                received += connection.recv(4096)
+    assert len(server.query({"meta.site": "leaving"})) == 10
+    server.wait_until(lambda: counted()["inference_count"] == before + 10, 5)
+
+
 def test_beams_answer_in_one_event(server):
     body = asked(parameters={"num_beams": 3})
     (event,) = events(server, body)

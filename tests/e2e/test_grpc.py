@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -277,6 +278,24 @@ def test_a_client_that_goes_away_leaves_nothing_behind(speaking, client):
         for stream in streams:
             stream.cancel()
     assert client.call("ServerLive").live
+
+
+def test_what_cannot_be_kept_may_be_sent_again(tmp_path, photo):
+    with (
+        ServerProcess(tmp_path / "data", SAMPLE_MODELS, "--grpc-port", "0") as server,
+        Client(server.grpc) as client,
+    ):
+        blobs = tmp_path / "data" / "blobs"
+        shutil.rmtree(blobs, ignore_errors=True)
+        blobs.write_bytes(b"no folder")
+        with pytest.raises(grpc.RpcError, match="expected to keep") as refused:
+            client.call("ModelInfer", image_request(photo))
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+        (answer,) = client.stream(iter([image_request(photo)]))
+        assert "expected to keep" in answer.error_message
+        body = json.dumps({"inputs": [image_input(photo)]})
+        status, headers, _ = server.request("POST", "/v2/models/shapes-detector/infer", body)
+        assert (status, headers["retry-after"]) == (503, "1")
 
 
 def test_a_stream_of_mlserver_ends_with_its_error(tmp_path):

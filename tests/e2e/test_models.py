@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.band_images import pages, png
-from tests.onnx_models import answering, classifier, doubling, save, value
+from tests.onnx_models import answering, classifier, doubling, half_plus, save, value
 from tests.server_process import ServerProcess, image_input
 
 CLASSIFIER = (
@@ -46,6 +46,7 @@ def models(tmp_path_factory):
     doubling(root / "double" / "model.onnx")
     doubling(root / "fixed" / "1" / "model.onnx", batch=2)
     texts(root / "texts" / "model.onnx")
+    half_plus(root / "scalar" / "model.onnx", 2.0, [])
     external(root / "external" / "model.onnx")
     for name, batch, toml in (
         ("colours", "batch", ""),
@@ -98,6 +99,18 @@ def test_tensors_go_in_and_out_by_the_names_of_the_graph(server):
     (record,) = server.query({"request_id": "7"})
     assert record["task"] == "TENSOR"
     assert record["predictions"] == answer["outputs"]
+
+
+def test_a_graph_without_axes_takes_one_number(server):
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [3.0]}
+    status, answer = server.call("POST", "/v2/models/scalar/infer", {"inputs": [tensor]})
+    assert (status, answer["outputs"]) == (
+        200,
+        [{"name": "y", "shape": [], "datatype": "FP32", "data": [3.5]}],
+    )
+    for shape, data in (([1, 1], [3.0]), ([2], [3.0, 4.0])):
+        body = {"inputs": [{**tensor, "shape": shape, "data": data}]}
+        assert server.call("POST", "/v2/models/scalar/infer", body)[0] == 400
 
 
 def test_texts_and_external_weights(server):

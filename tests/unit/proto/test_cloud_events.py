@@ -119,6 +119,8 @@ def test_any_attribute_goes_in_a_header(text):
         ({**EVENT, "data": 1, "data_base64": "AA=="}, STRUCTURED, "one of data and data_base64"),
         ({**EVENT, "data_base64": "?"}, STRUCTURED, "expected data_base64 to be base64"),
         ({**EVENT, "data_base64": 1}, STRUCTURED, "expected data_base64 to be base64"),
+        (b'{"id": "\xff", "data": 1}', STRUCTURED, "expected attribute 'id' in JSON"),
+        (b'{"x": "\xff\xfe", "data": 1}', STRUCTURED, "expected attribute 'x' in JSON"),
         (b'{"id": "\\ud800", "data": NaN}', STRUCTURED, "expected attribute 'id' in JSON"),
     ],
 )

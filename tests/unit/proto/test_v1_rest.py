@@ -234,6 +234,7 @@ def test_rows_need_a_batch():
         ("POST", "/v1/models/echo", 400, "Malformed request: POST /v1/models/echo"),
         ("POST", "/v1/models/echo:train", 400, "Malformed request: POST /v1/models/echo:train"),
         ("POST", "/v1/models/echo/versions/1/labels/x:predict", 400, "Malformed request"),
+        ("GET", "/v1/models/a:b:predict", 400, "Malformed request: GET /v1/models/a:b:predict"),
         ("GET", "/v1/elsewhere/and/on", 400, "Malformed request: GET /v1/elsewhere/and/on"),
         ("PUT", "/v1/models/echo", 405, "expected GET, got PUT"),
     ],

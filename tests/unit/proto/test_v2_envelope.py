@@ -54,6 +54,8 @@ def test_null_is_absent(name):
         (b'{"id": ' + b"[" * 100_000, "id"),
         (b'{"x": ' + b"[" * 100_000, "nested too deeply"),
         (b"[" * 100_000, "object"),
+        (b'{"id": "\\ud800", "inputs": [], "x": NaN}', "surrogates"),
+        (b'{"id": "\xed\xa0\x80", "inputs": [], "x": NaN}', "JSON"),
         (b"{}", "inputs"),
         (b'{"inputs": []}', "at least one"),
         (b'{"inputs": [{"name": "x"}]}', "inputs[0]"),

@@ -89,6 +89,8 @@ def test_a_load_hands_on_what_it_brings(body, config, files):
     [
         ("load", b"["),
         ("load", b"[]"),
+        ("load", b'{"x": ' + b"[" * 100_000),
+        ("load", b'{"parameters": {"config": "{\\"x\\": ' + b"[" * 100_000 + b'"}}'),
         ("load", b"\xff"),
         ("load", b'{"parameters": []}'),
         ("load", b'{"parameters": {"confg": "{}"}}'),

@@ -116,6 +116,12 @@ def test_what_does_not_fit_is_refused(request_, said):
     assert said in str(refused.value)
 
 
+@pytest.mark.timeout(10)
+def test_a_shape_of_a_hundred_thousand_sizes_is_refused_before_they_are_multiplied():
+    with pytest.raises(InvalidRequest, match="1 to 32 dimensions, got 100000"):
+        parse_infer(asked("FP32", [2**62] * 100_000, raw=b""))
+
+
 def test_raw_contents_are_of_all_inputs_or_of_none():
     request = asked("FP32", [1], raw=b"abcd")
     request.raw_input_contents.append(b"abcd")
@@ -351,6 +357,11 @@ def test_long_errors_are_cut():
     assert code.name == "NOT_FOUND"
     assert len(text.encode()) in (1999, 2000)
     assert text.endswith("é...")
+
+
+def test_what_is_nested_too_deeply_for_its_handler_is_refused():
+    code, text = grpc_service._status(RecursionError())
+    assert (code.name, text) == ("INVALID_ARGUMENT", "expected JSON that is nested less deeply")
 
 
 def test_a_fault_of_the_server_is_logged_and_not_told(caplog):

@@ -1,0 +1,52 @@
+"""Triton's classification extension: the best classes of an output."""
+
+import numpy as np
+import pytest
+
+from proto.classification import infer
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, InferResponse, ModelInfo, RequestedOutput, Tensor
+
+
+class Answers:
+    """A server that answers one tensor, and counts how often."""
+
+    def __init__(self, array):
+        self.tensor = Tensor("y", "FP32", array.shape, array)
+        self.answered = 0
+
+    def infer(self, request):
+        self.answered += 1
+        return InferResponse(request.model, "1", request.id, [self.tensor])
+
+    def model_info(self, name, version):
+        return ModelInfo(name, version, [version], "test", "TENSOR", [], [], ["a", "b"])
+
+
+def asking(count):
+    return InferRequest("m", None, "7", [], [RequestedOutput("y", {"classification": count})])
+
+
+@pytest.mark.parametrize(
+    ("array", "count", "shape", "elements"),
+    [
+        (np.array([[1, 3, 2]]), 2, (1, 2), ["3.000000:1:b", "2.000000:2"]),
+        (np.array([1, 3]), 9, (2,), ["3.000000:1:b", "1.000000:0:a"]),
+        (np.array([[np.nan, 1]]), 2, (1, 2), ["1.000000:1:b", "nan:0:a"]),
+        (np.array(5.0), 1, (1,), ["5.000000:0:a"]),
+        (np.zeros((0, 3)), 2, (0, 2), []),
+        (np.zeros((2, 0)), 2, (2, 0), []),
+        (np.zeros(0), 2, (0,), []),
+    ],
+)
+def test_the_best_classes_of_each_row(array, count, shape, elements):
+    (found,) = infer(Answers(array.astype(np.float32)), asking(count)).outputs
+    assert (found.datatype, found.shape, found.data) == ("BYTES", shape, elements)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, True, "1", [1]])
+def test_a_wish_that_is_no_number_of_classes_is_refused_before_anything_is_answered(count):
+    serving = Answers(np.zeros((1, 2), np.float32))
+    with pytest.raises(InvalidRequest, match="to be a number of classes"):
+        infer(serving, asking(count))
+    assert serving.answered == 0

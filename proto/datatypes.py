@@ -6,35 +6,40 @@ integer, a value out of range or a text into a number is an error.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from proto.errors import InvalidRequest
 
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BYTES",
+]  # fmt: skip
+NAMES = get_args(Datatype)
 NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    name: np.dtype(name.lower().replace("fp", "float")) for name in NAMES if name != "BYTES"
 }
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
-NAMES = (*NUMPY_TYPES, "BYTES")
 
 MAX_DIMENSIONS = 32
 """Of a shape; numpy holds 64, no model comes near."""
 
 MAX_ELEMENTS = 2**48
 """Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
+
+
+def check_datatype(datatype: str, where: str) -> None:
+    """Check that a datatype is one of V2.
+
+    Raises:
+        InvalidRequest: It is another one.
+    """
+    if datatype not in NAMES:
+        raise InvalidRequest(
+            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
+        )
 
 
 def checked_shape(
@@ -99,11 +104,8 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
     Raises:
         InvalidRequest: Values do not fit the datatype, are ragged, or contradict the shape.
     """
-    dtype = NUMPY_TYPES.get(datatype)
-    if dtype is None:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r}"
-        )
+    check_datatype(datatype, where)
+    dtype = NUMPY_TYPES[datatype]
     try:
         found = np.asarray(data if isinstance(data, list) else [data])
         if datatype == "UINT64" and found.dtype.kind == "f":
@@ -117,7 +119,7 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
         ) from error
     if found.size == 0:
         found = found.astype(dtype)
-    values = _cast(found, dtype, datatype, where)
+    values = fitting(found, datatype, where)
     full_shape = checked_shape(shape, values.size, where, variable=False)
     if values.ndim > 1 and values.shape != full_shape:
         raise InvalidRequest(
@@ -126,9 +128,13 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
     return values.reshape(full_shape)
 
 
-def _cast(
-    found: npt.NDArray[Any], dtype: np.dtype[Any], datatype: str, where: str
-) -> npt.NDArray[Any]:
+def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
+    """Give the values of an array, of any shape, in a datatype that holds them all.
+
+    Raises:
+        InvalidRequest: One is of another kind, or out of range.
+    """
+    dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
         raise InvalidRequest(

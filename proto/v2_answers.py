@@ -1,13 +1,10 @@
 """The shapes of V2's answers in JSON, for the OpenAPI document; answers are written without them."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-Datatype = Literal[
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
-    "FP16", "FP32", "FP64", "BYTES",
-]  # fmt: skip
+from proto.datatypes import Datatype
 
 
 class ServerMetadata(msgspec.Struct):

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NAMES, NUMPY_TYPES, array_from_json, texts_from_json
+from proto.datatypes import NUMPY_TYPES, array_from_json, texts_from_json
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -243,10 +243,6 @@ def _cut(raw: memoryview, size: int, where: str) -> memoryview:
 
 
 def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
-    if tensor.datatype not in NAMES:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
-        )
     data: Any
     if raw is not None:
         data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NAMES, NUMPY_TYPES, checked_shape
+from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import InferRequest, InferResponse, RequestedOutput, Tensor
 from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
@@ -110,10 +110,7 @@ def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
     parameters = _parameters(tensor.parameters, where)
     if "shared_memory_region" in parameters:
         raise Unsupported(f"{where}: expected raw_input_contents or contents, got shared memory")
-    if tensor.datatype not in NAMES:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
-        )
+    check_datatype(tensor.datatype, where)
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is not None:
         if filled:
@@ -143,17 +140,8 @@ def _typed(
     shape = checked_shape(tensor.shape, len(values), where, variable=tensor.datatype == "BYTES")
     if tensor.datatype == "BYTES":
         return list(values), shape
-    dtype = NUMPY_TYPES[tensor.datatype]
-    array = np.fromiter(values, _WIDE.get(name, dtype), len(values))
-    if array.dtype != dtype and array.size:
-        limits = np.iinfo(dtype)
-        low, high = int(array.min()), int(array.max())
-        if low < limits.min or high > limits.max:
-            raise InvalidRequest(
-                f"{where}: expected {tensor.datatype} values from {limits.min} to {limits.max}, "
-                f"got {low if low < limits.min else high}"
-            )
-    return array.astype(dtype, copy=False).reshape(shape), shape
+    array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
+    return fitting(array, tensor.datatype, where).reshape(shape), shape
 
 
 def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from proto.errors import InvalidRequest
+from proto.json_text import read_json
 
 METADATA_TYPES = ("str", "float", "int", "dict")
 
@@ -44,12 +45,7 @@ def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     value = parameters.get("metadata")
     where = f"{where}: parameters.metadata"
     if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise InvalidRequest(
-                f"{where}: expected a JSON text, got an unreadable one: {error}"
-            ) from error
+        value = read_json(value, "a text", object, f"{where}: ")
     if value is None:
         return {}
     if isinstance(value, dict) and ("extended_metadata" in value or "standard_metadata" in value):

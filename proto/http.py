@@ -42,22 +42,6 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def read_object(text: bytes, what: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InvalidRequest: `text` is none, or no JSON; the message says `what` should have been.
-    """
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"expected {what} to be a JSON object, got another value") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected {what} in JSON: {error}") from error
-    except RecursionError as error:
-        raise InvalidRequest(f"expected {what} in JSON, got one nested too deeply") from error
-
-
 async def send_body(
     send: Send,
     status: int,

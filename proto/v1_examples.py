@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 
 from proto.errors import InvalidRequest
+from proto.json_text import parameters_of
 from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, TensorInfo
 from proto.tf_json import TYPES, from_columns, is_base64, parse, shown
 from proto.tf_output import floats
-from proto.v1_requests import check_signature, image_input, make_request, parameters_of
+from proto.v1_requests import check_signature, image_input, make_request
 
 
 def parse_examples(
@@ -47,7 +48,7 @@ def parse_examples(
         merged.append({**context, **features})
     if method == "classify":
         inputs = [image_input(each, number) for number, each in enumerate(merged)]
-        parameters = {"metadata": parameters_of(document, "").get("metadata")}
+        parameters = {"metadata": parameters_of(document).get("metadata")}
         parameters["action"] = "predict_proba"
         return make_request(info, request_id, inputs, {"parameters": parameters})
     columns = {each.name: _column(merged, each) for each in info.inputs}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from proto.errors import InvalidRequest
+from proto.json_text import parameters_of
 from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor
 from proto.tf_json import base64_bytes, from_columns, from_rows, is_base64, parse, shown
 from proto.tf_output import rows, whole
@@ -173,22 +174,8 @@ def make_request(
         version=info.version,
         id=request_id,
         inputs=inputs,
-        parameters=parameters_of(document, ""),
+        parameters=parameters_of(document),
     )
-
-
-def parameters_of(holder: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Take the parameters out of a document or an instance.
-
-    Raises:
-        InvalidRequest: They are no object.
-    """
-    parameters = holder.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise InvalidRequest(f"{where}expected parameters to be an object, got {shown(parameters)}")
-    return parameters
 
 
 def check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:

@@ -5,7 +5,6 @@ Tensors come and go as raw bytes or as typed contents; the answer has the form o
 Source: Open Inference Protocol, inference_grpc.md.
 """
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +14,16 @@ import numpy.typing as npt
 
 from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
 from proto.errors import InvalidRequest, Unsupported
-from proto.messages import InferRequest, InferResponse, RequestedOutput, Tensor
+from proto.json_text import read_json
+from proto.messages import (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    check_name,
+    first_id,
+)
 from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
-from proto.v2_envelope import MAX_NAME_CHARACTERS
 
 CONTENTS: dict[str, str] = {
     "BOOL": "bool_contents",
@@ -54,11 +60,6 @@ def parse_infer(asked: Any) -> InferRequest:
         InvalidRequest: Naming the input.
         Unsupported: An input lies in shared memory.
     """
-    for what, name in (("id", asked.id), *(("name", tensor.name) for tensor in asked.inputs)):
-        if len(name) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(
-                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
-            )
     if not asked.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     raws: Sequence[bytes | None] = asked.raw_input_contents or [None] * len(asked.inputs)
@@ -69,7 +70,7 @@ def parse_infer(asked: Any) -> InferRequest:
     return InferRequest(
         model=asked.model_name,
         version=asked.model_version or None,
-        id=asked.id or str(uuid.uuid4()),
+        id=first_id(asked.id),
         inputs=[
             _tensor(tensor, raw, f"inputs[{number}] ({tensor.name!r:.60})")
             for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
@@ -107,6 +108,7 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
 
 
 def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
+    check_name("name", tensor.name)
     parameters = _parameters(tensor.parameters, where)
     if "shared_memory_region" in parameters:
         raise Unsupported(f"{where}: expected raw_input_contents or contents, got shared memory")
@@ -151,12 +153,7 @@ def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         choice = parameter.WhichOneof("parameter_choice")
         value = None if choice is None else getattr(parameter, choice)
         if name in JSON_PARAMETERS and isinstance(value, str):
-            try:
-                value = msgspec.json.decode(value)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise InvalidRequest(
-                    f"{where}: expected parameters.{name} to be a JSON text, got {value!r:.40}: {error}"
-                ) from error
+            value = read_json(value, f"the JSON text parameters.{name}", object, f"{where}: ")
         parameters[name] = value
     return parameters
 

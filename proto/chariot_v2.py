@@ -15,7 +15,7 @@ import msgspec
 from proto.errors import InvalidRequest
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
 from proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
@@ -39,7 +39,7 @@ class ImageBody(msgspec.Struct):
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
     answer = partial(_infer, serving, options)
-    return [Operation("POST", PATH, answer, "Answer images, for Chariot", request_type=ImageBody)]
+    return [post(PATH, answer, "Answer images, for Chariot", request_type=ImageBody)]
 
 
 def parse_images(call: Call) -> list[Tensor] | None:

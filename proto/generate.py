@@ -16,7 +16,7 @@ from proto.errors import InvalidRequest
 from proto.http import error_answer
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferPiece, InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 
@@ -48,23 +48,12 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def operations(serving: Serving, _: Options) -> list[Operation]:
     """Make the endpoints of the extension."""
+    whole, stream = partial(_generate, serving), partial(_generate_stream, serving)
+    about, act = "Answer a prompt about an image", partial(post, request_type=GenerateBody)
+    events = "text/event-stream"
     return [
-        Operation(
-            "POST",
-            f"{_MODEL}/generate",
-            partial(_generate, serving),
-            "Answer a prompt about an image",
-            request_type=GenerateBody,
-            answer_type=GenerateAnswer,
-        ),
-        Operation(
-            "POST",
-            f"{_MODEL}/generate_stream",
-            partial(_generate_stream, serving),
-            "Answer a prompt about an image, as events",
-            request_type=GenerateBody,
-            answer_media_type="text/event-stream",
-        ),
+        act(f"{_MODEL}/generate", whole, about, answer_type=GenerateAnswer),
+        act(f"{_MODEL}/generate_stream", stream, f"{about}, as events", answer_media_type=events),
     ]
 
 

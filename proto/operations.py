@@ -85,6 +85,18 @@ class Operation(msgspec.Struct, frozen=True):
     """Whether requests and answers may carry the bytes of tensors behind their JSON."""
 
 
+look = partial(Operation, "GET", in_thread=False)
+"""Makes an endpoint that only looks at state, and so does not wait for a thread."""
+
+post = partial(Operation, "POST")
+"""Makes an endpoint that takes a body."""
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """Write any value as JSON."""
+    return Answer(msgspec.json.encode(value), status)
+
+
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]
 
 

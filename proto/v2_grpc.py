@@ -76,10 +76,12 @@ def parse_infer(asked: Any) -> InferRequest:
             for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
         ],
         requested_outputs=[
-            RequestedOutput(output.name, _parameters(output.parameters, f"output {output.name!r}"))
+            RequestedOutput(
+                output.name, read_parameters(output.parameters, f"output {output.name!r}")
+            )
             for output in asked.outputs
         ],
-        parameters=_parameters(asked.parameters, "the request"),
+        parameters=read_parameters(asked.parameters, "the request"),
     )
 
 
@@ -109,7 +111,7 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
 
 def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
     check_name("name", tensor.name)
-    parameters = _parameters(tensor.parameters, where)
+    parameters = read_parameters(tensor.parameters, where)
     if "shared_memory_region" in parameters:
         raise Unsupported(f"{where}: expected raw_input_contents or contents, got shared memory")
     check_datatype(tensor.datatype, where)
@@ -146,8 +148,12 @@ def _typed(
     return fitting(array, tensor.datatype, where).reshape(shape), shape
 
 
-def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read parameters; one without a value is None."""
+def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read parameters; one without a value is None.
+
+    Raises:
+        InvalidRequest: One that comes as a JSON text is none; the message begins with `where`.
+    """
     parameters: dict[str, Any] = {}
     for name, parameter in given.items():
         choice = parameter.WhichOneof("parameter_choice")

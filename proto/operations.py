@@ -14,9 +14,8 @@ from typing import Any, Literal
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.compression import compress, decompress
 from proto.errors import MethodNotAllowed, Overloaded
-from proto.http import Headers, read_body, send_body, send_error
+from proto.http import Headers, compress, decompress, read_body, send_body, send_error
 from proto.messages import InferResponse, NotFinite, Serving, first_id
 
 JSON = b"application/json"

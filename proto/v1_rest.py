@@ -23,8 +23,14 @@ from proto.operations import (
     post,
     request_id,
 )
-from proto.v1_examples import parse_examples, render_classes, render_regressions
-from proto.v1_requests import parse_predict, render_predict, signatures
+from proto.v1_requests import (
+    parse_examples,
+    parse_predict,
+    render_classes,
+    render_predict,
+    render_regressions,
+    signatures,
+)
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1

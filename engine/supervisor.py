@@ -4,9 +4,11 @@ Workers share one listening socket that the supervisor holds, so a restart refus
 SIGTERM or SIGINT the workers stop first, then the writer, so that everything journaled is stored.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +23,6 @@ import msgspec
 
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
-from engine.run_directory import remove_run_directory, run_directory
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -135,7 +136,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     board = Board.create(settings.workers)
-    run = run_directory(Path(settings.data), os.getpid())
+    run = _run_directory(Path(settings.data))
     workers = [
         _Child(
             f"worker {number}",
@@ -166,10 +167,22 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         clean = _stop(workers, writers, settings.exit_timeout_s)
         if grpc is not None:
             grpc.close()
-        remove_run_directory(run)
+        shutil.rmtree(run, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            run.parent.rmdir()  # another server may use it
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1
+
+
+def _run_directory(data: Path) -> Path:
+    """Name the folder in which our workers meet, after removing those of dead servers."""
+    directory, own = data.absolute() / "run", str(os.getpid())
+    if directory.is_dir():
+        for left in directory.iterdir():
+            if left.name == own or not Path("/proc", left.name).exists():
+                shutil.rmtree(left, ignore_errors=True)
+    return directory / own
 
 
 def _reserved(settings: Settings) -> socket.socket | None:

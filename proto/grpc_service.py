@@ -42,13 +42,7 @@ _Fill = Callable[[Serving, Any, Any], _Ids]
 
 
 class GrpcService:
-    """Answers the RPCs; a generic handler of grpc.
-
-    Args:
-        serving: The server behind.
-        server_version: Of the server's metadata.
-        stream_form: Whose messages ModelStreamInfer answers.
-    """
+    """Answers the RPCs; a generic handler of grpc. Its arguments are those of `GrpcServer`."""
 
     def __init__(
         self, serving: Serving, server_version: str, stream_form: StreamForm = "triton"

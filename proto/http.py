@@ -8,7 +8,6 @@ import re
 import zlib
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from litestar.types import Receive, Scope, Send
@@ -96,10 +95,7 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
         _log.error("a request failed by a fault of the server", exc_info=error)
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), []
-    retry_after_s: Any = getattr(error, "retry_after_s", None)
-    if retry_after_s is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
-        retry_after_s = 1
-    headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    headers = [(b"retry-after", b"1")] if status == HTTPStatus.SERVICE_UNAVAILABLE else []
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers

@@ -15,30 +15,10 @@ class ServerMetadata(msgspec.Struct):
     extensions: list[str]
 
 
-class ServerLive(msgspec.Struct):
-    """That the server runs."""
-
-    live: bool
-
-
-class ServerReady(msgspec.Struct):
-    """That the server is ready."""
-
-    live: bool
-    ready: bool
-
-
-class ModelReady(msgspec.Struct):
-    """That a model is ready."""
-
-    name: str
-    ready: bool
-
-
-class ModelNames(msgspec.Struct):
-    """All models."""
-
-    models: list[str]
+ServerLive = msgspec.defstruct("ServerLive", [("live", bool)])
+ServerReady = msgspec.defstruct("ServerReady", [("live", bool), ("ready", bool)])
+ModelReady = msgspec.defstruct("ModelReady", [("name", str), ("ready", bool)])
+ModelNames = msgspec.defstruct("ModelNames", [("models", list[str])])
 
 
 class TensorMetadata(msgspec.Struct):

@@ -89,8 +89,8 @@ def parse_infer(
     for number, tensor in enumerate(decoded.inputs):
         check_name("name", tensor.name)
         where = f"inputs[{number}] ({tensor.name!r:.60})"
-        size = _binary_size(tensor, where)
-        inputs.append(_tensor(tensor, None if size is None else _cut(raw, size, where), where))
+        size = _binary_size(tensor, raw.nbytes, where)
+        inputs.append(_tensor(tensor, None if size is None else raw[:size], where))
         raw = raw[size or 0 :]
     if raw.nbytes:
         raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
@@ -212,8 +212,8 @@ def _decode(text: bytes) -> InferBody:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 
 
-def _binary_size(tensor: InputTensor, where: str) -> int | None:
-    """Give the number of bytes behind the JSON that are this input's; None where it has data."""
+def _binary_size(tensor: InputTensor, left: int, where: str) -> int | None:
+    """Give the number of bytes, of those left behind the JSON, that are this input's; None where it has data."""
     parameters = tensor.parameters or {}
     size = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
@@ -227,13 +227,9 @@ def _binary_size(tensor: InputTensor, where: str) -> int | None:
         raise InvalidRequest(
             f"{where}: expected parameters.binary_data_size to be a number of bytes, got {size!r:.40}"
         )
+    if size is not None and size > left:
+        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {left}")
     return size
-
-
-def _cut(raw: memoryview, size: int, where: str) -> memoryview:
-    if size > raw.nbytes:
-        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {raw.nbytes}")
-    return raw[:size]
 
 
 def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:

@@ -51,10 +51,7 @@ _WIDE: dict[str, npt.DTypeLike] = {
 
 
 def parse_infer(asked: Any) -> InferRequest:
-    """Read an inference request.
-
-    Args:
-        asked: A `ModelInferRequest`.
+    """Read an inference request, a `ModelInferRequest`.
 
     Raises:
         InvalidRequest: Naming the input.

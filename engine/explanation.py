@@ -66,12 +66,7 @@ def explain_images(
     request: InferRequest,
     wanted: Sequence[tuple[int, int]],
 ) -> list[dict[str, Any]]:
-    """Explain one prediction of each image.
-
-    Args:
-        images: The model.
-        request: What was asked, and can be answered.
-        wanted: As `wishes` gives it.
+    """Explain one prediction of each image of a request that can be answered, as `wishes` gives them.
 
     Returns:
         For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and

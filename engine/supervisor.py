@@ -79,7 +79,8 @@ class _Child:
         steady = now - self._started_at > _STEADY_S
         self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _LONGEST_DELAY_S)
         _log.error("%s ended with %d; again in %.1f s", self.name, code, self._delay_s)
-        self._forget()
+        self.tell_to_stop()
+        self._process = None
         self._start_at = now + self._delay_s
 
     def tell_to_stop(self) -> None:
@@ -98,11 +99,6 @@ class _Child:
             self._process.wait()
             return False
         return code == 0
-
-    def _forget(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
 
 
 def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:

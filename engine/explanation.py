@@ -62,9 +62,7 @@ def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
 
 
 def explain_images(
-    images: ImageModel,
-    request: InferRequest,
-    wanted: Sequence[tuple[int, int]],
+    images: ImageModel, request: InferRequest, wanted: Sequence[tuple[int, int]]
 ) -> list[dict[str, Any]]:
     """Explain one prediction of each image of a request that can be answered, as `wishes` gives them.
 

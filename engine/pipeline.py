@@ -29,12 +29,7 @@ from engine.session import RunError
 from engine.stopwatch import Event
 from engine.tensor_inference import infer_tensors, rows
 from proto.errors import InternalError, InvalidRequest, Overloaded, Unsupported
-from proto.messages import (
-    InferPiece,
-    InferRequest,
-    InferResponse,
-    Tensor,
-)
+from proto.messages import InferPiece, InferRequest, InferResponse, Tensor
 from tasks.predictions import OutputError
 
 Result = TypeVar("Result")

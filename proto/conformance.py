@@ -14,15 +14,11 @@ import cv2
 import msgspec
 import numpy as np
 
+from tasks import SHORT_NAMES
+
 Severity = Literal["must", "should"]
 
-TASKS = (
-    "IMAGE_CLASSIFICATION",
-    "OBJECT_DETECTION",
-    "ORIENTED_OBJECT_DETECTION",
-    "IMAGE_SEGMENTATION",
-    "IMAGE_TEXT_TO_TEXT",
-)
+TASKS = tuple(task for task in SHORT_NAMES.values() if task != "TENSOR")
 
 PROMPTS = ["What is in the picture?", "How many shapes are there?"]
 

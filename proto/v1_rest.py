@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady, NotFound
-from proto.messages import ModelInfo, ModelState, Serving, TensorInfo
+from proto.messages import ModelInfo, Serving, TensorInfo
 from proto.operations import (
     Answer,
     Call,
@@ -23,6 +23,7 @@ from proto.operations import (
     post,
     request_id,
 )
+from proto.tf_json import TYPES
 from proto.v1_requests import (
     parse_examples,
     parse_predict,
@@ -35,13 +36,8 @@ from proto.v1_requests import (
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
-_STATES: dict[ModelState, str] = {
-    "LOADING": "LOADING",
-    "READY": "AVAILABLE",
-    "FAILED": "END",
-    "UNLOADED": "END",
-}
-_TYPES = {"FP16": "DT_HALF", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE", "BYTES": "DT_STRING"}
+_STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
+"""TF Serving's word for a state, where it has another one."""
 
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
@@ -126,7 +122,7 @@ def _status(serving: Serving, call: Call) -> Answer:
     statuses = [
         {
             "version": status.version,
-            "state": _STATES[status.state],
+            "state": _STATES.get(status.state, status.state),
             "status": {
                 "error_code": "UNKNOWN" if status.state == "FAILED" else "OK",
                 "error_message": status.reason,
@@ -160,7 +156,7 @@ def _metadata(serving: Serving, call: Call) -> Answer:
 def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     return {
         tensor.name: {
-            "dtype": _TYPES.get(tensor.datatype, f"DT_{tensor.datatype}"),
+            "dtype": f"DT_{TYPES.get(tensor.datatype, tensor.datatype).upper()}",
             "tensor_shape": {
                 "dim": [{"size": str(size), "name": ""} for size in tensor.shape],
                 "unknown_rank": False,

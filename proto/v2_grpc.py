@@ -44,10 +44,7 @@ CONTENTS: dict[str, str] = {
 JSON_PARAMETERS = ("prompts", "tiling")
 """Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
 
-_WIDE: dict[str, npt.DTypeLike] = {
-    "int_contents": np.int32,
-    "uint_contents": np.uint32,
-}
+_WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
 def parse_infer(asked: Any) -> InferRequest:

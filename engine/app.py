@@ -250,12 +250,8 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
         text = f"expected {allowed} for {path!r:.200}, got {method}"
         return _answer_error(request, MethodNotAllowed(text, allowed))
     if error.status_code >= 500:
-        return _answer_error(
-            request,
-            error.__cause__
-            if isinstance(error.__cause__, Exception)
-            else RuntimeError(error.detail),
-        )
+        cause = error.__cause__
+        return _answer_error(request, cause if isinstance(cause, Exception) else error)
     return Response(
         error_body(error.detail), status_code=error.status_code, media_type="application/json"
     )

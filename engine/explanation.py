@@ -62,16 +62,9 @@ def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
 
 
 def explain_images(
-    images: ImageModel,
-    request: InferRequest,
-    wanted: Sequence[tuple[int, int]],
+    images: ImageModel, request: InferRequest, wanted: Sequence[tuple[int, int]]
 ) -> list[dict[str, Any]]:
-    """Explain one prediction of each image.
-
-    Args:
-        images: The model.
-        request: What was asked, and can be answered.
-        wanted: As `wishes` gives it.
+    """Explain one prediction of each image of a request that can be answered, as `wishes` gives them.
 
     Returns:
         For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and

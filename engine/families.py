@@ -4,6 +4,7 @@ One row a family. `engine.recognition` finds the row by what the files say, or b
 Facts on each: the library that exports it, as its own inference code does it.
 """
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,6 +15,9 @@ _STRETCH = {"resize": "stretch"}
 _PILLOW_STRETCH = {"resize": "stretch", "antialias": True}
 _AS_IT_IS = {"resize": "none"}
 _RAW = {"scale": 1.0}
+_YOLOX = {"resize": "letterbox_topleft", "color": "bgr", **_RAW}
+_PILLOW = {"antialias": True}
+_SHORTEST = {"resize": "shortest_crop", "antialias": True}
 _CLASS_PER_PIXEL = {
     "semantic_logits",
     "class_map",
@@ -42,23 +46,22 @@ class Family(msgspec.Struct, frozen=True):
     """Where the number of classes shows: output, axis, and how many of that axis are no classes."""
 
 
-def _detector(
-    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
+def _found(
+    task: str,
+    about: str,
+    decoder: str,
+    image: dict[str, Any],
+    classes: tuple[int, int, int] | None = None,
+    **output: Any,
 ) -> Family:
-    return Family("OBJECT_DETECTION", about, image, {"decoder": decoder}, {}, classes)
-
-
-def _oriented(
-    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
-) -> Family:
-    return Family("ORIENTED_OBJECT_DETECTION", about, image, {"decoder": decoder}, {}, classes)
-
-
-def _segmenter(
-    about: str, decoder: str, image: dict[str, Any], classes: tuple[int, int, int] | None = None
-) -> Family:
+    """Make a family whose outputs a decoder reads; `output` are further fields of `OutputSpec`."""
     defaults = {"score_threshold": 0.0} if decoder in _CLASS_PER_PIXEL else {}
-    return Family("IMAGE_SEGMENTATION", about, image, {"decoder": decoder}, defaults, classes)
+    return Family(task, about, image, {"decoder": decoder, **output}, defaults, classes)
+
+
+_detector = partial(_found, "OBJECT_DETECTION")
+_oriented = partial(_found, "ORIENTED_OBJECT_DETECTION")
+_segmenter = partial(_found, "IMAGE_SEGMENTATION")
 
 
 def _classifier(about: str, image: dict[str, Any], activation: str | None = None) -> Family:
@@ -69,16 +72,6 @@ def _classifier(about: str, image: dict[str, Any], activation: str | None = None
 def _with_iou(family: Family, threshold: float) -> Family:
     """Give the family's own overlap threshold."""
     return msgspec.structs.replace(family, defaults={"iou_threshold": threshold})
-
-
-def _one_at_a_time(family: Family) -> Family:
-    """Mark a family whose outputs have no batch axis."""
-    return msgspec.structs.replace(family, output={**family.output, "batch_axis": False})
-
-
-def _one_based(family: Family) -> Family:
-    """Mark a family whose class 0 is the background."""
-    return msgspec.structs.replace(family, output={**family.output, "label_offset": 1})
 
 
 FAMILIES: dict[str, Family] = {
@@ -103,27 +96,17 @@ FAMILIES: dict[str, Family] = {
     ),
     "ultralytics-semantic": _segmenter("Ultralytics semantic map", "class_map", _LETTERBOX),
     "ultralytics-cls": _classifier(
-        "Ultralytics classifier",
-        {"resize": "shortest_crop", "crop_fraction": 1.0, "antialias": True},
-        "none",
+        "Ultralytics classifier", {**_SHORTEST, "crop_fraction": 1.0}, "none"
     ),
     "yolov5": _with_iou(
         _detector("YOLOv5, YOLOv7 with objectness", "yolov5", _LETTERBOX, (0, 2, 5)), 0.45
     ),
-    "yolov7-end2end": _one_at_a_time(
-        _detector("YOLOv7 with NMS in the graph", "yolov7_end2end", _LETTERBOX)
+    "yolov7-end2end": _detector(
+        "YOLOv7 with NMS in the graph", "yolov7_end2end", _LETTERBOX, batch_axis=False
     ),
-    "yolox": _detector(
-        "YOLOX as exported by default",
-        "yolox",
-        {"resize": "letterbox_topleft", "color": "bgr", **_RAW},
-        (0, 2, 5),
-    ),
+    "yolox": _detector("YOLOX as exported by default", "yolox", _YOLOX, (0, 2, 5)),
     "yolox-decoded": _detector(
-        "YOLOX exported with --decode_in_inference",
-        "yolox_decoded",
-        {"resize": "letterbox_topleft", "color": "bgr", **_RAW},
-        (0, 2, 5),
+        "YOLOX exported with --decode_in_inference", "yolox_decoded", _YOLOX, (0, 2, 5)
     ),
     "efficient-nms": _detector("EfficientNMS outputs (TensorRT)", "efficient_nms", _LETTERBOX),
     "damo-yolo": _detector("DAMO-YOLO", "damo_yolo", {**_STRETCH, **_RAW}, (0, 2, 0)),
@@ -135,36 +118,27 @@ FAMILIES: dict[str, Family] = {
     ),
     "rf-detr": _detector("RF-DETR", "rf_detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
     "detr": _detector(
-        "DETR, YOLOS or Table-Transformer of Hugging Face",
-        "detr_softmax",
-        {"antialias": True},
-        (0, 2, 1),
+        "DETR, YOLOS or Table-Transformer of Hugging Face", "detr_softmax", _PILLOW, (0, 2, 1)
     ),
     "detr-sigmoid": _detector(
-        "RT-DETR or D-FINE of Hugging Face",
-        "detr_sigmoid",
-        {"antialias": True},
-        (0, 2, 0),
+        "RT-DETR or D-FINE of Hugging Face", "detr_sigmoid", _PILLOW, (0, 2, 0)
     ),
     "detr-sigmoid-100": _detector(
-        "Deformable or Conditional DETR of Hugging Face",
-        "detr_sigmoid_100",
-        {"antialias": True},
-        (0, 2, 0),
+        "Deformable or Conditional DETR of Hugging Face", "detr_sigmoid_100", _PILLOW, (0, 2, 0)
     ),
     # detectors that resize in their graph
-    "torchvision": _one_at_a_time(
-        _one_based(_detector("torchvision detector", "labelled_boxes", _AS_IT_IS))
+    "torchvision": _detector(
+        "torchvision detector", "labelled_boxes", _AS_IT_IS, label_offset=1, batch_axis=False
     ),
-    "tf-od": _one_based(
-        _detector("TensorFlow Object Detection API", "tensorflow", {**_AS_IT_IS, **_RAW})
+    "tf-od": _detector(
+        "TensorFlow Object Detection API", "tensorflow", {**_AS_IT_IS, **_RAW}, label_offset=1
     ),
-    "ssd": _one_at_a_time(_detector("SSD [1, 1, N, 7]", "ssd", _STRETCH)),
+    "ssd": _detector("SSD [1, 1, N, 7]", "ssd", _STRETCH, batch_axis=False),
     "mmdeploy": _detector("mmdeploy detector", "mmdeploy", {}),
     "mmdeploy-rotated": _oriented("mmdeploy rotated detector", "mmdeploy_rotated", {}),
     # segmentation
     "segformer": _segmenter(
-        "semantic segmentation of Hugging Face", "semantic_logits", {"antialias": True}, (0, 1, 0)
+        "semantic segmentation of Hugging Face", "semantic_logits", _PILLOW, (0, 1, 0)
     ),
     "torchvision-semantic": _segmenter(
         "DeepLab, FCN and the like with ImageNet's mean and std",
@@ -178,37 +152,28 @@ FAMILIES: dict[str, Family] = {
     "class-map": _segmenter("map of class indices", "class_map", {**_STRETCH, **IMAGENET}),
     "birefnet": _segmenter("BiRefNet", "birefnet", {**_STRETCH, **IMAGENET}),
     "u2net": _segmenter("U²-Net, IS-Net", "u2net", {**_STRETCH, **IMAGENET}),
-    "mask-rcnn": _one_at_a_time(
-        _one_based(_segmenter("torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS))
+    "mask-rcnn": _segmenter(
+        "torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS, label_offset=1, batch_axis=False
     ),
     "mmdeploy-seg": _segmenter("mmdeploy instance segmentation", "mask_rcnn", {}),
     "rf-detr-seg": _segmenter(
         "RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}, (1, 2, 0)
     ),
     "maskformer": _segmenter(
-        "MaskFormer or OneFormer, semantic",
-        "maskformer_semantic",
-        {"antialias": True},
-        (0, 2, 1),
+        "MaskFormer or OneFormer, semantic", "maskformer_semantic", _PILLOW, (0, 2, 1)
     ),
     "maskformer-instance": _segmenter(
-        "MaskFormer, instances",
-        "maskformer_instance",
-        {"antialias": True},
-        (0, 2, 1),
+        "MaskFormer, instances", "maskformer_instance", _PILLOW, (0, 2, 1)
     ),
-    "mask2former": _segmenter(
-        "Mask2Former, semantic", "mask2former_semantic", {"antialias": True}, (0, 2, 1)
-    ),
+    "mask2former": _segmenter("Mask2Former, semantic", "mask2former_semantic", _PILLOW, (0, 2, 1)),
     "mask2former-instance": _segmenter(
-        "Mask2Former, instances", "mask2former_instance", {"antialias": True}, (0, 2, 1)
+        "Mask2Former, instances", "mask2former_instance", _PILLOW, (0, 2, 1)
     ),
     # classification
-    "hf-classifier": _classifier("image classifier of Hugging Face", {"antialias": True}),
-    "timm": _classifier("timm classifier", {"antialias": True}),
+    "hf-classifier": _classifier("image classifier of Hugging Face", _PILLOW),
+    "timm": _classifier("timm classifier", _PILLOW),
     "torchvision-classifier": _classifier(
-        "torchvision classifier",
-        {"resize": "shortest_crop", "crop_fraction": 0.875, "antialias": True, **IMAGENET},
+        "torchvision classifier", {**_SHORTEST, "crop_fraction": 0.875, **IMAGENET}
     ),
     "plain-classifier": _classifier(
         "classifier on values from 0 to 1, image stretched", _PILLOW_STRETCH

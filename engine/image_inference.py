@@ -1,6 +1,6 @@
 """Requests to image models: images decoded, run in batches, and read as predictions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,8 @@ class _Asked(msgspec.Struct, frozen=True):
 
     where: str
     input_name: str
+    parameters: dict[str, Any]
+    """Its own, above those of the request."""
     options: Any
     metadata: dict[str, Any]
     legacy: bool
@@ -53,11 +55,7 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
         raise InvalidRequest(
             f"expected at most {images.max_images} images in a request, got {count}"
         )
-    asked = [
-        item
-        for number, tensor in enumerate(request.inputs)
-        for item in _asked(number, tensor, request.parameters, images)
-    ]
+    asked = list(_asked(images, request))
     answered: list[Answered] = []
     size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
@@ -104,11 +102,7 @@ def stream_image(
         raise InvalidRequest(
             f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
         )
-    asked = [
-        item
-        for number, tensor in enumerate(request.inputs)
-        for item in _asked(number, tensor, request.parameters, images)
-    ]
+    asked = list(_asked(images, request))
     if len(asked) != 1:
         raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
     (item,) = asked
@@ -132,10 +126,8 @@ def stream_image(
 
 def images_of(images: ImageModel, request: InferRequest) -> Iterator[tuple[Image, dict[str, Any]]]:
     """Decode the images of a request, each with the parameters that hold for it."""
-    for number, tensor in enumerate(request.inputs):
-        parameters = {**request.parameters, **tensor.parameters}
-        for item in _asked(number, tensor, request.parameters, images):
-            yield _decoded(images, item, _image_bytes(item)), parameters
+    for item in _asked(images, request):
+        yield _decoded(images, item, _image_bytes(item)), item.parameters
 
 
 def _check_outputs(request: InferRequest) -> None:
@@ -156,35 +148,33 @@ def wants_tensors(request: InferRequest) -> bool:
     return "raw" in (request.parameters.get("content_type"), *given)
 
 
-def _asked(
-    number: int, tensor: Tensor, shared: Mapping[str, Any], images: ImageModel
-) -> Iterator[_Asked]:
-    """Check one input's parameters and metadata; the request's own parameters are its defaults."""
-    where = f"inputs[{number}] ({tensor.name!r:.60})"
-    if not isinstance(tensor.data, list):
-        raise InvalidRequest(
-            f"{where}: expected images in datatype BYTES, base64-encoded in JSON, got "
-            f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
-        )
-    if not tensor.data:
-        raise InvalidRequest(f"{where}: expected data to hold at least one image, got none")
-    own = tensor.parameters
-    if any(own.get(name) is not None for name in PROMPTS):
-        shared = {name: value for name, value in shared.items() if name not in PROMPTS}
-    parameters = {**shared, **own}
-    metadata = request_metadata(parameters, where)
-    try:
-        options = images.answerer.options(parameters)
-        in_old_shape = wants_legacy(parameters, images.spec.task)
-    except ParameterError as error:
-        raise InvalidRequest(f"{where}: {error}") from error
-    encoded = tensor.parameters.get("content_type") == "base64"  # also where a protocol has bytes
-    for index, element in enumerate(tensor.data):
-        if encoded and isinstance(element, bytes):
-            element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
-        yield _Asked(
-            f"{where}: data[{index}]", tensor.name, options, metadata, in_old_shape, element
-        )
+def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
+    """Check each input's parameters and metadata; the request's own parameters are its defaults."""
+    for number, tensor in enumerate(request.inputs):
+        where = f"inputs[{number}] ({tensor.name!r:.60})"
+        if not isinstance(tensor.data, list):
+            raise InvalidRequest(
+                f"{where}: expected images in datatype BYTES, base64-encoded in JSON, got "
+                f"{tensor.datatype}; content_type raw sends the graph its tensors and answers its outputs"
+            )
+        if not tensor.data:
+            raise InvalidRequest(f"{where}: expected data to hold at least one image, got none")
+        shared, own = request.parameters, tensor.parameters
+        if any(own.get(name) is not None for name in PROMPTS):
+            shared = {name: value for name, value in shared.items() if name not in PROMPTS}
+        parameters = {**shared, **own}
+        metadata = request_metadata(parameters, where)
+        try:
+            options = images.answerer.options(parameters)
+            in_old_shape = wants_legacy(parameters, images.spec.task)
+        except ParameterError as error:
+            raise InvalidRequest(f"{where}: {error}") from error
+        encoded = own.get("content_type") == "base64"  # also where a protocol has bytes
+        for index, element in enumerate(tensor.data):
+            if encoded and isinstance(element, bytes):
+                element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
+            here = f"{where}: data[{index}]"
+            yield _Asked(here, tensor.name, parameters, options, metadata, in_old_shape, element)
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:

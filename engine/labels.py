@@ -58,13 +58,7 @@ def decide_labels(
     family: Family,
     output: OutputSpec,
 ) -> tuple[tuple[str, ...], str]:
-    """Decide the label of each class, with the reason.
-
-    Args:
-        given: As `given_labels` found them.
-        evidence: Where the number of classes may show.
-        family: Where it shows.
-        output: How labels are counted.
+    """Decide the label of each class, with the reason, from what `given_labels` found.
 
     Raises:
         LoadError: There are none, or not as many as the model has classes.

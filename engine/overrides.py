@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -30,14 +30,6 @@ class Override(msgspec.Struct, frozen=True):
     """Of the files that the client sent; they alone are the model."""
 
 
-class _Latest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    num_versions: Annotated[int, Meta(ge=1)] = 1
-
-
-class _Specific(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    versions: list[int]
-
-
 class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which versions of a model are served: all, the highest, or some.
 
@@ -45,8 +37,8 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     all: dict[str, Any] | None = None
-    latest: _Latest | None = None
-    specific: _Specific | None = None
+    latest: dict[Literal["num_versions"], Annotated[int, Meta(ge=1)]] | None = None
+    specific: dict[Literal["versions"], list[int]] | None = None
 
     def choose(self, versions: Iterable[str]) -> list[str]:
         """Choose among versions, given highest first.
@@ -56,10 +48,10 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         known = list(versions)
         if self.latest is not None:
-            return known[: self.latest.num_versions]
+            return known[: self.latest.get("num_versions", 1)]
         if self.specific is None:
             return known
-        wanted = [str(version) for version in self.specific.versions]
+        wanted = [str(version) for version in self.specific.get("versions", ())]
         if not wanted or not set(wanted) <= set(known):
             raise LoadError(
                 f"config: expected versions among {', '.join(known)}, got {', '.join(wanted) or 'none'}"

@@ -11,7 +11,7 @@ wire here, naming the input.
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -29,15 +29,7 @@ from engine.session import RunError
 from engine.stopwatch import Event
 from engine.tensor_inference import infer_tensors, rows
 from proto.errors import InternalError, InvalidRequest, Overloaded, Unsupported
-from proto.messages import (
-    InferPiece,
-    InferRequest,
-    InferResponse,
-    ModelInfo,
-    ModelStatistics,
-    ModelStatus,
-    Tensor,
-)
+from proto.messages import InferPiece, InferRequest, InferResponse, Tensor
 from store.errors import JournalError
 from tasks.predictions import OutputError
 
@@ -77,7 +69,10 @@ class Pipeline:
         control: ModelControl | None = None,
     ) -> None:
         self._repository = repository
-        self._control = control or ModelControl(repository)
+        control = control or ModelControl(repository)
+        self.model_info, self.model_statuses = repository.info, repository.statuses
+        self.load_model, self.unload_model = control.load, control.unload
+        self.statistics = control.statistics
         self._waited = _Waited()
         self._recorder = recorder
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="request")
@@ -209,28 +204,6 @@ class Pipeline:
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
         return ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
-
-    def model_info(self, name: str, version: str | None) -> ModelInfo:
-        """Describe a model that is ready."""
-        return self._repository.info(name, version)
-
-    def model_statuses(self) -> Sequence[ModelStatus]:
-        """Give the state of every version of every model."""
-        return self._repository.statuses()
-
-    def load_model(
-        self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]
-    ) -> None:
-        """Load a model of the repository, or load it again."""
-        self._control.load(name, config, files)
-
-    def unload_model(self, name: str) -> None:
-        """Stop serving a model."""
-        self._control.unload(name)
-
-    def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Give the statistics of one model, or of all."""
-        return self._control.statistics(name, version)
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""

@@ -25,8 +25,7 @@ from engine.model_toml import (
 )
 from engine.session import LoadError, Session
 from engine.sidecars import FILE as PREPROCESSOR
-from engine.sidecars import input_from_preprocessor
-from engine.timm_config import input_from_timm
+from engine.sidecars import input_from_preprocessor, input_from_timm
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES, TASKS
 from tasks.specification import MAX_CHANNELS, Defaults, InputSpec, ModelSpec, OutputSpec, Resize

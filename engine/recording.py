@@ -45,13 +45,7 @@ def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 class Recorder:
-    """Keeps inferences; safe from several threads.
-
-    Args:
-        ids: Gives the records' ids.
-        journal: Where they are appended.
-        blobs: Where input images are kept.
-    """
+    """Keeps inferences in a journal, and their images as blobs; safe from several threads."""
 
     def __init__(self, ids: IdSource, journal: Journal, blobs: BlobStore) -> None:
         self._ids = ids

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine.generation import is_text_package
 from engine.model import Model
 from engine.overrides import Override, read_config
@@ -26,24 +28,16 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = logging.getLogger("quadriga.models")
 
 
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """One version of one model: where it is and how far its loading came."""
 
-    def __init__(
-        self,
-        name: str,
-        version: str,
-        path: Path,
-        over: Mapping[str, Any] | None = None,
-        state: ModelState = "LOADING",
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.path = path
-        self.over = over
-        self.state = state
-        self.reason = "unloaded" if state == "UNLOADED" else ""
-        self.model: Model | None = None
+    name: str
+    version: str
+    path: Path
+    over: Mapping[str, Any] | None = None
+    state: ModelState = "LOADING"
+    reason: str = ""
+    model: Model | None = None
 
     def load(self, score_threshold: float | None) -> None:
         """Load it; raises as `Model` does."""
@@ -159,7 +153,7 @@ class ModelRepository:
         with self._changing:
             versions = self._versions(name)
             entries = [
-                _Entry(entry.name, entry.version, entry.path, state="UNLOADED")
+                _Entry(entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded")
                 for entry in versions.values()
             ]
             _log.info("%s: unloaded", entries[0].name)

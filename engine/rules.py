@@ -114,12 +114,7 @@ def _by_names(evidence: Evidence) -> Reading | None:
     if {"pred_boxes", "logits"} <= names:
         found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
-        found = (
-            "maskformer",
-            "maskformer-instance",
-            "mask2former",
-            "mask2former-instance",
-        )
+        found = ("maskformer", "maskformer-instance", "mask2former", "mask2former-instance")
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
         found = ("tf-od",)
     elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:

@@ -17,23 +17,12 @@ import onnxruntime
 
 from engine.onnx_file import OnnxFileError, check_external_data, read_header
 from engine.stopwatch import Stopwatch
+from proto.datatypes import NAMES
 from proto.messages import TensorInfo
 
-_DATATYPES = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    "tensor(string)": "BYTES",
-}
+_NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
+"""onnxruntime's names of datatypes, where they are not V2's in lower case."""
+_DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAMES}
 
 _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
 """Where the outputs of a provider may stay; those of others come back as arrays."""

@@ -115,8 +115,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "io.kserve.inference.response"
     )
     ce_source: Annotated[
-        str,
-        Meta(description="Their source; default: `io.kserve.inference.` and the model's name."),
+        str, Meta(description="Their source; default: `io.kserve.inference.` and the model's name.")
     ] = ""
     ce_merge: Annotated[
         bool, Meta(description="Whether they keep the attributes of the events that they answer.")

@@ -1,4 +1,4 @@
-"""preprocessor_config.json of Hugging Face, read as fields of `tasks.specification.InputSpec`.
+"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `tasks.specification.InputSpec`.
 
 Pure functions of the file's content: what the file leaves open is left out of the answer, and what no
 specification can express is refused.
@@ -14,6 +14,7 @@ from engine.session import LoadError
 
 FILE = "preprocessor_config.json"
 
+_TIMM_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
 _INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
 """By the number that Pillow gives a filter."""
 
@@ -231,5 +232,42 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _error(name: str, allowed: str, value: Any) -> LoadError:
-    return LoadError(f"expected {name} in {FILE} to be {allowed}, got {value!r:.80}")
+def _error(name: str, allowed: str, value: Any, file: str = FILE) -> LoadError:
+    return LoadError(f"expected {name} in {file} to be {allowed}, got {value!r:.80}")
+
+
+def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the pre-processing of a timm model; empty where the file is none of timm's.
+
+    Raises:
+        LoadError: A value is one that no specification can express.
+
+    Source: timm 1.0, `data/config.py` resolve_data_config and `data/transforms_factory.py`
+    transforms_imagenet_eval.
+    """
+    written = config.get("pretrained_cfg")
+    if not isinstance(written, Mapping):
+        return {}
+    fields: dict[str, Any] = {"antialias": True}
+    size = written.get("input_size")
+    if isinstance(size, list) and len(size) == 3:
+        fields["size_wh"] = (size[2], size[1])
+    for name in ("mean", "std"):
+        if isinstance(written.get(name), list):
+            fields[name] = tuple(map(float, written[name]))
+    interpolation = written.get("interpolation", "bicubic")
+    if interpolation not in _TIMM_INTERPOLATIONS:
+        raise _error(
+            "interpolation",
+            "one of " + ", ".join(_TIMM_INTERPOLATIONS),
+            interpolation,
+            "config.json of timm",
+        )
+    fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
+    fraction = written.get("crop_pct") or 0.875
+    mode = written.get("crop_mode") or "center"
+    if mode not in ("center", "squash"):
+        raise _error("crop_mode", "one of " + "center, squash", mode, "config.json of timm")
+    fields["crop_fraction"] = float(fraction)
+    fields["resize"] = "shortest_crop" if mode == "center" else "stretch_crop"
+    return fields

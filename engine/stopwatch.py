@@ -121,6 +121,10 @@ class Counters:
                 for size, (count, input_ns, infer_ns, output_ns) in sorted(self._batches.items())
             ]
             requests = self._succeeded
+            spent = {
+                phase: Duration(requests, sum(getattr(each, phase).ns for each in batches))
+                for phase in ("compute_input", "compute_infer", "compute_output")
+            }
             return ModelStatistics(
                 name=name,
                 version=version,
@@ -130,9 +134,7 @@ class Counters:
                 success=Duration(requests, self._success_ns),
                 fail=Duration(self._failed, self._fail_ns),
                 queue=Duration(requests, self._queue_ns),
-                compute_input=Duration(requests, sum(each.compute_input.ns for each in batches)),
-                compute_infer=Duration(requests, sum(each.compute_infer.ns for each in batches)),
-                compute_output=Duration(requests, sum(each.compute_output.ns for each in batches)),
+                **spent,
                 batches=batches,
             )
 

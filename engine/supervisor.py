@@ -4,9 +4,11 @@ Workers share one listening socket that the supervisor holds, so a restart refus
 SIGTERM or SIGINT the workers stop first, then the writer, so that everything journaled is stored.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +23,6 @@ import msgspec
 
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
-from engine.run_directory import remove_run_directory, run_directory
 from engine.settings import Settings, SettingsError
 from engine.worker import UNUSABLE, ChildTask
 
@@ -78,7 +79,8 @@ class _Child:
         steady = now - self._started_at > _STEADY_S
         self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _LONGEST_DELAY_S)
         _log.error("%s ended with %d; again in %.1f s", self.name, code, self._delay_s)
-        self._forget()
+        self.tell_to_stop()
+        self._process = None
         self._start_at = now + self._delay_s
 
     def tell_to_stop(self) -> None:
@@ -97,11 +99,6 @@ class _Child:
             self._process.wait()
             return False
         return code == 0
-
-    def _forget(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
 
 
 def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
@@ -135,7 +132,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     board = Board.create(settings.workers)
-    run = run_directory(Path(settings.data), os.getpid())
+    run = _run_directory(Path(settings.data))
     workers = [
         _Child(
             f"worker {number}",
@@ -166,10 +163,22 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         clean = _stop(workers, writers, settings.exit_timeout_s)
         if grpc is not None:
             grpc.close()
-        remove_run_directory(run)
+        shutil.rmtree(run, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            run.parent.rmdir()  # another server may use it
         if lock is not None:
             os.close(lock)
     return 0 if clean else 1
+
+
+def _run_directory(data: Path) -> Path:
+    """Name the folder in which our workers meet, after removing those of dead servers."""
+    directory, own = data.absolute() / "run", str(os.getpid())
+    if directory.is_dir():
+        for left in directory.iterdir():
+            if left.name == own or not Path("/proc", left.name).exists():
+                shutil.rmtree(left, ignore_errors=True)
+    return directory / own
 
 
 def _reserved(settings: Settings) -> socket.socket | None:

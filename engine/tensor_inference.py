@@ -85,7 +85,6 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
 
 
 def _from_base64(elements: list[str | bytes], where: str) -> list[bytes]:
-    """Decode elements that say that they are base64."""
     try:
         return [pybase64.b64decode(element, validate=True) for element in elements]
     except ValueError as error:

@@ -6,20 +6,22 @@ The model's task decides whether a request is read so; the envelope itself is `p
 Source: Chariot, Inference Protocols ("Requests", "Custom Metadata") and Inference Store ("Metadata").
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from proto.errors import InvalidRequest
+from proto.json_text import read_json
 
 METADATA_TYPES = ("str", "float", "int", "dict")
 
 _GATEWAY_PREFIX = re.compile(r"/api/serve/serve-model-[^/]+-pred(?=/|$)")
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBERS = {
+    "int": re.compile(r"[+-]?[0-9]{1,19}"),
+    "float": re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
+}
 
 
 def without_gateway_prefix(path: str) -> str:
@@ -44,12 +46,7 @@ def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     value = parameters.get("metadata")
     where = f"{where}: parameters.metadata"
     if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise InvalidRequest(
-                f"{where}: expected a JSON text, got an unreadable one: {error}"
-            ) from error
+        value = read_json(value, "a text", object, f"{where}: ")
     if value is None:
         return {}
     if isinstance(value, dict) and ("extended_metadata" in value or "standard_metadata" in value):
@@ -91,8 +88,11 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
             f"{where}: expected type to be one of {', '.join(METADATA_TYPES)}, got {kind!r:.40}"
         )
     parsed: Any = value
-    if isinstance(value, str) and kind != "str":
-        parsed = _parsed(kind, value)
+    if kind == "dict" and isinstance(value, str):
+        with contextlib.suppress(InvalidRequest):
+            parsed = read_json(value, "a text", object)
+    elif kind in _NUMBERS and isinstance(value, str) and _NUMBERS[kind].fullmatch(value.strip()):
+        parsed = int(value) if kind == "int" else float(value)
     elif kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         parsed = float(value)
     wanted = {"str": str, "float": float, "int": int, "dict": dict}[kind]
@@ -101,16 +101,3 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
     if isinstance(parsed, float) and not math.isfinite(parsed):
         raise InvalidRequest(f"{where}: expected a finite float, got {value!r:.80}")
     return parsed
-
-
-def _parsed(kind: str, text: str) -> Any:
-    """Parse a text as its declared type; None where it does not parse."""
-    text = text.strip()
-    if kind == "int":
-        return int(text) if _WHOLE_NUMBER.fullmatch(text) else None
-    if kind == "float":
-        return float(text) if _NUMBER.fullmatch(text) else None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None

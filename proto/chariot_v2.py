@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from proto.errors import InvalidRequest
-from proto.http import read_object
+from proto.json_text import parameters_of, read_object
 from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
 from proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
@@ -39,8 +39,9 @@ class ImageBody(msgspec.Struct):
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the one endpoint of chariot-v2."""
     answer = partial(_infer, serving, options)
-    summary = "Answer images, for Chariot"
-    return [Operation("POST", PATH, answer, summary, compressed=True, request_type=ImageBody)]
+    return [
+        post(PATH, answer, "Answer images, for Chariot", compressed=True, request_type=ImageBody)
+    ]
 
 
 def parse_images(call: Call) -> list[Tensor] | None:
@@ -72,14 +73,11 @@ def parse_images(call: Call) -> list[Tensor] | None:
 
 
 def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
-    image, parameters = body.get("input"), body.get("parameters")
+    image = body.get("input")
     if not isinstance(image, str):
         raise InvalidRequest(f"{where}: expected input to be an image in base64, got {image!r:.60}")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise InvalidRequest(
-            f"{where}: expected parameters to be an object, got {parameters!r:.60}"
-        )
-    return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters or {})
+    parameters = parameters_of(body, f"{where}: ")
+    return Tensor(f"input-{number}", "BYTES", (1,), [image], parameters)
 
 
 def _infer(serving: Serving, options: Options, call: Call) -> Answer:

@@ -4,6 +4,7 @@ Source: CloudEvents 1.0.2, HTTP protocol binding, sections 3.1 and 3.2; JSON eve
 sources of answers, and the variables that set them, are KServe's.
 """
 
+import contextlib
 import datetime as dt
 import json
 import re
@@ -16,6 +17,7 @@ import msgspec
 import pybase64
 
 from proto.errors import InvalidRequest
+from proto.json_text import read_json
 from proto.operations import JSON, Answer, Call, Options
 
 STRUCTURED = b"application/cloudevents+json"
@@ -34,7 +36,7 @@ _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in 
 class _Event(msgspec.Struct, frozen=True):
     """What came with a request, and how its answer is wrapped."""
 
-    attributes: dict[str, Any]
+    attributes: Mapping[str, Any]
     media_type: bytes | None
     """Of the structured answer; None where attributes go in headers."""
     data: bytes
@@ -80,58 +82,45 @@ def _read(call: Call, *, unnamed: bool) -> _Event | None:
             if name.startswith(_PREFIX)
         }
         return _Event(_checked(attributes), None, call.body)
-    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if media_type != STRUCTURED and not (unnamed and b'"specversion"' in call.body):
+    named = headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == STRUCTURED
+    if not named and not (unnamed and b'"specversion"' in call.body):
         return None
-    document = _document(call.body)
-    if media_type != STRUCTURED and not (
-        isinstance(document, dict) and {*_REQUIRED, *_ALSO_REQUIRED} <= document.keys()
-    ):
+    members = _members(call.body)
+    if not named and not {*_REQUIRED, *_ALSO_REQUIRED} <= members.keys():
         return None
-    if not isinstance(document, dict):
+    if not members:
         raise InvalidRequest("expected a CloudEvent to be a JSON object, got none")
-    data = _data(document)
-    answered_as = STRUCTURED if media_type == STRUCTURED else JSON
-    return _Event(_checked(document), answered_as, data)
+    data = _data(members)
+    attributes = {
+        name: read_json(value, f"attribute {name!r:.60}", object) for name, value in members.items()
+    }
+    return _Event(_checked(attributes), STRUCTURED if named else JSON, data)
 
 
-def _document(body: bytes) -> Any:
-    """Read JSON, its members as they are written where NaN is not among them; None where it is none."""
-    try:
+def _members(body: bytes) -> dict[str, msgspec.Raw]:
+    """Read an object's members, as they are written where NaN is not among them; none of other JSON."""
+    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
         return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(found, dict):
-        return None
-    return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in found.items()}
+    with contextlib.suppress(ValueError, RecursionError, AttributeError):
+        found = json.loads(body).items()
+        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in found}
+    return {}
 
 
-def _data(document: dict[str, Any]) -> bytes:
+def _data(members: dict[str, msgspec.Raw]) -> bytes:
     """Take the data out of a structured event."""
-    written, encoded = document.pop("data", None), document.pop("data_base64", None)
-    if (written is None) == (encoded is None):
-        raise InvalidRequest("expected a CloudEvent to have one of data and data_base64")
-    if written is not None:
+    written, encoded = members.pop("data", None), members.pop("data_base64", None)
+    if written is not None and encoded is None:
         return bytes(written)
+    if written is not None or encoded is None:
+        raise InvalidRequest("expected a CloudEvent to have one of data and data_base64")
     try:
         return pybase64.b64decode(msgspec.json.decode(encoded, type=str), validate=True)
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(f"expected data_base64 to be base64, got: {error}") from error
 
 
-def _checked(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the attributes of an event."""
-    attributes = {}
-    for name, value in written.items():
-        attributes[name] = value
-        if isinstance(value, msgspec.Raw):
-            try:
-                attributes[name] = msgspec.json.decode(value)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise InvalidRequest(f"expected attribute {name!r:.60} in JSON: {error}") from error
+def _checked(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in _REQUIRED:
         value = attributes.get(name)
         if not isinstance(value, str) or not value:
@@ -147,7 +136,6 @@ def _checked(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attributes(event: _Event, options: Options, model: str) -> dict[str, str]:
-    """Make the attributes of an answer."""
     kept = {}
     if options.ce_merge:
         kept = {

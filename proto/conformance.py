@@ -14,15 +14,11 @@ import cv2
 import msgspec
 import numpy as np
 
+from tasks import SHORT_NAMES
+
 Severity = Literal["must", "should"]
 
-TASKS = (
-    "IMAGE_CLASSIFICATION",
-    "OBJECT_DETECTION",
-    "ORIENTED_OBJECT_DETECTION",
-    "IMAGE_SEGMENTATION",
-    "IMAGE_TEXT_TO_TEXT",
-)
+TASKS = tuple(task for task in SHORT_NAMES.values() if task != "TENSOR")
 
 PROMPTS = ["What is in the picture?", "How many shapes are there?"]
 
@@ -33,8 +29,8 @@ class Finding(msgspec.Struct, frozen=True):
     case: str
     severity: Severity
     ok: bool
-    expected: str = ""
-    found: str = ""
+    expected: str
+    found: str
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -121,13 +117,18 @@ class Engine:
         parameters = {**prompts, **changes}
         return {**tensor, "parameters": parameters} if parameters else tensor
 
+    def body(self, *images: bytes | str, **changes: Any) -> Any:
+        """Make a body of one input; of one image where none is given."""
+        return {"inputs": [self.input(*(images or [self.image]), **changes)]}
+
     def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
         """Ask something right; gives the JSON of the answer.
 
         Raises:
             Differs: It is not 200, or no object with outputs.
         """
-        return answered(self.infer({"inputs": list(inputs) or [self.input(self.image)], **more}))
+        body = {"inputs": list(inputs)} if inputs else self.body()
+        return answered(self.infer({**body, **more}))
 
     def found(self, **parameters: Any) -> list[Any]:
         """Give the predictions for the first image, nested, flat or as JSON texts."""
@@ -168,23 +169,14 @@ def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
     for case in cases:
         if engine.task not in case.tasks:
             continue
+        expected = ""
         try:
-            note = case.check(engine)
+            found = case.check(engine) or ""
         except Differs as differs:
-            said = differs.found[:300]
-            yield Finding(case.name, case.severity, False, differs.expected, said)
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            RecursionError,
-        ) as error:  # as odd as it may be
-            yield Finding(
-                case.name, case.severity, False, "an answer of the page's form", repr(error)
-            )
-        else:
-            yield Finding(case.name, case.severity, True, found=note or "")
+            expected, found = differs.expected, differs.found[:300]
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            expected, found = "an answer of the page's form", repr(error)  # as odd as it may be
+        yield Finding(case.name, case.severity, not expected, expected, found)
 
 
 def _picture(width: int, height: int, kind: str) -> bytes:

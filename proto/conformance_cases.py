@@ -8,6 +8,7 @@ Source: Chariot, Inference Protocols; Open Inference Protocol for health, ids an
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from proto.conformance import PROMPTS, TASKS, Case, Engine, answered, expect
@@ -43,16 +44,11 @@ def _v2_health(engine: Engine) -> None:
         expect(reply.status == 200, f"200 from GET {path}", reply.said())
 
 
-def _at(path: str) -> Callable[[Engine], None]:
+def _at(path: str, headers: Mapping[str, str] | None = None) -> Callable[[Engine], None]:
     def check(engine: Engine) -> None:
-        body = {"inputs": [engine.input(engine.image)]}
-        answered(engine.infer(body, f"/v2/models/{engine.model}{path}"))
+        answered(engine.infer(engine.body(), f"/v2/models/{engine.model}{path}", headers))
 
     return check
-
-
-def _untyped(engine: Engine) -> None:
-    answered(engine.infer({"inputs": [engine.input(engine.image)]}, headers={}))
 
 
 def _output(engine: Engine) -> None:
@@ -98,15 +94,18 @@ def _fields(engine: Engine) -> str | None:
 def _predictions(engine: Engine) -> list[dict[str, Any]]:
     """Give predictions whose fields are those of the task: as many as there are, to have some."""
     found = engine.found(**({"score_threshold": 0.01} if engine.task in _DETECT else {}))
+    texts = ("prompt", "answer") if engine.task in _ASK else ("label",)
     for each in found:
         expect(isinstance(each, dict), "predictions to be objects", each)
-        texts = ("prompt", "answer") if engine.task == "IMAGE_TEXT_TO_TEXT" else ("label",)
         for name in texts:
             expect(isinstance(each.get(name), str), f"{name} to be a text", each)
         for name in _NUMBERS[engine.task]:
             expect(_is_number(each.get(name)), f"{name} to be a number", each)
         if engine.task == "IMAGE_SEGMENTATION":
-            expect(_is_contour(each.get("contour")), "contour: a list of lists of {x, y}", each)
+            rings = each["contour"]
+            right = isinstance(rings, list) and all(isinstance(r, list) and r for r in rings)
+            right = right and all(_is_number(p[axis]) for r in rings for p in r for axis in "xy")
+            expect(right, "contour: a list of lists of {x, y}", each)
     return found
 
 
@@ -128,17 +127,6 @@ def _ranges(engine: Engine) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_contour(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(ring, list)
-        and ring
-        and all(
-            isinstance(p, dict) and _is_number(p.get("x")) and _is_number(p.get("y")) for p in ring
-        )
-        for ring in value
-    )
 
 
 def _threshold(engine: Engine) -> None:
@@ -175,16 +163,10 @@ def _null(engine: Engine) -> None:
     engine.answer(tensor, parameters=None)
 
 
-def _id_of_body(engine: Engine) -> None:
-    found = engine.answer(id="request-7").get("id")
+def _id(engine: Engine, headers: Mapping[str, str], **more: Any) -> None:
+    given = {"Content-Type": "application/json", **headers}
+    found = answered(engine.infer({**engine.body(), **more}, headers=given)).get("id")
     expect(found == "request-7", "the id of the request, request-7", found)
-
-
-def _id_of_header(engine: Engine) -> None:
-    headers = {"Content-Type": "application/json", "X-Request-ID": "request-8"}
-    body = {"inputs": [engine.input(engine.image)]}
-    found = answered(engine.infer(body, headers=headers)).get("id")
-    expect(found == "request-8", "the id of the header X-Request-ID, request-8", found)
 
 
 def _refused(make: Callable[[Engine], Any], path: str = "") -> Callable[[Engine], None]:
@@ -203,33 +185,38 @@ def _refused(make: Callable[[Engine], Any], path: str = "") -> Callable[[Engine]
     return check
 
 
-def _with(*images: bytes | str, **parameters: Any) -> Callable[[Engine], Any]:
-    return lambda engine: {"inputs": [engine.input(*(images or [engine.image]), **parameters)]}
+def _without(engine: Engine, field: str) -> Any:
+    tensor = engine.input(engine.image)
+    del tensor[field]
+    return {"inputs": [tensor]}
 
 
-def _without(field: str) -> Callable[[Engine], Any]:
-    def make(engine: Engine) -> Any:
-        tensor = engine.input(engine.image)
-        del tensor[field]
-        return {"inputs": [tensor]}
-
-    return make
-
-
-def _one_bad(engine: Engine) -> Any:
-    return {"inputs": [engine.input(engine.image), engine.input(b"no image", name="second")]}
-
-
-def _half(engine: Engine) -> Any:
-    return {"inputs": [engine.input(engine.image[: len(engine.image) // 2])]}
-
+_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+    "not base64": lambda engine: engine.body("!!!"),
+    "not an image": lambda engine: engine.body(b"no image"),
+    "half a PNG": lambda engine: engine.body(engine.image[: len(engine.image) // 2]),
+    "one bad image of two": lambda engine: {
+        "inputs": [engine.input(engine.image), engine.input(b"no image", name="second")]
+    },
+    "no image at all": lambda engine: engine.body(""),
+    "not JSON": lambda _: b'{"inputs": [',
+    "no inputs": lambda _: {},
+    "inputs that are none": lambda _: {"inputs": []},
+    "an input without data": lambda engine: _without(engine, "data"),
+}
+_ALSO_WRONG: Mapping[str, Callable[[Engine], Any]] = {
+    "an input without name": lambda engine: _without(engine, "name"),
+    "an input without shape": lambda engine: _without(engine, "shape"),
+    "an input without datatype": lambda engine: _without(engine, "datatype"),
+    "an unknown action": lambda engine: engine.body(action="fly"),
+}
 
 CASES: tuple[Case, ...] = (
     Case("a health endpoint", "must", _health),
     Case("the health endpoints of V2", "should", _v2_health),
     Case("/infer/", "must", _at("/infer/")),
     Case("/infer", "must", _at("/infer")),
-    Case("a body without Content-Type", "should", _untyped),
+    Case("a body without Content-Type", "should", _at("/infer/", {})),
     Case("the fields of an output", "must", _output),
     Case("the shapes [1, 1] and [-1]", "must", _column),
     Case("several inputs", "should", _several_inputs),
@@ -248,28 +235,21 @@ CASES: tuple[Case, ...] = (
         "should",
         _echo("metadata", json.dumps(_METADATA["extended_metadata"]), _METADATA),
     ),
-    Case("the body's id comes back", "should", _id_of_body),
-    Case("the header's id comes back", "should", _id_of_header),
-    Case("not base64", "must", _refused(_with("!!!"))),
-    Case("not an image", "must", _refused(_with(b"no image"))),
-    Case("half a PNG", "must", _refused(_half)),
-    Case("one bad image of two", "must", _refused(_one_bad)),
-    Case("no image at all", "must", _refused(_with(""))),
-    Case("not JSON", "must", _refused(lambda _: b'{"inputs": [')),
-    Case("no inputs", "must", _refused(lambda _: {})),
-    Case("inputs that are none", "must", _refused(lambda _: {"inputs": []})),
-    Case("an input without data", "must", _refused(_without("data"))),
-    *(
-        Case(f"an input without {field}", "should", _refused(_without(field)))
-        for field in ("name", "shape", "datatype")
+    Case("the body's id comes back", "should", partial(_id, headers={}, id="request-7")),
+    Case(
+        "the header's id comes back", "should", partial(_id, headers={"X-Request-ID": "request-7"})
     ),
-    Case("an unknown action", "should", _refused(_with(action="fly"))),
+    *(Case(name, "must", _refused(make)) for name, make in _WRONG.items()),
+    *(Case(name, "should", _refused(make)) for name, make in _ALSO_WRONG.items()),
     *(
         Case(
-            f"score_threshold {value!r}", "should", _refused(_with(score_threshold=value)), _DETECT
+            f"score_threshold {value!r}",
+            "should",
+            _refused(partial(Engine.body, score_threshold=value)),
+            _DETECT,
         )
         for value in (7, -0.1, True, "0.5")
     ),
-    Case("an unknown model", "must", _refused(_with(), "/v2/models/m-no-such-model/infer/")),
+    Case("an unknown model", "must", _refused(Engine.body, "/v2/models/m-no-such-model/infer/")),
 )
 """In the order of their report."""

@@ -7,29 +7,22 @@ integer, a value out of range or a text into a number is an error.
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from proto.errors import InvalidRequest
 
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "FP32", "FP64", "BYTES",
+]  # fmt: skip
+NAMES = get_args(Datatype)
 NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
+    name: np.dtype(name.lower().replace("fp", "float")) for name in NAMES if name != "BYTES"
 }
 DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_TYPES.items()}
-NAMES = (*NUMPY_TYPES, "BYTES")
 
 MAX_DIMENSIONS = 32
 """Of a shape; numpy holds 64, no model comes near."""
@@ -37,9 +30,20 @@ MAX_DIMENSIONS = 32
 MAX_ELEMENTS = 2**48
 """Of a shape without its zeros: numpy refuses an empty array whose other sizes pass its memory."""
 
-
 MAX_EMPTY_ELEMENTS = 2**26
 """The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+
+
+def check_datatype(datatype: str, where: str) -> None:
+    """Check that a datatype is one of V2.
+
+    Raises:
+        InvalidRequest: It is another one.
+    """
+    if datatype not in NAMES:
+        raise InvalidRequest(
+            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
+        )
 
 
 def checked_shape(
@@ -105,11 +109,8 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
     Raises:
         InvalidRequest: Values do not fit the datatype, are ragged, or contradict the shape.
     """
-    dtype = NUMPY_TYPES.get(datatype)
-    if dtype is None:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r}"
-        )
+    check_datatype(datatype, where)
+    dtype = NUMPY_TYPES[datatype]
     values = data if isinstance(data, list) else [data]
     _check_types(values, datatype, where)
     try:
@@ -127,7 +128,7 @@ def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) 
         ) from error
     if found.size == 0:
         found = found.astype(dtype)
-    array = _cast(found, dtype, datatype, where)
+    array = fitting(found, datatype, where)
     full_shape = checked_shape(shape, array.size, where, variable=False)
     if array.ndim > 1 and array.shape != full_shape:
         raise InvalidRequest(
@@ -157,9 +158,13 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 
 
-def _cast(
-    found: npt.NDArray[Any], dtype: np.dtype[Any], datatype: str, where: str
-) -> npt.NDArray[Any]:
+def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
+    """Give the values of an array, of any shape, in a datatype that holds them all.
+
+    Raises:
+        InvalidRequest: One is of another kind, or out of range.
+    """
+    dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
         raise InvalidRequest(

@@ -21,7 +21,6 @@ class ProtocolError(Exception):
 
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
-    retry_after_s: ClassVar[int | None] = None
 
 
 class InvalidRequest(ProtocolError):
@@ -69,7 +68,6 @@ class ModelNotReady(ProtocolError):
 
     status = 503
     grpc_code = "UNAVAILABLE"
-    retry_after_s = 1
 
 
 class Overloaded(ProtocolError):
@@ -77,7 +75,6 @@ class Overloaded(ProtocolError):
 
     status = 503
     grpc_code = "UNAVAILABLE"
-    retry_after_s = 1
 
 
 class InternalError(ProtocolError):

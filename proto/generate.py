@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from proto.errors import InvalidRequest
-from proto.http import error_answer, read_object
+from proto.http import error_answer
+from proto.json_text import parameters_of, read_object
 from proto.messages import InferPiece, InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
+from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 
@@ -47,23 +48,12 @@ class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def operations(serving: Serving, _: Options) -> list[Operation]:
     """Make the endpoints of the extension."""
+    whole, stream = partial(_generate, serving), partial(_generate_stream, serving)
+    about, act = "Answer a prompt about an image", partial(post, request_type=GenerateBody)
+    events = "text/event-stream"
     return [
-        Operation(
-            "POST",
-            f"{_MODEL}/generate",
-            partial(_generate, serving),
-            "Answer a prompt about an image",
-            request_type=GenerateBody,
-            answer_type=GenerateAnswer,
-        ),
-        Operation(
-            "POST",
-            f"{_MODEL}/generate_stream",
-            partial(_generate_stream, serving),
-            "Answer a prompt about an image, as events",
-            request_type=GenerateBody,
-            answer_media_type="text/event-stream",
-        ),
+        act(f"{_MODEL}/generate", whole, about, answer_type=GenerateAnswer),
+        act(f"{_MODEL}/generate_stream", stream, f"{about}, as events", answer_media_type=events),
     ]
 
 
@@ -74,15 +64,13 @@ def parse_generate(call: Call) -> InferRequest:
         InvalidRequest: Naming the key.
     """
     body = read_object(call.body, "a body")
-    text, given_id, parameters = (body.get(key) for key in ("text_input", "id", "parameters"))
+    text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
         raise InvalidRequest(f"expected text_input to be a text, got {text!r:.60}")
     if given_id is not None and not isinstance(given_id, str):
         raise InvalidRequest(f"expected id to be a text, got {given_id!r:.60}")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise InvalidRequest(f"expected parameters to be an object, got {parameters!r:.60}")
     asked = {key: value for key, value in body.items() if key not in _OWN_KEYS}
-    asked |= parameters or {}
+    asked |= parameters_of(body)
     most = asked.pop("max_tokens", None)
     if most is not None and asked.setdefault("max_new_tokens", most) != most:
         raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")

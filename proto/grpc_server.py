@@ -4,13 +4,19 @@ import asyncio
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from proto.grpc_health import HEALTH_SERVICE, Health
+from proto.errors import ModelNotReady, NotFound
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.grpc_service import GrpcService, StreamForm
 from proto.messages import Serving
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+WATCH_S = 0.1
+"""How often a watched state is looked at."""
 
 REFUSING_S = 0.2
 """How long requests are refused before the port is closed: those that grpc has not handed over by then, it
@@ -43,7 +49,8 @@ class GrpcServer:
             "grpc.max_send_message_length": -1,
         }
         self._server: Any = grpc.aio.server(options=list(options.items()))
-        self._server.add_generic_rpc_handlers((self._service, self._health))
+        self._server.add_generic_rpc_handlers((self._service,))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(reflected, self._server, _reflection_pool())
 
@@ -65,6 +72,62 @@ class GrpcServer:
         self._health.close()
         await asyncio.sleep(REFUSING_S)
         await self._server.stop(grace_s)
+
+
+class Health:
+    """Answers the RPCs of grpc.health.v1: whether the server, its service and each model are ready.
+
+    Source: gRPC, health checking protocol.
+    """
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End the watches."""
+        self._closing.set()
+
+    def _state(self, name: str) -> Any:
+        if name in ("", SERVICE):
+            ready = self._serving.unready_reason() is None
+        else:
+            try:
+                self._serving.model_info(name, None)
+                ready = True
+            except ModelNotReady:
+                ready = False
+            except NotFound:
+                return HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+
+    async def Check(self, asked: Any, context: Any) -> Any:  # noqa: N802 - the name of the RPC
+        """Give a state once."""
+        state = self._state(asked.service)
+        if state == HealthCheckResponse.SERVICE_UNKNOWN:
+            text = f"expected the server, {SERVICE} or a model, got {asked.service!r:.140}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, text)
+        return HealthCheckResponse(status=state)
+
+    async def List(self, _: Any, __: Any) -> Any:  # noqa: N802 - the name of the RPC
+        """Give all states."""
+        names = ["", SERVICE, *(found.name for found in self._serving.model_statuses())]
+        states = {name: HealthCheckResponse(status=self._state(name)) for name in names}
+        return HealthListResponse(statuses=states)
+
+    async def Watch(self, asked: Any, context: Any) -> None:  # noqa: N802 - the name of the RPC
+        """Give a state, and again whenever it is another one."""
+        told = None
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while not closing.done():
+                state = self._state(asked.service)
+                if state != told:
+                    await context.write(HealthCheckResponse(status=state))
+                    told = state
+                await asyncio.wait((closing,), timeout=WATCH_S)
+        finally:
+            closing.cancel()
 
 
 def _reflection_pool() -> Any:

@@ -15,21 +15,16 @@ from typing import Any, Literal, NoReturn
 
 import grpc
 import msgspec
+from google.protobuf import json_format
 
 from proto.classification import infer
-from proto.errors import (
-    InvalidRequest,
-    ModelNotReady,
-    NotFound,
-    ProtocolError,
-    Unsupported,
-    as_answered,
-)
+from proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
-from proto.messages import Duration, Serving
+from proto.messages import Serving
 from proto.operations import MAX_IDS_HEADER_BYTES
-from proto.v2_grpc import parse_infer, render_infer
-from proto.v2_rest import EXTENSIONS
+from proto.v2_extensions import index_json, parse_load, statistics_json
+from proto.v2_grpc import parse_infer, read_parameters, render_infer
+from proto.v2_rest import EXTENSIONS, model_json
 
 StreamForm = Literal["triton", "mlserver"]
 """Whose messages ModelStreamInfer answers; the request does not tell."""
@@ -47,13 +42,7 @@ _Fill = Callable[[Serving, Any, Any], _Ids]
 
 
 class GrpcService:
-    """Answers the RPCs; a generic handler of grpc.
-
-    Args:
-        serving: The server behind.
-        server_version: Of the server's metadata.
-        stream_form: Whose messages ModelStreamInfer answers.
-    """
+    """Answers the RPCs; a generic handler of grpc. Its arguments are those of `GrpcServer`."""
 
     def __init__(
         self, serving: Serving, server_version: str, stream_form: StreamForm = "triton"
@@ -167,6 +156,11 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
     raise AssertionError from error  # abort has raised
 
 
+def _write(answer: Any, value: Any) -> None:
+    """Fill an answer with what REST answers in JSON, as far as its message has the fields."""
+    json_format.Parse(msgspec.json.encode(value), answer, ignore_unknown_fields=True)
+
+
 def _infer(serving: Serving, asked: Any, answer: Any) -> _Ids:
     response = infer(serving, parse_infer(asked))
     render_infer(response, answer, raw=bool(asked.raw_input_contents))
@@ -196,11 +190,7 @@ def _server_metadata(version: str, _: Serving, __: Any, answer: Any) -> None:
 
 def _model_metadata(serving: Serving, asked: Any, answer: Any) -> None:
     info = serving.model_info(asked.name, asked.version or None)
-    answer.name, answer.platform = info.name, info.platform
-    answer.versions.extend(info.versions)
-    for target, tensors in ((answer.inputs, info.inputs), (answer.outputs, info.outputs)):
-        for tensor in tensors:
-            target.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    _write(answer, model_json(info))
 
 
 def _model_config(serving: Serving, asked: Any, answer: Any) -> None:
@@ -215,60 +205,20 @@ def _model_config(serving: Serving, asked: Any, answer: Any) -> None:
 
 
 def _model_statistics(serving: Serving, asked: Any, answer: Any) -> None:
-    for found in serving.statistics(asked.name or None, asked.version or None):
-        entry = answer.model_stats.add(
-            name=found.name,
-            version=found.version,
-            last_inference=found.last_inference_ms,
-            inference_count=found.inference_count,
-            execution_count=found.execution_count,
-        )
-        for field in entry.inference_stats.DESCRIPTOR.fields:
-            spent: Duration = getattr(found, field.name)
-            target = getattr(entry.inference_stats, field.name)
-            target.count, target.ns = spent.count, spent.ns
+    found = serving.statistics(asked.name or None, asked.version or None)
+    _write(answer, {"model_stats": list(map(statistics_json, found))})
 
 
 def _repository_index(serving: Serving, asked: Any, answer: Any) -> None:
-    """List the models, with the states that Triton and MLServer know."""
-    for found in serving.model_statuses():
-        if found.state == "READY" or not asked.ready:
-            known = found.state in ("READY", "LOADING")
-            answer.models.add(
-                name=found.name,
-                version=found.version,
-                state=found.state if known else "UNAVAILABLE",
-                reason=found.reason or ("unloaded" if found.state == "UNLOADED" else ""),
-            )
+    _write(answer, {"models": index_json(serving, ready=asked.ready)})
 
 
 def _repository_load(serving: Serving, asked: Any, answer: Any) -> None:
     """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
-    config: dict[str, Any] | None = None
-    files: dict[str, bytes] = {}
-    for name, parameter in asked.parameters.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if name == "config" and choice == "string_param":
-            config = _config(parameter.string_param)
-        elif name.startswith("file:") and choice == "bytes_param":
-            files[name.removeprefix("file:")] = parameter.bytes_param
-        else:
-            raise InvalidRequest(
-                "expected the parameters config (string_param) and file:<path> (bytes_param), "
-                f"got {name!r:.80} ({choice})"
-            )
+    config, files = parse_load(read_parameters(asked.parameters, "the request"))
     answer.model_name = _model_name(asked)
     serving.load_model(answer.model_name, config, files)
     answer.isLoaded = True
-
-
-def _config(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"expected parameters.config to be an object in JSON: {error}"
-        ) from error
 
 
 def _repository_unload(serving: Serving, asked: Any, answer: Any) -> None:

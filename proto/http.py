@@ -1,9 +1,13 @@
-"""The little HTTP that the hot routes need over raw ASGI: read a body, send an answer or an error."""
+"""The little HTTP that the hot routes need over raw ASGI: bodies, answers, errors, compression.
+
+Source: RFC 9110, sections 8.4.1 and 12.5.3: gzip, and deflate, which is zlib.
+"""
 
 import logging
+import re
+import zlib
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from litestar.types import Receive, Scope, Send
@@ -13,6 +17,17 @@ from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
 _log = logging.getLogger("quadriga.http")
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+_GZIP, _ZLIB = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS
+_WINDOWS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
+
+MIN_BYTES = 1024
+"""Shorter answers fit a packet as they are."""
+
+_LEVEL = 1
+"""The fastest: clients that ask for compression by habit would pay more with each further level."""
+
+_CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9]+\.?[0-9]*)\s*)?(?:,|$)")
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
@@ -40,22 +55,6 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
         chunks.append(chunk)
         if not message["more_body"]:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def read_object(text: bytes, what: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InvalidRequest: `text` is none, or no JSON; the message says `what` should have been.
-    """
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"expected {what} to be a JSON object, got another value") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected {what} in JSON: {error}") from error
-    except RecursionError as error:
-        raise InvalidRequest(f"expected {what} in JSON, got one nested too deeply") from error
 
 
 async def send_body(
@@ -97,10 +96,7 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
         _log.error("a request failed by a fault of the server", exc_info=error)
         phrase = HTTPStatus.INTERNAL_SERVER_ERROR
         return phrase, error_body(f"{phrase.phrase}: the server's log has the reason"), []
-    retry_after_s: Any = getattr(error, "retry_after_s", None)
-    if retry_after_s is None and status == HTTPStatus.SERVICE_UNAVAILABLE:
-        retry_after_s = 1
-    headers = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+    headers = [(b"retry-after", b"1")] if status == HTTPStatus.SERVICE_UNAVAILABLE else []
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     return status, error_body(str(error)), headers
@@ -110,3 +106,43 @@ async def send_error(send: Send, error: Exception) -> None:
     """Send the answer to an exception."""
     status, body, headers = error_answer(error)
     await send_body(send, status, body, headers)
+
+
+def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
+    """Undo a request's `Content-Encoding`.
+
+    Raises:
+        InvalidRequest: The encoding is unknown, or the body damaged or incomplete.
+        TooLarge: It grows past the limit.
+    """
+    name = encoding.strip().lower()
+    if name in (b"", b"identity"):
+        return body
+    if name not in _WINDOWS:
+        raise InvalidRequest(
+            f"expected Content-Encoding to be gzip, deflate or identity, got {encoding!r:.40}"
+        )
+    decoder = zlib.decompressobj(_WINDOWS[name])
+    try:
+        plain = decoder.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"expected a body in {name.decode()}, got: {error}") from error
+    if len(plain) > limit_bytes:
+        raise TooLarge(f"expected a body of at most {limit_bytes} bytes decompressed, got more")
+    if not decoder.eof or decoder.unused_data:
+        found = "bytes behind its end" if decoder.eof else "one without its end"
+        raise InvalidRequest(f"expected a whole body in {name.decode()}, got {found}")
+    return plain
+
+
+def compress(body: bytes, accepted: bytes) -> tuple[bytes, Headers]:
+    """Compress an answer as its client accepts it; also gives the headers that say so."""
+    if len(body) < MIN_BYTES:
+        return body, ()
+    quality = {match[1].lower(): float(match[2] or 1) for match in _CODING.finditer(accepted)}
+    wanted = max((b"gzip", b"deflate"), key=lambda name: quality.get(name, 0.0))
+    if quality.get(wanted, 0.0) <= 0:
+        return body, ()
+    encoder = zlib.compressobj(_LEVEL, wbits=_WINDOWS[wanted])
+    small = encoder.compress(body) + encoder.flush()
+    return small, [(b"content-encoding", wanted), (b"vary", b"accept-encoding")]

@@ -1,10 +1,13 @@
 """What all protocols have in common: data, and the interface of the server behind them."""
 
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy.typing as npt
+
+from proto.errors import InvalidRequest
 
 Result = TypeVar("Result")
 
@@ -12,6 +15,28 @@ ModelState = Literal["LOADING", "READY", "FAILED", "UNLOADED"]
 
 NotFinite = Literal["token", "null", "error"]
 """What stands for NaN and the infinities in JSON, which has no word for them."""
+
+MAX_NAME_CHARACTERS = 1024
+"""Of a request's id and an input's name, which are stored with each inference."""
+
+
+def check_name(what: str, name: str) -> None:
+    """Check that a name is short enough to be stored.
+
+    Raises:
+        InvalidRequest: It is too long.
+    """
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidRequest(
+            f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
+        )
+
+
+def first_id(*given: str | None) -> str:
+    """Take the first id that is given and not empty, or else a new one; raises as `check_name`."""
+    found = next(filter(None, given), None) or str(uuid.uuid4())
+    check_name("id", found)
+    return found
 
 
 class Tensor(msgspec.Struct, frozen=True):

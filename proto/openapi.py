@@ -18,12 +18,7 @@ class Error(msgspec.Struct):
 
 
 def add_operations(document: dict[str, Any], operations: Iterable[Operation]) -> dict[str, Any]:
-    """Add operations to a document that describes other paths.
-
-    Args:
-        document: An OpenAPI 3.1 document; it is not changed.
-        operations: Of the protocols.
-    """
+    """Add operations to an OpenAPI 3.1 document that describes other paths; it is not changed."""
     paths: dict[str, Any] = dict(document.get("paths", {}))
     operations = [operation for operation in operations if operation.summary]
     types: dict[Any, None] = {Error: None}

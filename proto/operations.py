@@ -7,7 +7,6 @@ pool, compresses and sends; a protocol only parses and renders.
 
 import asyncio
 import re
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -15,11 +14,9 @@ from typing import Any, Literal
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.compression import compress, decompress
-from proto.errors import InvalidRequest, MethodNotAllowed, Overloaded
-from proto.http import Headers, read_body, send_body, send_error
-from proto.messages import InferResponse, NotFinite, Serving
-from proto.v2_envelope import MAX_NAME_CHARACTERS
+from proto.errors import MethodNotAllowed, Overloaded
+from proto.http import Headers, compress, decompress, read_body, send_body, send_error
+from proto.messages import InferResponse, NotFinite, Serving, first_id
 
 JSON = b"application/json"
 
@@ -88,6 +85,18 @@ class Operation(msgspec.Struct, frozen=True):
     asyncio form accepts it everywhere and undoes it there alone."""
     binary: bool = False
     """Whether requests and answers may carry the bytes of tensors behind their JSON."""
+
+
+look = partial(Operation, "GET", in_thread=False)
+"""Makes an endpoint that only looks at state, and so does not wait for a thread."""
+
+post = partial(Operation, "POST")
+"""Makes an endpoint that takes a body."""
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """Write any value as JSON."""
+    return Answer(msgspec.json.encode(value), status)
 
 
 _Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]
@@ -211,12 +220,7 @@ def request_id(call: Call, given: str | None = None) -> str:
     Raises:
         InvalidRequest: The name is too long to be stored.
     """
-    found = given if given is not None else call.headers.get(b"x-request-id", b"").decode("latin-1")
-    if len(found) > MAX_NAME_CHARACTERS:
-        raise InvalidRequest(
-            f"expected id of at most {MAX_NAME_CHARACTERS} characters, got {len(found)}"
-        )
-    return found if given is not None or found else str(uuid.uuid4())
+    return first_id(given, call.headers.get(b"x-request-id", b"").decode("latin-1"))
 
 
 def ids_header(response: InferResponse) -> Headers:

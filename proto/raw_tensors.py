@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NAMES, NUMPY_TYPES, checked_shape
+from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape
 from proto.errors import InvalidRequest
 from proto.messages import Tensor
 
@@ -35,11 +35,8 @@ def from_raw(
     if datatype == "BYTES":
         elements = _elements(raw, where)
         return elements, checked_shape(shape, len(elements), where, variable=False)
-    dtype = NUMPY_TYPES.get(datatype)
-    if dtype is None:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
-        )
+    check_datatype(datatype, where)
+    dtype = NUMPY_TYPES[datatype]
     checked = checked_shape(shape, None, where, variable=False)
     expected = math.prod(checked) * dtype.itemsize
     if expected != raw.nbytes:

@@ -1,19 +1,31 @@
-"""Bodies of predict and explain under /v1, read as requests and written as answers.
+"""Bodies of predict, explain, classify and regress under /v1, read as requests and written as answers.
 
 Models of tensors are read by `proto.tf_json`; image models take images where those take values.
 
-Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
+Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe, "V1 Protocol".
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from proto.errors import InvalidRequest
-from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor
-from proto.tf_json import base64_bytes, from_columns, from_rows, is_base64, parse, shown
-from proto.tf_output import rows, whole
+from proto.json_text import parameters_of
+from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor, TensorInfo
+from proto.tf_json import (
+    TYPES,
+    base64_bytes,
+    floats,
+    from_columns,
+    from_rows,
+    is_base64,
+    parse,
+    rows,
+    shown,
+    whole,
+)
 from tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
@@ -61,7 +73,7 @@ def parse_predict(
         InvalidRequest: With TF Serving's text where it has one.
     """
     document = parse(body)
-    check_signature(document, info, "predict")
+    _check_signature(document, info, "predict")
     if "instances" in document and "inputs" in document:
         raise InvalidRequest(
             f"JSON Value: {shown(document)} Not formatted correctly expecting only one of 'inputs' or "
@@ -83,12 +95,12 @@ def parse_predict(
     if (by_rows or images) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
     if images:
-        inputs = [image_input(item, number) for number, item in enumerate(items)]
+        inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
         inputs = from_rows(given, info.inputs)
     else:
         inputs = from_columns(given, info.inputs)
-    request = make_request(info, request_id, inputs, document)
+    request = _make_request(info, request_id, inputs, document)
     return Predict(request, images, by_rows, key)
 
 
@@ -115,7 +127,7 @@ def render_predict(
     return msgspec.json.encode(answer)
 
 
-def image_input(value: Any, number: int) -> Tensor:
+def _image_input(value: Any, number: int) -> Tensor:
     """Read an image and its parameters.
 
     Args:
@@ -164,7 +176,7 @@ def _takes_images(info: ModelInfo) -> bool:
     return info.task != SHORT_NAMES["tensor"]
 
 
-def make_request(
+def _make_request(
     info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
 ) -> InferRequest:
     """Make a request with the parameters of its document."""
@@ -173,25 +185,11 @@ def make_request(
         version=info.version,
         id=request_id,
         inputs=inputs,
-        parameters=parameters_of(document, ""),
+        parameters=parameters_of(document),
     )
 
 
-def parameters_of(holder: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Take the parameters out of a document or an instance.
-
-    Raises:
-        InvalidRequest: They are no object.
-    """
-    parameters = holder.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise InvalidRequest(f"{where}expected parameters to be an object, got {shown(parameters)}")
-    return parameters
-
-
-def check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
+def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
     """Check that the signature which a document names is there and answers the method.
 
     Raises:
@@ -249,3 +247,105 @@ def _object(members: Mapping[str, str]) -> str:
     """Join texts of JSON to an object."""
     raw = {name: msgspec.Raw(text.encode()) for name, text in members.items()}
     return msgspec.json.encode(raw).decode()
+
+
+def parse_examples(
+    body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
+) -> InferRequest:
+    """Read a request to classify or regress: `examples` of features, and a `context` of shared ones.
+
+    Raises:
+        InvalidRequest: With TF Serving's text where it has one.
+    """
+    document = parse(body)
+    _check_signature(document, info, method)
+    if "examples" not in document:
+        raise InvalidRequest(
+            f"JSON Value: {shown(document)} When method is {method}, key 'examples' is expected and "
+            "was not found"
+        )
+    examples = document["examples"]
+    if not isinstance(examples, list):
+        raise InvalidRequest(
+            f"JSON Value: {shown(examples)} Expecting 'examples' value to be an list/array"
+        )
+    if not examples:
+        raise InvalidRequest("JSON Value: [] 'examples' value is an empty array")
+    context = _features({} if document.get("context") is None else document["context"])
+    merged = []
+    for example in examples:
+        features = _features(example)
+        for name in features.keys() & context.keys():
+            raise InvalidRequest(f"expected feature {name!r:.60} in context or examples, got both")
+        merged.append({**context, **features})
+    if method == "classify":
+        inputs = [_image_input(each, number) for number, each in enumerate(merged)]
+        parameters = {"metadata": parameters_of(document).get("metadata")}
+        parameters["action"] = "predict_proba"
+        return _make_request(info, request_id, inputs, {"parameters": parameters})
+    columns = {each.name: _column(merged, each) for each in info.inputs}
+    return _make_request(info, request_id, from_columns(columns, info.inputs), document)
+
+
+def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
+    """Write each image's labels and scores, in the order of the model's classes."""
+    places = {label: place for place, label in reversed([*enumerate(labels)])}
+    results = [
+        [
+            (each.label, each.score)
+            for each in sorted(answer, key=lambda each: places.get(each.label, 0))
+        ]
+        for tensor in response.outputs
+        for answer in tensor.data
+    ]
+    return msgspec.json.encode({"results": results})
+
+
+def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
+    """Write one number an example."""
+    numbers = floats(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    return f'{{"results":[{",".join(numbers)}]}}'.encode()
+
+
+def _features(example: Any) -> dict[str, Any]:
+    """Check the features of an example: values, or lists of values of one kind."""
+    if not isinstance(example, dict):
+        kind = "Array" if isinstance(example, list) else type(example).__name__
+        raise InvalidRequest(f"Example must be JSON object but got JSON {kind}")
+    for name, value in example.items():
+        kinds = set()
+        for each in value if isinstance(value, list) else [value]:
+            if (
+                each is None
+                or isinstance(each, list)
+                or (isinstance(each, dict) and not is_base64(each))
+            ):
+                raise InvalidRequest(
+                    f"Feature: {name:.60} has element with unexpected JSON type: {shown(each)}"
+                )
+            if isinstance(each, int) and not -(2**63) <= each < 2**63:
+                raise InvalidRequest(
+                    f"Feature: {name:.60} has uint64 element. Only int64_t is supported."
+                )
+            kinds.add({float: "float", int: "int64", bool: "int64"}.get(type(each), "bytes"))
+        if len(kinds) > 1:
+            raise InvalidRequest(
+                f"Unexpected element type in feature: {name:.60} expecting type: {min(kinds)}"
+            )
+    return example
+
+
+def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any]:
+    """Give one feature of all examples; lists of one value where the model wants bare values."""
+    column = []
+    for example in examples:
+        if info.name not in example:
+            kind = TYPES.get(info.datatype, info.datatype.lower())
+            raise InvalidRequest(
+                f"Feature: {info.name} (data type: {kind}) is required but could not be found."
+            )
+        value = example[info.name]
+        if isinstance(value, list) and len(value) == 1 and len(info.shape) == 1:
+            (value,) = value
+        column.append(value)
+    return column

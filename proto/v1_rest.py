@@ -5,68 +5,66 @@ Where the two clash, docs/protocols.md says which one is followed.
 Source: TensorFlow Serving, "RESTful API"; KServe, "V1 Protocol".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-import msgspec
-
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady, NotFound
-from proto.messages import ModelInfo, ModelState, Serving, TensorInfo
-from proto.operations import Answer, Call, Operation, Options, ids_header, request_id
-from proto.v1_examples import parse_examples, render_classes, render_regressions
-from proto.v1_requests import parse_predict, render_predict, signatures
+from proto.messages import ModelInfo, Serving, TensorInfo
+from proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Options,
+    ids_header,
+    json_answer,
+    look,
+    post,
+    request_id,
+)
+from proto.tf_json import TYPES
+from proto.v1_requests import (
+    parse_examples,
+    parse_predict,
+    render_classes,
+    render_predict,
+    render_regressions,
+    signatures,
+)
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
 
-_STATES: dict[ModelState, str] = {
-    "LOADING": "LOADING",
-    "READY": "AVAILABLE",
-    "FAILED": "END",
-    "UNLOADED": "END",
-}
-_TYPES = {"FP16": "DT_HALF", "FP32": "DT_FLOAT", "FP64": "DT_DOUBLE", "BYTES": "DT_STRING"}
+_STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
+"""TF Serving's word for a state, where it has another one."""
 
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints under /v1."""
     predict = answering(partial(_predict, serving, options), options, unnamed=True)
     explain = answering(partial(_explain, serving, options), options, unnamed=True)
+    classify = partial(_classify, serving)
+    regress = partial(_regress, serving, options)
+    act, looked = partial(post, ignore_case=True, compressed=True), partial(look, ignore_case=True)
     return [
-        _act("predict", predict, "Predict, by instances or by columns"),
-        _act("explain", explain, "Predict, and say what decided"),
-        _act("classify", partial(_classify, serving), "Score the classes of examples"),
-        _act("regress", partial(_regress, serving, options), "Answer a number for each example"),
-        _look("/", lambda _: _json({"status": "alive"}), "Tell whether the server runs"),
-        _look("/v1/models", partial(_models, serving), "List the models"),
-        _look(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
-        _look(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
+        act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
+        act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
+        act(f"{_MODEL}:classify", classify, "Score the classes of examples"),
+        act(f"{_MODEL}:regress", regress, "Answer a number for each example"),
+        looked("/", lambda _: json_answer({"status": "alive"}), "Tell whether the server runs"),
+        looked("/v1/models", partial(_models, serving), "List the models"),
+        looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
+        looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
         _anything("GET", "/v1/{rest...}"),
         _anything("POST", "/v1/{rest...}"),
     ]
-
-
-def _act(method: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
-    return Operation(
-        "POST", f"{_MODEL}:{method}", answer, summary, ignore_case=True, compressed=True
-    )
-
-
-def _look(path: str, answer: Callable[[Call], Answer], summary: str) -> Operation:
-    """Make an endpoint that only looks at state, and so does not wait for a thread."""
-    return Operation("GET", path, answer, summary, in_thread=False, ignore_case=True)
 
 
 def _anything(verb: Literal["GET", "POST"], path: str) -> Operation:
     """Refuse what no endpoint before this one is."""
     malformed = partial(_malformed, verb)
     return Operation(verb, path, malformed, "", in_thread=False, ignore_case=True)
-
-
-def _json(value: Any) -> Answer:
-    return Answer(msgspec.json.encode(value))
 
 
 def _malformed(verb: str, call: Call) -> Answer:
@@ -105,7 +103,7 @@ def _regress(serving: Serving, options: Options, call: Call) -> Answer:
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return _json({"models": sorted({status.name for status in serving.model_statuses()})})
+    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
 
 
 def _status(serving: Serving, call: Call) -> Answer:
@@ -122,7 +120,7 @@ def _status(serving: Serving, call: Call) -> Answer:
     statuses = [
         {
             "version": status.version,
-            "state": _STATES[status.state],
+            "state": _STATES.get(status.state, status.state),
             "status": {
                 "error_code": "UNKNOWN" if status.state == "FAILED" else "OK",
                 "error_message": status.reason,
@@ -131,7 +129,7 @@ def _status(serving: Serving, call: Call) -> Answer:
         for status in serving.model_statuses()
         if status.name == info.name and version in (None, status.version)
     ]
-    return _json({"name": info.name, "ready": True, "model_version_status": statuses})
+    return json_answer({"name": info.name, "ready": True, "model_version_status": statuses})
 
 
 def _metadata(serving: Serving, call: Call) -> Answer:
@@ -145,7 +143,7 @@ def _metadata(serving: Serving, call: Call) -> Answer:
         }
         for name, method in signatures(info).items()
     }
-    return _json(
+    return json_answer(
         {
             "model_spec": {"name": info.name, "signature_name": "", "version": info.version},
             "metadata": {"signature_def": {"signature_def": described}},
@@ -156,7 +154,7 @@ def _metadata(serving: Serving, call: Call) -> Answer:
 def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     return {
         tensor.name: {
-            "dtype": _TYPES.get(tensor.datatype, f"DT_{tensor.datatype}"),
+            "dtype": f"DT_{TYPES.get(tensor.datatype, tensor.datatype).upper()}",
             "tensor_shape": {
                 "dim": [{"size": str(size), "name": ""} for size in tensor.shape],
                 "unknown_rank": False,

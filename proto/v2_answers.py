@@ -1,13 +1,10 @@
 """The shapes of V2's answers in JSON, for the OpenAPI document; answers are written without them."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-Datatype = Literal[
-    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
-    "FP16", "FP32", "FP64", "BYTES",
-]  # fmt: skip
+from proto.datatypes import Datatype
 
 
 class ServerMetadata(msgspec.Struct):
@@ -18,30 +15,10 @@ class ServerMetadata(msgspec.Struct):
     extensions: list[str]
 
 
-class ServerLive(msgspec.Struct):
-    """That the server runs."""
-
-    live: bool
-
-
-class ServerReady(msgspec.Struct):
-    """That the server is ready."""
-
-    live: bool
-    ready: bool
-
-
-class ModelReady(msgspec.Struct):
-    """That a model is ready."""
-
-    name: str
-    ready: bool
-
-
-class ModelNames(msgspec.Struct):
-    """All models."""
-
-    models: list[str]
+ServerLive = msgspec.defstruct("ServerLive", [("live", bool)])
+ServerReady = msgspec.defstruct("ServerReady", [("live", bool), ("ready", bool)])
+ModelReady = msgspec.defstruct("ModelReady", [("name", str), ("ready", bool)])
+ModelNames = msgspec.defstruct("ModelNames", [("models", list[str])])
 
 
 class TensorMetadata(msgspec.Struct):

@@ -9,7 +9,6 @@ Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor dat
 
 import json
 import math
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NAMES, NUMPY_TYPES, array_from_json, texts_from_json
+from proto.datatypes import NUMPY_TYPES, array_from_json, texts_from_json
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -26,11 +25,10 @@ from proto.messages import (
     NotFinite,
     RequestedOutput,
     Tensor,
+    check_name,
+    first_id,
 )
 from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
-
-MAX_NAME_CHARACTERS = 1024
-"""Of a request's id and an input's name, which are stored with each inference."""
 
 
 class InputTensor(msgspec.Struct):
@@ -66,7 +64,7 @@ def parse_infer(
     body: bytes,
     model: str,
     version: str | None,
-    request_id: str | None,
+    header_id: str | None,
     json_bytes: int | None = None,
 ) -> InferRequest:
     """Read an inference request.
@@ -75,7 +73,7 @@ def parse_infer(
         body: JSON, and behind it the bytes of the inputs that have `binary_data_size`.
         model: Name in the path.
         version: Version in the path.
-        request_id: From the header `X-Request-ID`; the body's own `id` comes first.
+        header_id: From the header `X-Request-ID`; the body's own `id` comes first.
         json_bytes: Length of the JSON; None for the whole body.
 
     Raises:
@@ -84,26 +82,22 @@ def parse_infer(
     """
     text = body if json_bytes is None else body[:json_bytes]
     decoded = _decode(text)
-    for what, name in (("id", decoded.id), *(("name", tensor.name) for tensor in decoded.inputs)):
-        if name is not None and len(name) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(
-                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
-            )
     if not decoded.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     raw = memoryview(body)[len(text) :]
     inputs = []
     for number, tensor in enumerate(decoded.inputs):
+        check_name("name", tensor.name)
         where = f"inputs[{number}] ({tensor.name!r:.60})"
-        size = _binary_size(tensor, where)
-        inputs.append(_tensor(tensor, None if size is None else _cut(raw, size, where), where))
+        size = _binary_size(tensor, raw.nbytes, where)
+        inputs.append(_tensor(tensor, None if size is None else raw[:size], where))
         raw = raw[size or 0 :]
     if raw.nbytes:
         raise InvalidRequest(f"expected no bytes behind the last input, got {raw.nbytes}")
     return InferRequest(
         model=model,
         version=version,
-        id=decoded.id if decoded.id is not None else request_id or str(uuid.uuid4()),
+        id=first_id(decoded.id, header_id),
         inputs=inputs,
         requested_outputs=[
             RequestedOutput(output.name, output.parameters or {})
@@ -114,7 +108,7 @@ def parse_infer(
 
 
 def parse_raw(
-    body: bytes, info: ModelInfo, version: str | None, request_id: str | None
+    body: bytes, info: ModelInfo, version: str | None, header_id: str | None
 ) -> InferRequest:
     """Read a request that is nothing but the bytes of a model's only input.
 
@@ -124,7 +118,7 @@ def parse_raw(
         body: The tensor; of a BYTES input the one element, without a length before it.
         info: The model.
         version: Version in the path.
-        request_id: From the header `X-Request-ID`.
+        header_id: From the header `X-Request-ID`.
 
     Raises:
         InvalidRequest: The model has more inputs, or the bytes are no whole tensor.
@@ -145,7 +139,7 @@ def parse_raw(
     return InferRequest(
         model=info.name,
         version=version,
-        id=request_id or str(uuid.uuid4()),
+        id=first_id(header_id),
         inputs=[tensor],
         parameters={"binary_data_output": True},
     )
@@ -221,8 +215,8 @@ def _decode(text: bytes) -> InferBody:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 
 
-def _binary_size(tensor: InputTensor, where: str) -> int | None:
-    """Give the number of bytes behind the JSON that are this input's; None where it has data."""
+def _binary_size(tensor: InputTensor, left: int, where: str) -> int | None:
+    """Give the number of bytes, of those left behind the JSON, that are this input's; None where it has data."""
     parameters = tensor.parameters or {}
     size = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
@@ -236,20 +230,12 @@ def _binary_size(tensor: InputTensor, where: str) -> int | None:
         raise InvalidRequest(
             f"{where}: expected parameters.binary_data_size to be a number of bytes, got {size!r:.40}"
         )
+    if size is not None and size > left:
+        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {left}")
     return size
 
 
-def _cut(raw: memoryview, size: int, where: str) -> memoryview:
-    if size > raw.nbytes:
-        raise InvalidRequest(f"{where}: expected {size} bytes behind the JSON, got {raw.nbytes}")
-    return raw[:size]
-
-
 def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
-    if tensor.datatype not in NAMES:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
-        )
     data: Any
     if raw is not None:
         data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)

@@ -4,22 +4,20 @@ Source: triton-inference-server/server, docs/protocol/extension_{model_repositor
 model_configuration,trace,logging,shared_memory}.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-import pybase64
+from pybase64 import b64decode
 
 from proto.errors import InvalidRequest, Unsupported
+from proto.json_text import Read, read_json, read_object
 from proto.messages import BatchStatistics, Duration, ModelInfo, ModelStatistics, Serving
-from proto.operations import Answer, Call, Operation, Options
-
-Body = TypeVar("Body")
+from proto.operations import Answer, Call, Operation, Options, json_answer, look, post
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
-_MEMORY = ("systemsharedmemory", "cudasharedmemory")
 
 _STATES = {"FAILED": "UNAVAILABLE", "UNLOADED": "UNAVAILABLE"}
 """Triton's word for a state, where it has another one."""
@@ -60,104 +58,72 @@ class UnloadBody(msgspec.Struct):
 def operations(serving: Serving, _: Options) -> list[Operation]:
     """Make the endpoints of the extensions, and those that say what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
+    index, load = partial(_index, serving), partial(_load, serving)
+    unload, config = partial(_unload, serving), partial(_config, serving)
+    listed = "List the models of the repository and their states"
+    act, count = partial(post, beside=True), partial(Operation, "GET", beside=True)
     statistics = partial(_statistics, serving)
     return [
-        Operation(
-            "POST",
-            f"{_REPOSITORY}/index",
-            partial(_index, serving),
-            "List the models of the repository and their states",
-            in_thread=False,
-            request_type=IndexBody,
-        ),
-        Operation(
-            "POST",
-            f"{model}/load",
-            partial(_load, serving),
-            "Load a model, or load it again",
-            beside=True,
-            request_type=LoadBody,
-        ),
-        Operation(
-            "POST",
-            f"{model}/unload",
-            partial(_unload, serving),
-            "Unload a model",
-            beside=True,
-            request_type=UnloadBody,
-        ),
-        Operation("GET", "/v2/models/stats", statistics, "Count and time all models", beside=True),
-        Operation("GET", f"{_MODEL}/stats", statistics, "Count and time a model", beside=True),
-        Operation(
-            "GET",
-            f"{_MODEL}/config",
-            partial(_config, serving),
-            "Describe a model as Triton's configuration does",
-            in_thread=False,
-        ),
+        post(f"{_REPOSITORY}/index", index, listed, in_thread=False, request_type=IndexBody),
+        act(f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody),
+        act(f"{model}/unload", unload, "Unload a model", request_type=UnloadBody),
+        count("/v2/models/stats", statistics, "Count and time all models"),
+        count(f"{_MODEL}/stats", statistics, "Count and time a model"),
+        look(f"{_MODEL}/config", config, "Describe a model as Triton's configuration does"),
         *_not_offered(),
     ]
 
 
-def _not_offered() -> list[Operation]:
+def _not_offered() -> Iterator[Operation]:
     """Make the endpoints that Triton has and this server has not: 501, with what is so."""
     other = (
         "models to be named without a repository, as there is one, got repository {repository!r}"
     )
-    refused = [
-        ("POST", f"{_REPOSITORY}/{{repository}}/index", other),
-        ("POST", f"{_REPOSITORY}/{{repository}}/models/{{name}}/load", other),
-        ("POST", f"{_REPOSITORY}/{{repository}}/models/{{name}}/unload", other),
-    ]
-    for verb in ("GET", "POST"):
-        trace = "no request for traces: this server records none"
-        refused.append((verb, "/v2/trace/setting", trace))
-        refused.append((verb, "/v2/models/{name}/trace/setting", trace))
-        log = "no request for log settings: this server logs to standard error, from level INFO on"
-        refused.append((verb, "/v2/logging", log))
-    for memory in _MEMORY:
-        tensors = "tensors in the request: this server reads no shared memory"
-        refused.append(("GET", f"/v2/{memory}[/region/{{region}}]/status", tensors))
-        refused.append(("POST", f"/v2/{memory}/region/{{region}}/register", tensors))
-        refused.append(("POST", f"/v2/{memory}[/region/{{region}}]/unregister", tensors))
-    return [
-        Operation(verb, path, partial(_refuse, reason), "", in_thread=False)  # type: ignore[arg-type]  # verbs of the table above
-        for verb, path, reason in refused
-    ]
+    trace = "no request for traces: this server records none"
+    log = "no request for log settings: this server logs to standard error, from level INFO on"
+    tensors = "tensors in the request: this server reads no shared memory"
+    refuse = partial(Operation, summary="", in_thread=False)
+    for action in ("index", "models/{name}/load", "models/{name}/unload"):
+        path = f"{_REPOSITORY}/{{repository}}/{action}"
+        yield refuse("POST", path, partial(_refuse, other))
+    for path, reason in (
+        ("/v2/trace/setting", trace),
+        ("/v2/models/{name}/trace/setting", trace),
+        ("/v2/logging", log),
+    ):
+        yield refuse("GET", path, partial(_refuse, reason))
+        yield refuse("POST", path, partial(_refuse, reason))
+    for memory in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+        read = partial(_refuse, tensors)
+        yield refuse("GET", f"{memory}[/region/{{region}}]/status", read)
+        yield refuse("POST", f"{memory}/region/{{region}}/register", read)
+        yield refuse("POST", f"{memory}[/region/{{region}}]/unregister", read)
 
 
 def _refuse(reason: str, call: Call) -> Answer:
     raise Unsupported(f"expected {reason.format(**call.path)}")
 
 
-def _json(value: Any) -> Answer:
-    return Answer(msgspec.json.encode(value))
-
-
-def _read(body: bytes, kind: type[Body]) -> Body:
-    """Read a body that may be empty."""
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"expected the body to be empty or an object in JSON, got: {error}"
-        ) from error
+def _read(body: bytes, kind: type[Read]) -> Read:
+    return read_json(body.strip() or b"{}", "the body, unless it is empty,", kind)
 
 
 def _index(serving: Serving, call: Call) -> Answer:
-    ready = _read(call.body, IndexBody).ready
-    return _json(
-        [
-            {
-                "name": status.name,
-                "version": status.version,
-                "state": _STATES.get(status.state, status.state),
-                "reason": status.reason,
-            }
-            for status in serving.model_statuses()
-            if status.state == "READY" or not ready
-        ]
-    )
+    return json_answer(index_json(serving, ready=_read(call.body, IndexBody).ready))
+
+
+def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
+    """List the models, or those that are ready, with the states that Triton and MLServer know."""
+    return [
+        {
+            "name": status.name,
+            "version": status.version,
+            "state": _STATES.get(status.state, status.state),
+            "reason": status.reason or ("unloaded" if status.state == "UNLOADED" else ""),
+        }
+        for status in serving.model_statuses()
+        if status.state == "READY" or not ready
+    ]
 
 
 def _load(serving: Serving, call: Call) -> Answer:
@@ -166,7 +132,7 @@ def _load(serving: Serving, call: Call) -> Answer:
     parameters = _read(call.body, LoadBody).parameters or {}
     config, files = parse_load(parameters)
     serving.load_model(name, config, files)
-    return _json({"name": name, "load": True})
+    return json_answer({"name": name, "load": True})
 
 
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
@@ -181,42 +147,36 @@ def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, di
     Raises:
         InvalidRequest: A parameter is another one, or does not parse.
     """
-    files = {
-        key.removeprefix("file:"): _file(key, content)
-        for key, content in parameters.items()
-        if key.startswith("file:")
-    }
-    others = {key: value for key, value in parameters.items() if not key.startswith("file:")}
+    files: dict[str, bytes] = {}
+    others: dict[str, Any] = {}
     try:
+        for key, value in parameters.items():
+            if key.startswith("file:"):
+                content = value if isinstance(value, bytes) else b64decode(value, validate=True)
+                files[key.removeprefix("file:")] = content
+            else:
+                others[key] = value
         config = msgspec.convert(others, LoadParameters).config
-        if isinstance(config, str):
-            config = msgspec.json.decode(config.strip() or "{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"expected parameters to be config, with an object in JSON, and file:<path>, got: {error}"
+            "expected parameters to be config, with an object in JSON, and file:<path>, in base64, "
+            f"got: {error}"
         ) from error
+    if isinstance(config, str):
+        config = read_object(config.strip() or "{}", "parameters.config")
     return config, files
-
-
-def _file(key: str, content: Any) -> bytes:
-    if isinstance(content, bytes):
-        return content
-    try:
-        return pybase64.b64decode(content, validate=True)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{key:.200}: expected a file in base64, got: {error}") from error
 
 
 def _unload(serving: Serving, call: Call) -> Answer:
     _read(call.body, UnloadBody)
     name = str(call.path["name"])
     serving.unload_model(name)
-    return _json({"name": name, "unload": True})
+    return json_answer({"name": name, "unload": True})
 
 
 def _statistics(serving: Serving, call: Call) -> Answer:
     found = serving.statistics(call.path.get("name"), call.path.get("version"))
-    return _json({"model_stats": [statistics_json(each) for each in found]})
+    return json_answer({"model_stats": [statistics_json(each) for each in found]})
 
 
 def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
@@ -244,7 +204,9 @@ def _batch_json(batch: BatchStatistics) -> dict[str, Any]:
 
 
 def _config(serving: Serving, call: Call) -> Answer:
-    return _json(config_json(serving.model_info(str(call.path["name"]), call.path["version"])))
+    return json_answer(
+        config_json(serving.model_info(str(call.path["name"]), call.path["version"]))
+    )
 
 
 def config_json(info: ModelInfo) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Tensors come and go as raw bytes or as typed contents; the answer has the form o
 Source: Open Inference Protocol, inference_grpc.md.
 """
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +12,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NAMES, NUMPY_TYPES, checked_shape
+from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
 from proto.errors import InvalidRequest, Unsupported
-from proto.messages import InferRequest, InferResponse, RequestedOutput, Tensor
+from proto.json_text import read_json
+from proto.messages import (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    Tensor,
+    check_name,
+    first_id,
+)
 from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
-from proto.v2_envelope import MAX_NAME_CHARACTERS
 
 CONTENTS: dict[str, str] = {
     "BOOL": "bool_contents",
@@ -38,27 +44,16 @@ CONTENTS: dict[str, str] = {
 JSON_PARAMETERS = ("prompts", "tiling")
 """Parameters that are lists or objects, and so come as JSON texts. (`metadata` is one everywhere.)"""
 
-_WIDE: dict[str, npt.DTypeLike] = {
-    "int_contents": np.int32,
-    "uint_contents": np.uint32,
-}
+_WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np.uint32}
 
 
 def parse_infer(asked: Any) -> InferRequest:
-    """Read an inference request.
-
-    Args:
-        asked: A `ModelInferRequest`.
+    """Read an inference request, a `ModelInferRequest`.
 
     Raises:
         InvalidRequest: Naming the input.
         Unsupported: An input lies in shared memory.
     """
-    for what, name in (("id", asked.id), *(("name", tensor.name) for tensor in asked.inputs)):
-        if len(name) > MAX_NAME_CHARACTERS:
-            raise InvalidRequest(
-                f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
-            )
     if not asked.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     for number, tensor in enumerate(asked.inputs):
@@ -75,16 +70,18 @@ def parse_infer(asked: Any) -> InferRequest:
     return InferRequest(
         model=asked.model_name,
         version=asked.model_version or None,
-        id=asked.id or str(uuid.uuid4()),
+        id=first_id(asked.id),
         inputs=[
             _tensor(tensor, raw, f"inputs[{number}] ({tensor.name!r:.60})")
             for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
         ],
         requested_outputs=[
-            RequestedOutput(output.name, _parameters(output.parameters, f"output {output.name!r}"))
+            RequestedOutput(
+                output.name, read_parameters(output.parameters, f"output {output.name!r}")
+            )
             for output in asked.outputs
         ],
-        parameters=_parameters(asked.parameters, "the request"),
+        parameters=read_parameters(asked.parameters, "the request"),
     )
 
 
@@ -113,11 +110,9 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
 
 
 def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
-    parameters = _parameters(tensor.parameters, where)
-    if tensor.datatype not in NAMES:
-        raise InvalidRequest(
-            f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {tensor.datatype!r:.40}"
-        )
+    check_name("name", tensor.name)
+    parameters = read_parameters(tensor.parameters, where)
+    check_datatype(tensor.datatype, where)
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is not None:
         if filled:
@@ -147,32 +142,22 @@ def _typed(
     shape = checked_shape(tensor.shape, len(values), where, variable=tensor.datatype == "BYTES")
     if tensor.datatype == "BYTES":
         return list(values), shape
-    dtype = NUMPY_TYPES[tensor.datatype]
-    array = np.fromiter(values, _WIDE.get(name, dtype), len(values))
-    if array.dtype != dtype and array.size:
-        limits = np.iinfo(dtype)
-        low, high = int(array.min()), int(array.max())
-        if low < limits.min or high > limits.max:
-            raise InvalidRequest(
-                f"{where}: expected {tensor.datatype} values from {limits.min} to {limits.max}, "
-                f"got {low if low < limits.min else high}"
-            )
-    return array.astype(dtype, copy=False).reshape(shape), shape
+    array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
+    return fitting(array, tensor.datatype, where).reshape(shape), shape
 
 
-def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read parameters; one without a value is None."""
+def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Read parameters; one without a value is None.
+
+    Raises:
+        InvalidRequest: One that comes as a JSON text is none; the message begins with `where`.
+    """
     parameters: dict[str, Any] = {}
     for name, parameter in given.items():
         choice = parameter.WhichOneof("parameter_choice")
         value = None if choice is None else getattr(parameter, choice)
         if name in JSON_PARAMETERS and isinstance(value, str):
-            try:
-                value = msgspec.json.decode(value)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise InvalidRequest(
-                    f"{where}: expected parameters.{name} to be a JSON text, got {value!r:.40}: {error}"
-                ) from error
+            value = read_json(value, f"the JSON text parameters.{name}", object, f"{where}: ")
         parameters[name] = value
     return parameters
 

@@ -3,18 +3,16 @@
 Source: Open Inference Protocol, inference_rest.md; Triton's extensions where named.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-
-import msgspec
 
 from proto import v2_answers as answers
 from proto.classification import infer
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
-from proto.messages import Serving, TensorInfo
-from proto.operations import Answer, Call, Operation, Options, ids_header
+from proto.messages import ModelInfo, Serving
+from proto.operations import Answer, Call, Operation, Options, ids_header, json_answer, look, post
 from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
@@ -34,46 +32,24 @@ _JSON_BYTES = b"inference-header-content-length"
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
-    ready = partial(_server_ready, serving)
     metadata = {"name": "quadriga", "version": options.server_version, "extensions": EXTENSIONS}
-    return [
-        Operation(
-            "POST",
-            f"{_MODEL}/infer",
-            answering(partial(answer_infer, serving, options), options),
-            "Infer",
-            request_type=InferBody,
-            answer_type=answers.InferAnswer,
-            compressed=True,
-            binary=True,
-        ),
-        _look("/v2", lambda _: _json(metadata), "Describe the server", answers.ServerMetadata),
-        _look(
-            "/v2/health/live",
-            lambda _: _json({"live": True}),
-            "Tell whether the server runs",
-            answers.ServerLive,
-        ),
-        _look("/v2/health/ready", ready, "Tell whether it is ready", answers.ServerReady),
-        _look("/ready", ready, "Tell whether it is ready, for Chariot", answers.ServerReady),
-        _look("/v2/models", partial(_models, serving), "List the models", answers.ModelNames),
-        _look(_MODEL, partial(_model_metadata, serving), "Describe a model", answers.ModelMetadata),
-        _look(
-            f"{_MODEL}/ready",
-            partial(_model_ready, serving),
-            "Tell whether a model is ready",
-            answers.ModelReady,
-        ),
+    act = answering(partial(answer_infer, serving, options), options)
+    ready, models = partial(_server_ready, serving), partial(_models, serving)
+    model, model_ready = partial(_model_metadata, serving), partial(_model_ready, serving)
+    typed = partial(post, request_type=InferBody, answer_type=answers.InferAnswer)
+    rows: list[tuple[str, Callable[[Call], Answer], str, Any]] = [
+        ("/v2", lambda _: json_answer(metadata), "Describe the server", answers.ServerMetadata),
+        ("/v2/health/live", _live, "Tell whether the server runs", answers.ServerLive),
+        ("/v2/health/ready", ready, "Tell whether it is ready", answers.ServerReady),
+        ("/ready", ready, "Tell whether it is ready, for Chariot", answers.ServerReady),
+        ("/v2/models", models, "List the models", answers.ModelNames),
+        (_MODEL, model, "Describe a model", answers.ModelMetadata),
+        (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", answers.ModelReady),
     ]
-
-
-def _look(path: str, answer: Callable[[Call], Answer], summary: str, answer_type: Any) -> Operation:
-    """Make an endpoint that only looks at state, and so does not wait for a thread."""
-    return Operation("GET", path, answer, summary, in_thread=False, answer_type=answer_type)
-
-
-def _json(value: Any, status: int = 200) -> Answer:
-    return Answer(msgspec.json.encode(value), status)
+    return [
+        typed(f"{_MODEL}/infer", act, "Infer", compressed=True, binary=True),
+        *(look(path, answer, about, answer_type=kind) for path, answer, about, kind in rows),
+    ]
 
 
 def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
@@ -109,26 +85,32 @@ def _json_bytes(call: Call) -> int | None:
     return length
 
 
+def _live(_: Call) -> Answer:
+    return json_answer({"live": True})
+
+
 def _server_ready(serving: Serving, _: Call) -> Answer:
     return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return _json({"models": sorted({status.name for status in serving.model_statuses()})})
+    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
 
 
 def _model_metadata(serving: Serving, call: Call) -> Answer:
-    info = serving.model_info(str(call.path["name"]), call.path["version"])
-    return _json(
-        {
-            "name": info.name,
-            "versions": info.versions,
-            "platform": info.platform,
-            "inputs": _tensors_json(info.inputs),
-            "outputs": _tensors_json(info.outputs),
-            "properties": {"task": info.task},
-        }
-    )
+    return json_answer(model_json(serving.model_info(str(call.path["name"]), call.path["version"])))
+
+
+def model_json(info: ModelInfo) -> dict[str, Any]:
+    """Write a model's metadata."""
+    return {
+        "name": info.name,
+        "versions": info.versions,
+        "platform": info.platform,
+        "inputs": info.inputs,
+        "outputs": info.outputs,
+        "properties": {"task": info.task},
+    }
 
 
 def _model_ready(serving: Serving, call: Call) -> Answer:
@@ -140,11 +122,7 @@ def _model_ready(serving: Serving, call: Call) -> Answer:
     return _ready(None, {"name": info.name, "ready": True})
 
 
-def _tensors_json(tensors: Sequence[TensorInfo]) -> list[dict[str, Any]]:
-    return [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors]
-
-
 def _ready(reason: str | None, ready: Mapping[str, Any]) -> Answer:
     if reason is None:
-        return _json(ready)
-    return _json({**ready, "ready": False, "error": reason}, 400)
+        return json_answer(ready)
+    return json_answer({**ready, "ready": False, "error": reason}, 400)

@@ -9,9 +9,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from proto.compression import MIN_BYTES, compress, decompress
 from proto.datatypes import NUMPY_TYPES
 from proto.errors import InvalidRequest, ProtocolError, TooLarge
+from proto.http import MIN_BYTES, compress, decompress
 from proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
 from proto.operations import Call
 from proto.raw_tensors import from_raw, to_raw

@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as hnp
 from proto.datatypes import DATATYPES
 from proto.errors import InvalidRequest
 from proto.messages import Tensor, TensorInfo
-from proto.tf_json import from_columns, from_rows, parse
-from proto.tf_output import floats, rows, whole
+from proto.tf_json import floats, from_columns, from_rows, parse, rows, whole
 
 ONE = [TensorInfo("x", "FP32", (-1,))]
 TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]

@@ -19,6 +19,9 @@ from tasks.specification import ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
 
+BELOW = "onnx"
+"""Folder below the one of config.json and the like, in which transformers.js looks for the file."""
+
 _log = logging.getLogger("quadriga.models")
 
 
@@ -57,7 +60,7 @@ class Model:
             self.paths, self.sha256 = package.paths, package.sha256()
         else:
             self.session = Session(path, stopwatch=self.stopwatch)
-            self.recognition = recognise(path.parent, self.session, score_threshold, over)
+            self.recognition = recognise(folder_of(path), self.session, score_threshold, over)
             runtime = self.recognition.runtime
             if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
                 self.session = Session(
@@ -103,6 +106,12 @@ class Model:
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})
         except RunError as error:  # zeros of a guessed size may be no input that the model accepts
             _log.info("%s: warm-up with zeros refused: %s", self.name, error)
+
+
+def folder_of(path: Path) -> Path:
+    """Give the folder of an ONNX file and of what stands beside it; the file may be in `onnx` below."""
+    below = path.parent.name == BELOW and not (path.parent / "model.toml").exists()
+    return path.parent.parent if below and path.name == "model.onnx" else path.parent
 
 
 def _sha256(path: Path) -> str:

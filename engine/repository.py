@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from engine.generation import is_text_package
-from engine.model import Model
+from engine.model import BELOW, Model, folder_of
 from engine.overrides import Override, read_config
 from engine.session import LoadError
 from proto.errors import ModelNotReady, NotFound
@@ -251,11 +251,13 @@ def _version(name: str, version: str, versions: Mapping[str, _Entry]) -> _Entry:
 
 
 def find_model(folder: Path) -> Path | None:
-    """Find the model of a folder: model.onnx, the folder itself for a package, or the only ONNX file."""
+    """Find the model of a folder: model.onnx, a package of several, `onnx/model.onnx`, the only ONNX file."""
     if (folder / "model.onnx").is_file():
         return folder / "model.onnx"
     if is_text_package(folder) is not None:
         return folder
+    if (folder / BELOW / "model.onnx").is_file():
+        return folder / BELOW / "model.onnx"
     files = sorted(folder.glob("*.onnx"))
     return files[0] if len(files) == 1 else None
 
@@ -268,7 +270,8 @@ def _scan(root: Path) -> list[_Entry]:
     root = root.resolve()
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     alone = _versions_in(root)
-    stray = not {root, root / "model.onnx"} & {*alone.values()} and any(
+    known = {root, root / "model.onnx", root / BELOW / "model.onnx"}
+    stray = not known & {*alone.values()} and any(
         not folder.name.isdecimal() and _versions_in(folder) for folder in folders
     )
     if alone and not stray:  # one file beside model folders does not hide them
@@ -311,4 +314,4 @@ def _versions_in(folder: Path) -> dict[str, Path]:
 
 def _name_of(path: Path) -> str:
     """Name a model given as a file: by the file, or by its folder where the file is model.onnx."""
-    return path.resolve().parent.name if path.stem == "model" else path.stem
+    return folder_of(path.resolve()).name if path.stem == "model" else path.stem

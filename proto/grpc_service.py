@@ -22,7 +22,7 @@ from proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
 from proto.messages import Serving
 from proto.operations import MAX_IDS_HEADER_BYTES
-from proto.v2_extensions import index_json, parse_load, statistics_json
+from proto.v2_extensions import config_json, index_json, parse_load, statistics_json
 from proto.v2_grpc import parse_infer, read_parameters, render_infer
 from proto.v2_rest import EXTENSIONS, model_json
 
@@ -194,14 +194,8 @@ def _model_metadata(serving: Serving, asked: Any, answer: Any) -> None:
 
 
 def _model_config(serving: Serving, asked: Any, answer: Any) -> None:
-    """Describe the model in Triton's words; without a batch size, shapes are whole."""
     info = serving.model_info(asked.name, asked.version or None)
-    config = answer.config
-    config.name, config.platform, config.backend = info.name, info.platform, "onnxruntime"
-    for target, tensors in ((config.input, info.inputs), (config.output, info.outputs)):
-        for tensor in tensors:
-            kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-            target.add(name=tensor.name, data_type=f"TYPE_{kind}", dims=tensor.shape)
+    _write(answer, {"config": config_json(info)})
 
 
 def _model_statistics(serving: Serving, asked: Any, answer: Any) -> None:

@@ -163,7 +163,8 @@ class Operations:
             if operation.beside:
                 answer = await asyncio.to_thread(job)
             else:
-                answer = await self._serving.run(job) if operation.in_thread else job()
+                waits = operation.in_thread or b"content-encoding" in headers
+                answer = await self._serving.run(job) if waits else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
             await send_error(send, error)
             return

@@ -126,7 +126,9 @@ def test_the_server_and_its_models_are_described(client):
     assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
         ("x", "FP32", [-1, 3])
     ]
-    assert client.call("ModelConfig", name="doubling").config.output[0].data_type == 11
+    config = client.call("ModelConfig", name="doubling").config
+    assert (config.max_batch_size, config.backend) == (8, "onnxruntime")
+    assert [(t.name, t.data_type, list(t.dims)) for t in config.input] == [("x", 11, [3])]
     ready = {
         name: client.call("ModelReady", name=name).ready
         for name in ("doubling", "m-doubling", "broken", "absent")

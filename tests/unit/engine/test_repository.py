@@ -48,6 +48,17 @@ def test_models_load_and_one_failure_stops_no_other(root):
         repository.get("broken")
 
 
+def test_a_file_in_onnx_belongs_to_the_folder_above(tmp_path):
+    folder = tmp_path / "models" / "hub"
+    classifier(folder / "onnx" / "model.onnx")
+    (folder / "labels.txt").write_text("a\nb\nc\n")
+    (folder / "model.toml").write_text(CLASSIFIER)
+    for root, name in ((tmp_path / "models", "hub"), (folder, "hub")):
+        repository = ModelRepository(root)
+        repository.load_all()
+        assert repository.get(name).spec.labels == ("a", "b", "c")
+
+
 @pytest.mark.parametrize(
     ("asked", "name"),
     [

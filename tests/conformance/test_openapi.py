@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server_process import IMAGES, image_input
+from tests.server_process import IMAGES, ServerProcess, image_input
 
 PHOTO = IMAGES / "detection" / "scene_01.jpg"
 ROOT = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ LEFT_OUT = (
 )
 NAMES = ["sum", "identity-fp32", "identity-bytes", "half_plus_three", "shapes-detector", "none"]
 RELOADED = ["spare", "none"]
-"""Models whose loading disturbs no other test."""
+"""Models whose loading disturbs no other call."""
 
 SETTINGS = """
 [checks.not_a_server_error]
@@ -36,6 +36,13 @@ checks.unsupported_method.enabled = false
 """
 
 pytestmark = pytest.mark.conformance
+
+
+@pytest.fixture
+def server(models, tmp_path):
+    """A server of its own, whose models may be unloaded at any time."""
+    with ServerProcess(tmp_path / "data", models, "--no-strict-readiness") as running:
+        yield running
 
 
 def with_names(document: dict[str, Any], inferences: list[str]) -> dict[str, Any]:
@@ -58,7 +65,8 @@ def test_the_server_answers_as_it_documents(server, tmp_path, names):
     assert status == 200
     if names == "served":
         path = "/v2/models/shapes-detector/infer"
-        assert server.call("POST", path, {"inputs": [image_input(PHOTO.read_bytes())]})[0] == 200
+        status, answer = server.call("POST", path, {"inputs": [image_input(PHOTO.read_bytes())]})
+        assert status == 200, answer
         (stored,) = server.query({"model": "shapes-detector"})[:1]
         document = with_names(document, [stored["id"]])
     file = tmp_path / "openapi.json"

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +90,6 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 @pytest.mark.parametrize("number", range(len(LINES)))
 def test_lines_of_the_pages(halves: ServerProcess, number):
     line, status, expected = LINES[number]

@@ -4,8 +4,8 @@
 
 What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
 it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
-a request to the pool, is async. Errors of the packages below become those of the
-wire here, naming the input.
+a request to the pool, is async; a stream may take another thread for each of its steps. Errors of the
+packages below become those of the wire here, naming the input.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Ids of stored inferences: 63-bit integers ordered by time.
 
-`milliseconds since the epoch << 22 | worker << 12 | counter`: primary key, cursor, stream offset and
-time index in one.
+`milliseconds since 2025 << 22 | worker << 12 | counter`: primary key, cursor, stream offset and time
+index in one. They last until 2094.
 """
 
 import threading
@@ -12,6 +12,8 @@ COUNTER_BITS = 12
 TIME_SHIFT = WORKER_BITS + COUNTER_BITS
 WORKERS = 1 << WORKER_BITS
 LARGEST = (1 << 63) - 1
+EPOCH_MS = 1_735_689_600_000
+"""2025-01-01T00:00:00Z, in milliseconds since 1970."""
 
 
 class IdSource:
@@ -32,7 +34,7 @@ class IdSource:
 
     def next(self) -> int:
         """Give the next id; more than 4,096 in one millisecond borrow from the next one."""
-        now = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000_000 - EPOCH_MS
         with self._lock:
             if now > self._last_ms:
                 self._last_ms, self._counter = now, 0
@@ -44,10 +46,10 @@ class IdSource:
 
 
 def milliseconds(seq: int) -> int:
-    """Return the time of an id, in milliseconds since the epoch."""
-    return seq >> TIME_SHIFT
+    """Return the time of an id, in milliseconds since 1970."""
+    return (seq >> TIME_SHIFT) + EPOCH_MS
 
 
-def first_at(milliseconds_since_epoch: int) -> int:
+def first_at(milliseconds_since_1970: int) -> int:
     """Return the smallest id that a moment can have; clamped to what 63 bits hold."""
-    return min(max(milliseconds_since_epoch, 0) << TIME_SHIFT, LARGEST)
+    return min(max(milliseconds_since_1970 - EPOCH_MS, 0) << TIME_SHIFT, LARGEST)

@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from store import journal
 from store.blobs import BlobStore
-from store.database import Readers
+from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
 from store.query.json_form import parse
@@ -23,6 +23,7 @@ from store.records import (
     JournaledRecord,
     ModelReference,
     StoredInference,
+    is_change,
     timestamp_text,
 )
 
@@ -32,10 +33,13 @@ COUNT_CAP = 10_001
 WAIT_S = 5.0
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
-    " i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height, i.input_mime,"
-    " i.input_kept, i.predictions, i.meta"
+    " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
+    " i.input_mime, i.input_kept, i.input_bytes, i.predictions, i.meta, i.standard, t.annotations"
 )
-_MODEL = " LEFT JOIN model AS k ON k.id = i.model_id"  # an outer join is never driven by the model
+_MODEL = (  # outer joins never drive
+    " LEFT JOIN model AS k ON k.id = i.model_id"
+    " LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
+)
 
 
 class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,8 +184,8 @@ class Inferences:
             return None
         try:
             with self._readers.snapshot() as connection:
-                row = connection.exec_driver_sql(
-                    f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq = ?", (seq,)
+                row = run(
+                    connection, f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq = ?", (seq,)
                 ).first()
         except NotReadyError:
             return None
@@ -191,15 +195,14 @@ class Inferences:
         offsets = self._offsets()
         for path in journal.segments(self._directory):
             for found, payload, _ in journal.frames(path, offsets.get(path.name, 0)):
-                if found == seq:
+                if found == seq and not is_change(payload):
                     return _unmoved(_record_decoder.decode(payload))
         return None
 
     def _offsets(self) -> dict[str, int]:
         try:
             with self._readers.snapshot() as connection:
-                rows = connection.exec_driver_sql('SELECT segment, "offset" FROM journal_offset')
-                return {segment: int(offset) for segment, offset in rows}
+                return journal_offsets(connection, journal.identity(self._directory))
         except NotReadyError:
             return {}
 
@@ -234,7 +237,7 @@ def _rows(connection: sa.Connection, plan: Plan, request: QueryRequest) -> list[
     statement = (
         f"{_COLUMNS}{text.replace('{model}', _MODEL)} ORDER BY {plan.key} {direction} LIMIT ?"
     )
-    return list(connection.exec_driver_sql(statement, (*values, limit)))
+    return list(run(connection, statement, (*values, limit)))
 
 
 def _count(
@@ -247,7 +250,7 @@ def _count(
     text = text.replace("{model}", "")
     cap = COUNT_CAP if how == "capped" else -1
     statement = f"SELECT count(*) FROM ({text} LIMIT ?)"
-    return int(connection.exec_driver_sql(statement, (*values, cap)).scalar_one())
+    return int(run(connection, statement, (*values, cap)).scalar_one())
 
 
 def _digest(request: QueryRequest) -> str:
@@ -274,8 +277,8 @@ def _window(request: QueryRequest, query: str) -> Window:
 
 
 def _stored(row: Any) -> StoredInference:
-    (seq, request_id, image_no, name, version, sha256, task, action, latency_us, input_name, digest,
-     width, height, mime, kept, predictions, metadata) = row  # fmt: skip
+    (seq, request_id, image_no, name, version, sha256, task, action, status, latency_us, input_name,
+     digest, width, height, mime, kept, size, predictions, metadata, standard, truth) = row  # fmt: skip
     return StoredInference(
         id=str(seq),
         request_id=request_id,
@@ -285,9 +288,12 @@ def _stored(row: Any) -> StoredInference:
         action=action,
         created_at=timestamp_text(milliseconds(seq)),
         latency_ms=latency_us / 1000,
-        input=InputReference(input_name, digest, width, height, mime, bool(kept)),
+        input=InputReference(input_name, digest, width, height, mime, bool(kept), size),
         predictions=msgspec.Raw(predictions.encode()),
         metadata=msgspec.Raw(metadata.encode()),
+        ground_truth=None if truth is None else msgspec.Raw(truth.encode()),
+        status=status,
+        standard_metadata=msgspec.Raw(standard.encode()),
     )
 
 
@@ -305,4 +311,6 @@ def _unmoved(record: JournaledRecord) -> StoredInference:
         input=record.input,
         predictions=record.predictions,
         metadata=record.metadata,
+        status=record.status,
+        standard_metadata=record.standard,
     )

@@ -2,12 +2,13 @@
 
 A folder of segment files. Each worker process appends to a segment of its own, locked (flock) while it
 is open; a segment that nobody locks is closed for good. A segment is a row of frames, little-endian:
-payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord`, whose
-first field is the same seq: so a frame is found again behind damage).
+payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `InferenceRecord` or a
+`JournaledChange`, whose first field is the same seq: so a frame is found again behind damage).
 """
 
 import fcntl
 import os
+import secrets
 import struct
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import BinaryIO
 import msgspec
 
 from store.errors import JournalError
-from store.records import InferenceRecord
+from store.records import InferenceRecord, JournaledChange
 
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
@@ -49,7 +50,7 @@ class Journal:
         self._size = 0
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(self, records: Sequence[InferenceRecord]) -> None:
+    def append(self, records: Sequence[InferenceRecord | JournaledChange]) -> None:
         """Append all records of a request by one write; what returns has survived `kill -9`.
 
         Raises:
@@ -75,7 +76,7 @@ class Journal:
         with self._lock:
             self._release()
 
-    def _frame(self, record: InferenceRecord) -> bytes:
+    def _frame(self, record: InferenceRecord | JournaledChange) -> bytes:
         payload = self._encoder.encode(record)
         checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
         return _FRAME.pack(len(payload), checksum, record.seq) + payload
@@ -110,6 +111,19 @@ class Journal:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def identity(directory: Path) -> str:
+    """Return the name that tells this journal from those of other servers; made where missing."""
+    path = directory / "id"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        hidden = directory / f".id-{secrets.token_hex(8)}"
+        hidden.write_text(hidden.name.removeprefix(".id-"))
+        with suppress(FileExistsError):  # whole or not at all, and the first one stays
+            os.link(hidden, path)
+        hidden.unlink()
+    return path.read_text()
 
 
 def segments(directory: Path) -> list[Path]:

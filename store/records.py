@@ -31,6 +31,8 @@ class InputReference(msgspec.Struct, frozen=True):
     mime: str | None = None
     kept: bool = False
     """Whether the bytes were kept as a blob."""
+    bytes: int | None = None
+    """Size as received."""
 
 
 class InferenceRecord(msgspec.Struct, frozen=True):
@@ -51,6 +53,10 @@ class InferenceRecord(msgspec.Struct, frozen=True):
     """A list of predictions as they went over the wire, or anything that encodes as such."""
     metadata: dict[str, Any]
     """Plain nested JSON; see `store.metadata` for the rules of keys and values."""
+    status: int = 200
+    """The HTTP status of the answer: 200, or 500 where the model failed."""
+    standard: dict[str, Any] = {}
+    """What the engine itself knows: versions, hashes, protocol, milliseconds of each stage."""
 
 
 class JournaledRecord(msgspec.Struct, frozen=True):
@@ -66,6 +72,73 @@ class JournaledRecord(msgspec.Struct, frozen=True):
     input: InputReference
     predictions: msgspec.Raw
     metadata: msgspec.Raw
+    status: int = 200
+    standard: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class MetadataChange(msgspec.Struct, frozen=True, tag="metadata"):
+    """Metadata added to an inference, replaced or removed, after it was stored."""
+
+    target: int
+    """Id of the inference."""
+    set: dict[str, Any] = {}
+    """Top-level keys and their new values."""
+    remove: list[str] = []
+    """Top-level keys."""
+
+
+class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
+    """What is true of some inferences, whether they are stored already or come later."""
+
+    join: str
+    """What tells them: `id`, `request_id`, `input.hash` or `meta.<path>`."""
+    value: str
+    """Of that field; a number or boolean of the metadata as JSON."""
+    annotations: list[Any] | None
+    """Predictions without scores, in the form of the wire; None takes the truth away again."""
+    source: str = ""
+    """Who says so."""
+
+
+class Feedback(msgspec.Struct, frozen=True, tag="feedback"):
+    """What a user says of an inference."""
+
+    target: int
+    kind: str
+    """Such as `thumbs`."""
+    value: float | None = None
+    comment: str = ""
+    source: str = ""
+
+
+class Deletion(msgspec.Struct, frozen=True, tag="deletion"):
+    """Inferences to be removed, with everything that hangs on them."""
+
+    targets: list[int]
+
+
+class RetentionRule(msgspec.Struct, frozen=True, tag="retention"):
+    """How long a model's inferences and inputs are kept; None is for ever."""
+
+    model: str
+    inputs_days: float | None = None
+    inferences_days: float | None = None
+
+
+Change = MetadataChange | TruthStatement | Feedback | Deletion | RetentionRule
+
+
+class JournaledChange(msgspec.Struct, frozen=True):
+    """A change of what is stored, as journaled between the records: applied by the writer, in order."""
+
+    seq: int
+    """Its own id."""
+    change: Change
+
+
+def is_change(payload: bytes) -> bool:
+    """Tell whether a frame of the journal holds a change, not a record."""
+    return payload.startswith(b'"change":', payload.index(b",") + 1)
 
 
 class StoredInference(msgspec.Struct, frozen=True):
@@ -85,6 +158,10 @@ class StoredInference(msgspec.Struct, frozen=True):
     """`msgspec.Raw` in fact, as `metadata`: JSON that passes through unread."""
     metadata: Any
     ground_truth: Any = None
+    """Annotations, in the form of predictions without scores; None where there is no truth."""
+    status: int = 200
+    standard_metadata: Any = msgspec.Raw(b"{}")
+    """What the engine itself wrote; see `InferenceRecord.standard`."""
 
 
 def timestamp_text(milliseconds: int) -> str:

@@ -7,67 +7,92 @@ import msgspec
 import sqlalchemy as sa
 
 from store import metadata
+from store.database import insert, run
+from store.query import geo
+from store.query.catalog import marks
 from store.records import JournaledRecord, ModelReference
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 _NAMES = {
-    "model": "SELECT id, name, version, sha256, task FROM model",
-    "label": "SELECT id, name FROM label",
-    "meta_key": "SELECT id, path, type FROM meta_key",
+    "model": ("name", "version", "sha256", "task"),
+    "label": ("name",),
+    "meta_key": ("path", "type"),
 }
-_INSERTS = {
-    "model": "INSERT INTO model (id, name, version, sha256, task) VALUES (?, ?, ?, ?, ?)",
-    "label": "INSERT INTO label (id, name) VALUES (?, ?)",
-    "meta_key": "INSERT INTO meta_key (id, path, type) VALUES (?, ?, ?)",
-    "inference": "INSERT INTO inference (seq, request_id, image_no, model_id, action, latency_us,"
-    " input_name, input_hash, input_width, input_height, input_mime, input_kept, predictions, meta,"
-    " meta_flat) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "meta_num": "INSERT INTO meta_num (key, val, seq) VALUES (?, ?, ?)",
-    "meta_str": "INSERT INTO meta_str (key, val, seq) VALUES (?, ?, ?)",
-    "pred": "INSERT INTO pred (label, score, seq) VALUES (?, ?, ?)",
-}
+"""Tables that give a number to a name, which is these columns."""
+
+_COLUMNS = {
+    "inference": (
+        "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
+        "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
+        "prediction_count", "predictions", "meta", "meta_flat", "standard",
+    ),
+    "meta_num": ("key", "val", "seq"),
+    "meta_str": ("key", "val", "seq"),
+    "pred": ("label", "score", "seq", "worst", "n"),
+}  # fmt: skip
+_EXACT = 1 << 53
+_FROM_64_BITS = float(1 << 63)
 
 
-class _Scored(msgspec.Struct, frozen=True):
+class Scored(msgspec.Struct, frozen=True):
+    """What is indexed of a prediction."""
+
     label: Any = None
     score: Any = None
 
 
 _METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-_PREDICTIONS = msgspec.json.Decoder(list[_Scored])
+_PREDICTIONS = msgspec.json.Decoder(list[Scored])
 
 
 class Names:
-    """Ids of models, labels and metadata keys; a name not seen before is given the next one.
+    """Ids of models, labels and metadata keys; a name not seen before is given one.
 
-    Right as long as one writer gives them out, and made anew after a transaction that failed.
+    Made anew after a transaction that failed.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
-        self.ids: dict[str, dict[tuple[Any, ...], int]] = {
-            table: {tuple(name): number for number, *name in connection.exec_driver_sql(statement)}
-            for table, statement in _NAMES.items()
+        self._connection = connection
+        self.is_sqlite = connection.dialect.name == "sqlite"
+        self._ids: dict[str, dict[tuple[Any, ...], int]] = {
+            table: {
+                (*row[1:],): int(row[0])
+                for row in run(connection, f"SELECT id, {', '.join(columns)} FROM {table}")
+            }
+            for table, columns in _NAMES.items()
         }
-        self._largest = {table: max(ids.values(), default=0) for table, ids in self.ids.items()}
-        self.new: list[tuple[str, tuple[Any, ...]]] = []
+
+    def use(self, connection: sa.Connection) -> None:
+        """Give new names their ids in this transaction."""
+        self._connection = connection
 
     def id(self, table: str, *name: Any) -> int:
         """Return the id of a name, a new one if need be."""
-        known = self.ids[table].get(name)
+        known = self._ids[table].get(name)
         if known is not None:
             return known
-        self._largest[table] += 1
-        given = self.ids[table][name] = self._largest[table]
-        self.new.append((table, (given, *name)))
+        columns = _NAMES[table]
+        run(  # another server may give one at the same time
+            self._connection,
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)}) "
+            "ON CONFLICT DO NOTHING",
+            name,
+        )
+        found = run(
+            self._connection,
+            f"SELECT id FROM {table} WHERE " + " AND ".join(f"{column} = ?" for column in columns),
+            name,
+        )
+        given = self._ids[table][name] = int(found.scalar_one())
         return given
 
 
 class Rows:
-    """Rows of one transaction."""
+    """Rows of one transaction, to be inserted or deleted."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INSERTS}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
 
     def add(self, record: JournaledRecord) -> None:
         """Add all rows of a record, or none.
@@ -77,78 +102,104 @@ class Rows:
             msgspec.MsgspecError: The metadata is no JSON object.
         """
         paths = metadata.index(_METADATA.decode(record.metadata))
+        predictions = scored(record.predictions)
+        derived = self.metadata_rows(record.seq, paths)
+        derived["pred"] = self._labels(record.seq, predictions or [])
+        for table, rows in derived.items():
+            self._rows[table] += rows
+        self._rows["inference"].append(self._inference(record, paths, predictions))
+
+    def metadata_rows(self, seq: int, paths: dict[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
+        """Return the rows of `meta_num` and `meta_str` that find an inference by its metadata."""
         numbers, strings = [], []
         for path, value in paths.items():
             if isinstance(value, str):
                 key = self._names.id("meta_key", path, KeyType.STR)
-                strings.append((key, value[:INDEXED_CHARACTERS], record.seq))
+                strings.append((key, value[:INDEXED_CHARACTERS], seq))
             elif isinstance(value, bool):
                 key = self._names.id("meta_key", path, KeyType.BOOL)
-                numbers.append((key, float(value), record.seq))
+                numbers.append((key, float(value), seq))
             elif isinstance(value, int | float):
                 key = self._names.id("meta_key", path, KeyType.NUM)
-                numbers.append((key, float(value), record.seq))
+                numbers.append((key, float(value), seq))
             else:
                 key = self._names.id("meta_key", path, KeyType.OTHER)
-                numbers.append((key, 0.0, record.seq))
-        scores = best_scores(record.predictions)
-        self._rows["pred"] += [
-            (self._names.id("label", name), score, record.seq) for name, score in scores.items()
-        ]
-        self._rows["meta_num"] += numbers
-        self._rows["meta_str"] += strings
-        self._rows["inference"].append(self._inference(record, paths))
+                numbers.append((key, 0.0, seq))
+        place = geo.cell(paths)
+        if place is not None:
+            numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(place), seq))
+        return {"meta_num": numbers, "meta_str": strings}
 
     def insert(self, connection: sa.Connection) -> None:
-        """Insert what was added; rows that are there already stay as they are."""
-        for table, row in self._names.new:
-            self._rows[table].append(row)
+        """Insert what was added."""
         for table, rows in self._rows.items():
             if rows:
-                rows.sort()  # neighbours in the index are written together
-                # so that a replay is harmless
-                connection.exec_driver_sql(_INSERTS[table] + " ON CONFLICT DO NOTHING", rows)
-        self._names.new.clear()
+                insert(connection, table, _COLUMNS[table], rows)
 
-    def _inference(self, record: JournaledRecord, paths: dict[str, Any]) -> tuple[Any, ...]:
+    def _labels(self, seq: int, predictions: list[Scored]) -> list[tuple[Any, ...]]:
+        scores: dict[str, list[float]] = {}
+        for one in predictions:
+            if isinstance(one.label, str):
+                is_number = isinstance(one.score, int | float) and not isinstance(one.score, bool)
+                scores.setdefault(one.label, []).append(
+                    float(one.score) if is_number else -math.inf
+                )
+        return [
+            (self._names.id("label", text(name)), max(of), seq, min(of), len(of))
+            for name, of in scores.items()
+        ]
+
+    def _inference(
+        self, record: JournaledRecord, paths: dict[str, Any], predictions: list[Scored] | None
+    ) -> tuple[Any, ...]:
         model: ModelReference = record.model
         image = record.input
         given = bytes(record.metadata).decode()
-        flat = None
-        if any(value == {} for value in paths.values()):
-            flat = msgspec.json.encode(paths).decode()
+        by_path: str | None = flat(paths)
+        if self._names.is_sqlite and by_path == given:
+            by_path = None
         return (
             record.seq,
-            record.request_id,
+            text(record.request_id),
             record.image_no,
             self._names.id("model", model.name, model.version, model.sha256, record.task),
-            record.action,
+            text(record.action),
+            record.status,
             round(record.latency_ms * 1000),
-            image.name,
+            text(image.name),
             image.hash,
             image.width,
             image.height,
             image.mime,
+            image.bytes,
             int(image.kept),
+            None if predictions is None else len(predictions),
             bytes(record.predictions).decode(),
             given,
-            flat if flat != given else None,
+            by_path,
+            bytes(record.standard).decode(),
         )
 
 
-def best_scores(predictions: msgspec.Raw) -> dict[str, float]:
-    """Return the best score of each label, -inf for a label without scores.
+def flat(paths: dict[str, Any]) -> str:
+    """Return metadata as JSON, path to value, in which equal numbers are written alike."""
+    alike = {
+        path: int(value)
+        if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
+        else value
+        for path, value in paths.items()
+    }
+    return msgspec.json.encode(alike).decode()
 
-    Predictions that are no list of objects, such as raw tensors, have no labels.
-    """
+
+def text(value: str) -> str:
+    """Return a string as every database takes it."""
+    return value.replace("\0", "\ufffd")
+
+
+def scored(predictions: msgspec.Raw) -> list[Scored] | None:
+    """Return labels and scores; None for predictions that are no list of objects, as raw tensors."""
     try:
-        scored = _PREDICTIONS.decode(predictions)
+        return _PREDICTIONS.decode(predictions)
     except msgspec.ValidationError:
-        return {}
-    best: dict[str, float] = {}
-    for one in scored:
-        if isinstance(one.label, str):
-            is_number = isinstance(one.score, int | float) and not isinstance(one.score, bool)
-            score = float(one.score) if is_number else -math.inf
-            best[one.label] = max(score, best.get(one.label, -math.inf))
-    return best
+        return None

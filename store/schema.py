@@ -1,12 +1,14 @@
 """The store's tables.
 
-A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`
-and `pred` are derived from it, exist to find it, and can be rebuilt.
+A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`,
+`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. In PostgreSQL these
+four but `rollup` are partitioned by `seq`, which is the time.
 """
 
 import enum
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 metadata = sa.MetaData(
     naming_convention={
@@ -22,6 +24,12 @@ INDEXED_CHARACTERS = 256
 
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
+_CODE_POINTS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+"""Text that compares by code point, as SQLite's does."""
+
+_JSON: sa.types.TypeEngine[str] = sa.Text().with_variant(postgresql.JSONB(), "postgresql")
+PARTITIONED = ("inference", "meta_num", "meta_str", "pred")
+_BY_SEQ = "RANGE (seq)"
 
 
 class KeyType(enum.IntEnum):
@@ -32,16 +40,18 @@ class KeyType(enum.IntEnum):
     BOOL = 2
     OTHER = 3
     """A list or an object, which is found by its presence alone."""
+    CELL = 4
+    """Of the path `""`: the place as a `store.query.geo` cell, from `latitude` and `longitude`."""
 
 
 model = sa.Table(
     "model",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("task", sa.Text, nullable=False),
+    sa.Column("name", _CODE_POINTS, nullable=False),
+    sa.Column("version", _CODE_POINTS, nullable=False),
+    sa.Column("sha256", _CODE_POINTS, nullable=False),
+    sa.Column("task", _CODE_POINTS, nullable=False),
     sa.UniqueConstraint("name", "version", "sha256", "task"),
     sqlite_strict=True,
 )
@@ -50,7 +60,7 @@ label = sa.Table(
     "label",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("name", _CODE_POINTS, nullable=False),
     sa.UniqueConstraint("name"),
     sqlite_strict=True,
 )
@@ -59,7 +69,7 @@ meta_key = sa.Table(
     "meta_key",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("path", _CODE_POINTS, nullable=False),
     sa.Column("type", sa.Integer, nullable=False, doc="A `KeyType`."),
     sa.UniqueConstraint("path", "type"),
     sqlite_strict=True,
@@ -69,20 +79,28 @@ inference = sa.Table(
     "inference",
     metadata,
     sa.Column("seq", _BIG, primary_key=True, autoincrement=False, doc="`store.ids`; the time too."),
-    sa.Column("request_id", sa.Text, nullable=False, index=True),
+    sa.Column("request_id", _CODE_POINTS, nullable=False, index=True),
     sa.Column("image_no", sa.Integer, nullable=False),
-    sa.Column("model_id", sa.Integer, sa.ForeignKey("model.id"), nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("model_id", sa.Integer, nullable=False),
+    sa.Column("action", _CODE_POINTS, nullable=False),
+    sa.Column("status", sa.Integer, nullable=False, server_default="200"),
     sa.Column("latency_us", _BIG, nullable=False),
     sa.Column("input_name", sa.Text, nullable=False),
-    sa.Column("input_hash", sa.Text),
+    sa.Column("input_hash", _CODE_POINTS),
     sa.Column("input_width", sa.Integer),
     sa.Column("input_height", sa.Integer),
     sa.Column("input_mime", sa.Text),
+    sa.Column("input_bytes", _BIG),
     sa.Column("input_kept", sa.Integer, nullable=False),
+    sa.Column("prediction_count", sa.Integer, doc="NULL where predictions are no list of objects."),
     sa.Column("predictions", sa.Text, nullable=False, doc="JSON, as answered."),
-    sa.Column("meta", sa.Text, nullable=False, doc="JSON, as given."),
-    sa.Column("meta_flat", sa.Text, doc="JSON, path to value; NULL where it equals `meta`."),
+    sa.Column("meta", sa.Text, nullable=False, doc="JSON, as given, with later changes."),
+    sa.Column(
+        "meta_flat",
+        _JSON,
+        doc="JSON, path to value, see `store.metadata.index`; NULL where it equals `meta`, in SQLite.",
+    ),
+    sa.Column("standard", sa.Text, nullable=False, server_default="{}", doc="JSON, the engine's."),
     sa.Index(None, "model_id", "seq"),
     sa.Index(
         None,
@@ -91,6 +109,7 @@ inference = sa.Table(
         postgresql_where=sa.text("input_hash IS NOT NULL"),
     ),
     sqlite_strict=True,
+    postgresql_partition_by=_BY_SEQ,
 )
 
 meta_num = sa.Table(
@@ -101,16 +120,20 @@ meta_num = sa.Table(
     sa.Column("seq", _BIG, primary_key=True, autoincrement=False),
     sqlite_strict=True,
     sqlite_with_rowid=False,
+    postgresql_partition_by=_BY_SEQ,
 )
 
 meta_str = sa.Table(
     "meta_str",
     metadata,
     sa.Column("key", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("val", sa.Text, primary_key=True, doc="The first `INDEXED_CHARACTERS` characters."),
+    sa.Column(
+        "val", _CODE_POINTS, primary_key=True, doc="The first `INDEXED_CHARACTERS` characters."
+    ),
     sa.Column("seq", _BIG, primary_key=True, autoincrement=False),
     sqlite_strict=True,
     sqlite_with_rowid=False,
+    postgresql_partition_by=_BY_SEQ,
 )
 
 pred = sa.Table(
@@ -121,15 +144,85 @@ pred = sa.Table(
         "score", _REAL, primary_key=True, doc="The label's best; -inf where none has a score."
     ),
     sa.Column("seq", _BIG, primary_key=True, autoincrement=False),
+    sa.Column("worst", _REAL, nullable=False, doc="The label's worst; -inf as `score`."),
+    sa.Column("n", sa.Integer, nullable=False, doc="Predictions with the label."),
     sa.Index(None, "seq", "label", "score"),
     sqlite_strict=True,
     sqlite_with_rowid=False,
+    postgresql_partition_by=_BY_SEQ,
+)
+
+rollup = sa.Table(
+    "rollup",
+    metadata,
+    sa.Column("model_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("minute", _BIG, primary_key=True, autoincrement=False, doc="Since 1970."),
+    sa.Column("n", _BIG, nullable=False),
+    sa.Column("errors", _BIG, nullable=False, doc="Of `n`, those with a status of 500 or more."),
+    sa.Column("latency", sa.Text, nullable=False, doc="JSON of a `store.rollups.Sketch`."),
+    sa.Column("labels", sa.Text, nullable=False, doc="JSON, label id to number of predictions."),
+    sa.Column("kept_bytes", _BIG, nullable=False, doc="Of inputs kept."),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+
+metadata_change = sa.Table(
+    "metadata_change",
+    metadata,
+    sa.Column("id", _BIG, primary_key=True, autoincrement=False, doc="Of the change; its time."),
+    sa.Column("seq", _BIG, nullable=False, index=True),
+    sa.Column("change", sa.Text, nullable=False, doc="JSON of a `MetadataChange`."),
+    sa.Column("before", sa.Text, nullable=False, doc="JSON, the metadata until then."),
+    sqlite_strict=True,
+)
+
+truth = sa.Table(
+    "truth",
+    metadata,
+    sa.Column("id", _BIG, primary_key=True, autoincrement=False, doc="Of the statement; its time."),
+    sa.Column("join_on", _CODE_POINTS, nullable=False, doc="`TruthStatement.join`."),
+    sa.Column("value", _CODE_POINTS, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("annotations", sa.Text, doc="JSON; NULL takes the truth away."),
+    sa.Index(None, "join_on", "value", "id"),
+    sqlite_strict=True,
+)
+
+ground_truth = sa.Table(
+    "ground_truth",
+    metadata,
+    sa.Column("seq", _BIG, primary_key=True, autoincrement=False),
+    sa.Column("truth_id", _BIG, nullable=False, index=True, doc="The latest that holds."),
+    sqlite_strict=True,
+)
+
+feedback = sa.Table(
+    "feedback",
+    metadata,
+    sa.Column("id", _BIG, primary_key=True, autoincrement=False, doc="Its time."),
+    sa.Column("seq", _BIG, nullable=False, index=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("value", _REAL),
+    sa.Column("comment", sa.Text, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sqlite_strict=True,
+)
+
+retention = sa.Table(
+    "retention",
+    metadata,
+    sa.Column("model", sa.Text, primary_key=True, doc="Name, of all versions."),
+    sa.Column("inputs_days", _REAL, doc="NULL is for ever."),
+    sa.Column("inferences_days", _REAL, doc="NULL is for ever."),
+    sqlite_strict=True,
 )
 
 journal_offset = sa.Table(
     "journal_offset",
     metadata,
-    sa.Column("segment", sa.Text, primary_key=True),
+    sa.Column(
+        "segment", _CODE_POINTS, primary_key=True, doc="With the id of its journal before it."
+    ),
     sa.Column("offset", _BIG, nullable=False, doc="Bytes whose records are committed."),
     sqlite_strict=True,
     sqlite_with_rowid=False,

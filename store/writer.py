@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -17,8 +18,10 @@ import msgspec
 import sqlalchemy as sa
 
 from store import database, journal
+from store.changes import apply
 from store.errors import NotReadyError, StoreError
-from store.records import JournaledRecord
+from store.query.catalog import marks
+from store.records import JournaledChange, JournaledRecord, is_change
 from store.rows import Names, Rows
 
 BATCH_RECORDS = 1000
@@ -35,7 +38,8 @@ _SET_OFFSET = (
 )
 _log = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(JournaledRecord)
-_SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"request_id":')
+_change_decoder = msgspec.json.Decoder(JournaledChange)
+_SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"(?:request_id|change)":')
 
 
 class Frame(NamedTuple):
@@ -63,6 +67,7 @@ class Writer:
     def __init__(self, journal_directory: Path, url: str) -> None:
         self._directory = journal_directory
         self._beside = journal_directory.parent
+        self._journal_id = journal.identity(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
@@ -83,8 +88,8 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
-            except (sa.exc.DatabaseError, OSError, NotReadyError) as error:
-                if isinstance(error, sa.exc.DatabaseError) and not database.is_away(error):
+            except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
+                if isinstance(error, sa.exc.DBAPIError) and not database.is_away(error):
                     raise
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
@@ -113,7 +118,7 @@ class Writer:
                 _log.warning("the journal is moved again from where it is: %s", error)
                 self._forget()
                 self._move()
-        except (sa.exc.DatabaseError, OSError, NotReadyError):
+        except (sa.exc.DBAPIError, OSError, NotReadyError):
             self._forget()
             raise
         return self.records_moved - before
@@ -143,14 +148,10 @@ class Writer:
         there = {path.name for path in journal.segments(self._directory)}
         with self._engine.begin() as connection:
             self._names = Names(connection)
-            offsets = {
-                segment: int(offset)
-                for segment, offset in connection.exec_driver_sql(
-                    'SELECT segment, "offset" FROM journal_offset'
-                )
-            }
+            offsets = database.journal_offsets(connection, self._journal_id)
             # A segment is removed before its offset, so these were finished when a writer died.
-            _forget_offsets(connection, [segment for segment in offsets if segment not in there])
+            finished = [self._key(segment) for segment in offsets if segment not in there]
+            _forget_offsets(connection, finished)
         return {segment: offset for segment, offset in offsets.items() if segment in there}
 
     def _batch(self, offsets: dict[str, int]) -> list[Frame]:
@@ -191,16 +192,42 @@ class Writer:
         self.records_moved += moved
 
     def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
-        if self._names is None:
-            with self._engine.connect() as connection:
+        with self._engine.connect() as connection:
+            database.make_room(connection, (frame.seq for frame in batch))
+            if self._names is None:
                 self._names = Names(connection)
-        rows = Rows(self._names)
-        for frame in batch:
-            rows.add(_decoder.decode(frame.payload))
         with self._engine.begin() as connection:
             database.check_in_place(connection)
-            rows.insert(connection)
-            connection.exec_driver_sql(_SET_OFFSET, list(ends.items()))
+            self._names.use(connection)
+            for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
+                if are_changes:
+                    for frame in frames:
+                        apply(connection, self._names, _change_decoder.decode(frame.payload))
+                else:
+                    self._add(
+                        connection, self._names, {frame.seq: frame.payload for frame in frames}
+                    )
+            if ends:
+                offsets = [(self._key(name), end) for name, end in ends.items()]
+                database.run(connection, _SET_OFFSET, offsets)
+
+    @staticmethod
+    def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
+        """Insert records, but for those that are there already, as when the journal is replayed."""
+        there = database.run(
+            connection,
+            f"SELECT seq FROM inference WHERE seq IN ({marks(payloads)})",
+            tuple(payloads),
+        )
+        for (seq,) in there:
+            del payloads[seq]
+        rows = Rows(names)
+        for payload in payloads.values():
+            rows.add(_decoder.decode(payload))
+        rows.insert(connection)
+
+    def _key(self, segment: str) -> str:
+        return f"{self._journal_id}/{segment}"
 
     def _bury(self, frame: Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
@@ -227,7 +254,7 @@ class Writer:
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
-                    _forget_offsets(connection, [path.name])
+                    _forget_offsets(connection, [self._key(path.name)])
 
     def _set_aside(self, path: Path, start: int, end: int) -> None:
         """Keep a damaged part of a segment, once, however often it is read again."""
@@ -247,11 +274,10 @@ class Writer:
         )  # fmt: skip
 
 
-def _forget_offsets(connection: sa.Connection, names: list[str]) -> None:
-    if names:
-        connection.exec_driver_sql(
-            "DELETE FROM journal_offset WHERE segment = ?", [(name,) for name in names]
-        )
+def _forget_offsets(connection: sa.Connection, keys: list[str]) -> None:
+    if keys:
+        marked = [(key,) for key in keys]
+        database.run(connection, "DELETE FROM journal_offset WHERE segment = ?", marked)
 
 
 def _lock(path: Path) -> IO[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from store.ids import LARGEST, TIME_SHIFT, milliseconds
+from store.ids import LARGEST, TIME_SHIFT, first_at
 from store.query.catalog import Catalog, marks
 from store.query.syntax import Compare, Label, Range, Scalar, merged
 from store.schema import INDEXED_CHARACTERS, KeyType
@@ -81,7 +81,7 @@ def seq_range(leaf: Compare) -> tuple[int, int]:
     if leaf.field == "id":
         first, after = value, value + 1
     else:  # ids know milliseconds: those from `first` on have reached the moment, `after` passed it
-        first, after = -(-value // 1000) << TIME_SHIFT, value // 1000 + 1 << TIME_SHIFT
+        first, after = first_at(-(-value // 1000)), first_at(value // 1000 + 1)
     low = max({"gt": after, "ge": first, "eq": first}.get(leaf.operator, 0), 0)
     high = min(
         {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST), LARGEST
@@ -97,7 +97,7 @@ def _seq(leaf: Compare) -> Leaf:
     ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in _values(leaf)]
     ids = tuple(low for low, high in ranges if low <= high)
     if leaf.field == "ts":
-        times = tuple(milliseconds(first) for first in ids)
+        times = tuple(first >> TIME_SHIFT for first in ids)
         return Leaf(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({marks(times)})", times))
     scan = Scan("inference AS d", Sql(f"d.seq IN ({marks(ids)})", ids), ordered=True)
     return Leaf(Sql(f"+i.seq IN ({marks(ids)})", ids), (scan,), exact=True)

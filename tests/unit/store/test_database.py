@@ -72,8 +72,8 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://localhost/x", "expected a sqlite URL, got one of 'postgresql'"),
-        ("store.db", "expected a sqlite URL, got 'store.db'"),
+        ("mysql://localhost/x", "expected a sqlite or postgresql URL, got one of 'mysql'"),
+        ("store.db", "expected a sqlite or postgresql URL, got 'store.db'"),
         ("sqlite://", "expected a sqlite URL with a file"),
         ("sqlite:///:memory:", "expected a sqlite URL with a file"),
     ],

@@ -1,0 +1,49 @@
+"""Places as cells of a grid, in an order that keeps neighbours together (Morton's, or Z order).
+
+Metadata with numbers `latitude` (-90 to 90 degrees) and `longitude` (-180 to 180 degrees) at its top has
+a place.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+BITS = 16
+"""Of each axis: cells of 1/182 of a degree of longitude, half that of latitude."""
+
+_LAST = (1 << BITS) - 1
+
+
+def cell(paths: Mapping[str, Any]) -> int | None:
+    """Return the cell of flat metadata, 32 bits; None where it has no place."""
+    latitude, longitude = paths.get("latitude"), paths.get("longitude")
+    if not (_is_within(latitude, 90) and _is_within(longitude, 180)):
+        return None
+    return morton(row(latitude), column(longitude))  # type: ignore[arg-type]  # numbers, as just seen
+
+
+def row(latitude: float) -> int:
+    """Return the row of a latitude in degrees."""
+    return min(int((latitude + 90) / 180 * (_LAST + 1)), _LAST)
+
+
+def column(longitude: float) -> int:
+    """Return the column of a longitude in degrees."""
+    return min(int((longitude + 180) / 360 * (_LAST + 1)), _LAST)
+
+
+def morton(y: int, x: int) -> int:
+    """Interleave the bits of a row and a column, the row's first."""
+    return _spread(y) << 1 | _spread(x)
+
+
+def _spread(value: int) -> int:
+    """Put a zero before each of 16 bits."""
+    value = (value | value << 8) & 0x00FF00FF
+    value = (value | value << 4) & 0x0F0F0F0F
+    value = (value | value << 2) & 0x33333333
+    return (value | value << 1) & 0x55555555
+
+
+def _is_within(value: Any, bound: float) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -bound <= value <= bound

@@ -1,0 +1,184 @@
+"""What SQLite needs: one file that may be removed or replaced under us, and its settings."""
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from store.errors import NotReadyError, StoreError
+
+_WRITER_SETTINGS = (
+    "journal_mode=WAL",  # readers never wait for the writer
+    "synchronous=NORMAL",  # the journal, not the database, is what was acknowledged
+    "busy_timeout=5000",
+    "journal_size_limit=67108864",
+    "wal_autocheckpoint=4000",
+    "cache_size=-65536",
+)
+_READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=1073741824")
+_STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
+_BESIDE = ("-wal", "-shm")
+"""What SQLite keeps beside a database that is open."""
+
+_Identity = tuple[int, int] | None
+_Files = tuple[_Identity, _Identity]
+"""Of a database and of its log."""
+
+
+def open_writer(url: sa.URL) -> sa.Engine:
+    """Open the file for the one process that writes it; makes folder and file where missing."""
+    path = _path(url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        poolclass=sa.pool.QueuePool,
+        pool_size=1,
+        max_overflow=0,
+    )
+
+    def note_file(_: object, entry: Any, *__: object) -> None:
+        if not path.exists():
+            _remove_beside(path)  # SQLite would take what another database left for this one's
+            path.touch()
+        # Noted before it is opened: whatever happens in between is seen as a replacement.
+        entry.info.update(path=path, file=_identity(path))
+
+    def note_beside(connection: Any, entry: Any) -> None:
+        _configure(connection, _WRITER_SETTINGS)
+        connection.execute("SELECT 1 FROM sqlite_schema").close()  # opens the files beside it
+        entry.info["beside"] = {suffix: _identity(_beside(path, suffix)) for suffix in _BESIDE}
+
+    event.listen(engine, "do_connect", note_file)
+    event.listen(engine, "connect", note_beside)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def check_in_place(connection: sa.Connection) -> None:
+    """See that the file that a writer has open is still the one at its path.
+
+    What the old file left beside the path is removed, or SQLite would mix it into the new one.
+
+    Raises:
+        NotReadyError: It was removed or replaced; what is committed to it now is lost.
+    """
+    info = connection.info
+    if _identity(info["path"]) != info["file"]:
+        for suffix, noted in info["beside"].items():
+            if noted == _identity(_beside(info["path"], suffix)):
+                _remove_beside(info["path"], suffix)
+        raise NotReadyError(
+            f"expected {info['path']} to be the database that was opened, got another or none"
+        )
+
+
+class Source:
+    """Where readers get their connections from."""
+
+    def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
+        self._path = _path(url)
+        self._timeout_s = timeout_s
+        self._files: _Files | None = None
+        self.engine = sa.create_engine(
+            sa.URL.create(
+                "sqlite",
+                database=f"file:{self._path.as_posix()}",
+                query={"mode": "ro", "uri": "true"},
+            ),
+            poolclass=sa.pool.QueuePool,
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=timeout_s,
+        )
+        event.listen(self.engine, "do_connect", self._note_files)
+        event.listen(self.engine, "connect", _prepare_reader)
+        event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+
+    def has_database(self) -> bool:
+        """Tell whether there is a database at all."""
+        return self._path.exists()
+
+    def prepare(self, connection: sa.Connection) -> None:
+        """See that a connection reads the file that is there now, and start its clock."""
+        self._check_files(connection)
+        connection.info["deadline"][0] = time.monotonic() + self._timeout_s
+
+    @staticmethod
+    def is_timeout(error: sa.exc.DBAPIError) -> bool:
+        """Tell whether a statement was ended by the clock."""
+        return str(error.orig) == "interrupted"
+
+    def _note_files(self, _: object, entry: Any, *__: object) -> None:
+        entry.info["files"] = _files(self._path)  # before they are opened, as the writer does
+
+    def _check_files(self, connection: sa.Connection) -> None:
+        files, known = _files(self._path), self._files
+        if known and files[0] != known[0] and files[1] and files[1] == known[1]:
+            raise NotReadyError(
+                "expected the writer to open the new database first, got the old log"
+            )
+        self._files = files
+        if connection.info["files"] != files:
+            connection.invalidate()  # its next use opens what is there now
+
+
+def _prepare_reader(connection: Any, entry: Any) -> None:
+    _configure(connection, _READER_SETTINGS)
+    deadline = entry.info["deadline"] = [0.0]
+    connection.set_progress_handler(
+        lambda: time.monotonic() > deadline[0], _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK
+    )
+
+
+def _configure(connection: Any, settings: tuple[str, ...]) -> None:
+    connection.isolation_level = None  # transactions begin where we say so, around DDL too
+    cursor = connection.cursor()
+    for setting in settings:
+        cursor.execute(f"PRAGMA {setting}")
+    cursor.close()
+
+
+def _identity(path: Path) -> _Identity:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _files(path: Path) -> _Files:
+    return _identity(path), _identity(_beside(path, "-wal"))
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _remove_beside(path: Path, *suffixes: str) -> None:
+    for suffix in suffixes or _BESIDE:
+        _beside(path, suffix).unlink(missing_ok=True)
+
+
+def _path(url: sa.URL) -> Path:
+    if not url.database or url.database == ":memory:":
+        raise StoreError("expected a sqlite URL with a file, as sqlite:////data/store.db, got none")
+    return Path(url.database)
+
+
+def insert(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Insert many rows."""
+    marks = ", ".join("?" * len(columns))
+    connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+
+def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
+    """Do nothing: there are no partitions."""
+
+
+def lock(connection: sa.Connection) -> None:
+    """Do nothing: the writer has the database for itself."""

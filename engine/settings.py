@@ -59,7 +59,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: Annotated[
         str,
         Meta(
-            pattern=r"^(sqlite(\+pysqlite)?:///.+)?$",
+            pattern=r"^((sqlite(\+pysqlite)?:///|postgresql(\+psycopg)?://).+)?$",
             description="SQLAlchemy URL of the store; default: store.db in the data folder.",
         ),
     ] = ""

@@ -157,11 +157,11 @@ class StoredInference(msgspec.Struct, frozen=True):
     predictions: Any
     """`msgspec.Raw` in fact, as `metadata`: JSON that passes through unread."""
     metadata: Any
+    status: int
+    standard_metadata: Any
+    """What the engine itself wrote; see `InferenceRecord.standard`."""
     ground_truth: Any = None
     """Annotations, in the form of predictions without scores; None where there is no truth."""
-    status: int = 200
-    standard_metadata: Any = msgspec.Raw(b"{}")
-    """What the engine itself wrote; see `InferenceRecord.standard`."""
 
 
 def timestamp_text(milliseconds: int) -> str:

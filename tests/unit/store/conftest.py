@@ -1,11 +1,14 @@
 """Records to store, made as the pipeline makes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store.database import migrate
 from store.records import InferenceRecord, InputReference, ModelReference
+from tests.postgres_server import PostgresServer
 
 Record = Callable[..., InferenceRecord]
 
@@ -28,3 +31,24 @@ def make_record(seq: int = 1, **fields: Any) -> InferenceRecord:
 @pytest.fixture(scope="session")
 def record() -> Record:
     return make_record
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty, migrated database of each kind."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/store.db"
+        migrate(url)
+        yield url
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    url = server.create()
+    yield url
+    server.drop(url)

@@ -41,10 +41,13 @@ def test_a_worker_out_of_range_is_refused(worker: int) -> None:
 
 @pytest.mark.parametrize(
     ("moment", "text"),
-    [(0, "1970-01-01T00:00:00.000Z"), (1_769_860_800_007, "2026-01-31T12:00:00.007Z")],
+    [
+        (1_735_689_600_000, "2025-01-01T00:00:00.000Z"),
+        (1_769_860_800_007, "2026-01-31T12:00:00.007Z"),
+    ],
 )
 def test_an_id_knows_its_time(moment: int, text: str) -> None:
     assert milliseconds(first_at(moment) | 4095) == moment
     assert timestamp_text(moment) == text
-    assert first_at(-1) == 0
+    assert first_at(-1) == first_at(0) == 0
     assert first_at(1 << 60) == LARGEST

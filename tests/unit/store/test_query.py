@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from store.blobs import BlobStore
 from store.database import migrate
 from store.errors import MetadataError
+from store.ids import first_at
 from store.inferences import Inferences, QueryRequest
 from store.journal import Journal
 from store.metadata import check
@@ -160,8 +161,8 @@ FILTERS: list[tuple[Any, str]] = [
     ({"input.hash": {"exists": False}}, "9"),
     ({"input.hash": {"ne": "x"}}, "0123456789"),
     ({"input.hash": "blake3:" + "0" * 64}, "012345678"),
-    ({"id": str(BASE_MS + 3 << 22)}, "3"),
-    ({"id": {"in": [str(BASE_MS + 3 << 22), str(BASE_MS + 5 << 22), "9" * 19]}}, "35"),
+    ({"id": str(first_at(BASE_MS + 3))}, "3"),
+    ({"id": {"in": [str(first_at(BASE_MS + 3)), str(first_at(BASE_MS + 5)), "9" * 19]}}, "35"),
     ({"id": {"ge": "9" * 19}}, ""),
     ({"ts": timestamp_text(BASE_MS + 4)}, "4"),
     ({"ts": {"gt": timestamp_text(BASE_MS + 4), "le": timestamp_text(BASE_MS + 6)}}, "56"),
@@ -173,7 +174,7 @@ FILTERS: list[tuple[Any, str]] = [
     ({"ts": {"le": "2100-01-01T00:00:00Z"}}, "0123456789"),
     ({"ts": {"lt": "1950-01-01T00:00:00Z"}}, ""),
     ({"ts": {"gt": timestamp_text(BASE_MS + 6), "lt": timestamp_text(BASE_MS + 2)}}, ""),
-    ({"or": [{"meta.camera": "north"}, {"label": {"name": "square"}}, {"id": str(BASE_MS << 22)}]}, "06"),
+    ({"or": [{"meta.camera": "north"}, {"label": {"name": "square"}}, {"id": str(first_at(BASE_MS))}]}, "06"),
     ({"or": [{"meta.camera": "north"}, {"meta.altitude": {"ge": 0}}]}, "013"),
     ({"or": [{"meta.camera": "north", "meta.altitude": {"gt": 1}}, {"request_id": "r"}]}, "09"),
     ({"and": [{"not": {"not": {"meta.night": True}}}, {"or": [{"meta.altitude": 2}]}]}, "1"),
@@ -183,7 +184,7 @@ FILTERS: list[tuple[Any, str]] = [
 @pytest.fixture(scope="module")
 def table(template: Path, record) -> Iterator[list[Inferences]]:
     records = [
-        record(BASE_MS + number << 22, **fields) for number, fields in enumerate(TABLE_RECORDS)
+        record(first_at(BASE_MS + number), **fields) for number, fields in enumerate(TABLE_RECORDS)
     ]
     with stored(template, records) as readers:
         yield readers
@@ -191,7 +192,7 @@ def table(template: Path, record) -> Iterator[list[Inferences]]:
 
 @pytest.mark.parametrize(("where", "ids"), FILTERS)
 def test_a_filter_finds(table: list[Inferences], where: Any, ids: str) -> None:
-    expected = [BASE_MS + int(digit) << 22 for digit in ids]
+    expected = [first_at(BASE_MS + int(digit)) for digit in ids]
     for inferences in table:
         assert found(inferences, where, "ts") == expected
         assert found(inferences, where, "-ts", limit=1) == expected[::-1]
@@ -259,7 +260,7 @@ def random_records(pick: random.Random) -> list[dict[str, Any]]:
         ]
         records.append(
             {
-                "seq": BASE_MS + ms << 22 | counter,
+                "seq": first_at(BASE_MS + ms) | counter,
                 "request_id": f"r{ms}",
                 "model": ModelReference(name, version, ""),
                 "task": task,
@@ -288,7 +289,7 @@ def asked(value: st.SearchStrategy[Any], operators: list[str]) -> st.SearchStrat
 ORDERED = ["eq", "ne", "gt", "ge", "lt", "le", "in", "exists"]
 moments = st.integers(-1, 6).map(lambda ms: timestamp_text(BASE_MS + ms))
 ids = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(
-    lambda p: str(BASE_MS + p[0] << 22 | p[1])
+    lambda p: str(first_at(BASE_MS + p[0]) | p[1])
 )
 meta_values = asked(st.sampled_from([*NUMBERS, *STRINGS]), [*ORDERED, "contains"])
 comparisons = st.one_of(

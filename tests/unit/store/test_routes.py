@@ -8,6 +8,7 @@ from litestar.testing import TestClient
 
 from store.blobs import BlobStore
 from store.errors import StoreError
+from store.ids import first_at
 from store.inferences import Inferences
 from store.journal import Journal
 from store.records import InputReference
@@ -26,7 +27,7 @@ def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
     kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
     page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
     gone = InputReference("image", blobs.key(b"gone"), 1, 1, "image/png", kept=True)
-    ms = 1_769_860_800_123 << 22
+    ms = first_at(1_769_860_800_123)
     journal.append([
         record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
         record(2, input=page), record(3, input=gone), record(4),
@@ -42,7 +43,7 @@ def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
     journal.close()
 
 
-ID = str(1_769_860_800_123 << 22)
+ID = str(first_at(1_769_860_800_123))
 
 
 def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -> None:
@@ -64,9 +65,12 @@ def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -
             "height": 1,
             "mime": "image/png",
             "kept": True,
+            "bytes": None,
         },
         "predictions": [{"label": "circle", "score": 0.98, "xmin": 1}],
         "metadata": {"camera_id": "north", "location": {"floor": 2}},
+        "status": 200,
+        "standard_metadata": {},
         "ground_truth": None,
     }
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.database import open_writer
+from store.database import open_writer, run
 from store.errors import StoreError
-from store.journal import HEADER_BYTES, Journal, frames, segments
+from store.journal import HEADER_BYTES, Journal, frames, identity, segments
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 
@@ -23,11 +23,11 @@ from tests.unit.store.conftest import make_record
 class Place:
     """A data folder: a journal, a database, and what the database holds."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str) -> None:
         self.root = root
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
-        self.url = f"sqlite:///{root}/store.db"
+        self.url = url
 
     def drain(self) -> tuple[int, int, int]:
         """Move the journal; return how many records moved, died, and parts were damaged."""
@@ -42,7 +42,7 @@ class Place:
         """Return what the database answers."""
         engine = open_writer(self.url)
         with engine.connect() as connection:
-            rows = [tuple(row) for row in connection.exec_driver_sql(statement)]
+            rows = [tuple(row) for row in run(connection, statement)]
         engine.dispose()
         return rows
 
@@ -52,8 +52,17 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    """A place on each database."""
+    place = Place(tmp_path, database_url)
+    yield place
+    place.journal.close()
+
+
+@pytest.fixture
+def file_place(tmp_path: Path) -> Iterator[Place]:
+    """A place whose database is a file that is not there yet."""
+    place = Place(tmp_path, f"sqlite:///{tmp_path}/store.db")
     yield place
     place.journal.close()
 
@@ -72,13 +81,15 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) ->
     ]
     place.journal.append([record(7, metadata=metadata, predictions=scored, latency_ms=4.2004)])
     assert place.drain() == (1, 0, 0)
-    ((*fixed, predictions, meta, flat),) = place.rows("SELECT * FROM inference")
+    ((*fixed, predictions, meta, flat, standard),) = place.rows("SELECT * FROM inference")
     assert fixed == [
-        7, "request-7", 0, 1, "predict", 4200, "image", "blake3:" + "0" * 64, 640, 480, "image/jpeg", 0
+        7, "request-7", 0, 1, "predict", 200, 4200, "image", "blake3:" + "0" * 64, 640, 480,
+        "image/jpeg", None, 0, 5,
     ]  # fmt: skip
+    assert standard == "{}"
     assert msgspec.json.decode(predictions) == scored
     assert msgspec.json.decode(meta) == metadata
-    assert msgspec.json.decode(flat) == {
+    assert (flat if isinstance(flat, dict) else msgspec.json.decode(flat)) == {
         "a": {}, "a.b": 1, "a.l": [], "s": "x" * 300, "t": True
     }  # fmt: skip
     assert place.rows("SELECT * FROM model") == [
@@ -88,8 +99,8 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) ->
         ("a", 3, 0.0, 7), ("a.b", 0, 1.0, 7), ("a.l", 3, 0.0, 7), ("t", 2, 1.0, 7)
     ]  # fmt: skip
     assert place.rows(KEYS.format("meta_str")) == [("s", 1, "x" * 256, 7)]
-    assert place.rows("SELECT name, score, seq FROM pred JOIN label ON label = id") == [
-        ("circle", 0.75, 7), ("square", float("-inf"), 7)
+    assert place.rows("SELECT name, score, seq, worst, n FROM pred JOIN label ON label = id") == [
+        ("circle", 0.75, 7, 0.5, 2), ("square", float("-inf"), 7, float("-inf"), 1)
     ]  # fmt: skip
 
 
@@ -97,18 +108,20 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) ->
     ("metadata", "flat"),
     [
         ({}, None),
-        ({"a.b": 1, "l": [{"x": 1}], "n": None}, None),
+        ({"a.b": 1, "l": []}, None),
+        ({"l": [{"x": 1}], "n": None}, {"l": []}),
+        ({"x": 2.0**60}, {"x": 2**60}),
         ({"a": {}}, None),
         ({"a": {"n": None}}, {"a": {}}),
         ({"a": {"b": 1}, "n": None}, {"a": {}, "a.b": 1}),
     ],
 )
-def test_metadata_is_kept_twice_only_where_it_is_nested(
-    place: Place, record, metadata, flat
+def test_a_file_keeps_metadata_twice_only_where_it_is_nested(
+    file_place: Place, record, metadata, flat
 ) -> None:
-    place.journal.append([record(1, metadata=metadata)])
-    place.drain()
-    ((text,),) = place.rows("SELECT meta_flat FROM inference")
+    file_place.journal.append([record(1, metadata=metadata)])
+    file_place.drain()
+    ((text,),) = file_place.rows("SELECT meta_flat FROM inference")
     assert (text and msgspec.json.decode(text)) == flat
 
 
@@ -140,7 +153,7 @@ def test_a_finished_segment_goes_and_an_open_one_stays(place: Place, record) -> 
     assert len(segments(place.directory)) == 1
     ((name, offset),) = place.rows("SELECT * FROM journal_offset")
     assert (name, offset) == (
-        segments(place.directory)[0].name,
+        f"{identity(place.directory)}/{segments(place.directory)[0].name}",
         segments(place.directory)[0].stat().st_size,
     )
     place.journal.append([record(2)])
@@ -158,7 +171,7 @@ def test_a_writer_killed_between_file_and_offset_is_repaired(place: Place, recor
     place.journal.append([record(2)])
     assert place.drain() == (1, 0, 0)
     assert place.rows("SELECT segment FROM journal_offset") == [
-        (segments(place.directory)[0].name,)
+        (f"{identity(place.directory)}/{segments(place.directory)[0].name}",)
     ]
 
 
@@ -179,18 +192,18 @@ def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, rec
     assert place.drain() == (0, 0, 0)
 
 
-def test_the_damaged_end_of_a_closed_segment_is_kept_apart(place: Place, record) -> None:
-    place.journal.append([record(1), record(2), record(3)])
-    (segment,) = segments(place.directory)
+def test_the_damaged_end_of_a_closed_segment_is_kept_apart(file_place: Place, record) -> None:
+    file_place.journal.append([record(1), record(2), record(3)])
+    (segment,) = segments(file_place.directory)
     data = bytearray(segment.read_bytes())
     data[-1] ^= 0xFF
     segment.write_bytes(data)
-    assert place.drain() == (2, 0, 0)
-    assert place.drain() == (0, 0, 0)  # open still: it may be an append under way
-    place.journal.close()
-    assert place.drain() == (0, 0, 1)
-    assert segments(place.directory) == []
-    (kept,) = (place.root / "dead").iterdir()
+    assert file_place.drain() == (2, 0, 0)
+    assert file_place.drain() == (0, 0, 0)  # open still: it may be an append under way
+    file_place.journal.close()
+    assert file_place.drain() == (0, 0, 1)
+    assert segments(file_place.directory) == []
+    (kept,) = (file_place.root / "dead").iterdir()
     assert data.endswith(kept.read_bytes())
     assert b'"request-3"' in kept.read_bytes()
 
@@ -199,29 +212,29 @@ def test_the_damaged_end_of_a_closed_segment_is_kept_apart(place: Place, record)
 @pytest.mark.parametrize("damaged", [[1], [2], [1, 2], [1, 3]], ids=str)
 @pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 70])
 def test_a_damaged_frame_alone_is_kept_apart(
-    place: Place, caplog, damaged: list[int], at: int, state: str
+    file_place: Place, caplog, damaged: list[int], at: int, state: str
 ) -> None:
-    place.journal.append([make_record(seq) for seq in range(1, 6)])
-    (segment,) = segments(place.directory)
+    file_place.journal.append([make_record(seq) for seq in range(1, 6)])
+    (segment,) = segments(file_place.directory)
     ends = [0, *(end for _, _, end in frames(segment))]
     data = bytearray(segment.read_bytes())
     for seq in damaged:
         data[ends[seq - 1] + at] ^= 0xFF
     segment.write_bytes(data)
     if state == "closed":
-        place.journal.close()
+        file_place.journal.close()
     parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
-    assert place.drain() == (5 - len(damaged), 0, parts)
-    assert place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
-    kept = sorted((place.root / "dead").iterdir())
+    assert file_place.drain() == (5 - len(damaged), 0, parts)
+    assert file_place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
+    kept = sorted((file_place.root / "dead").iterdir())
     assert b"".join(path.read_bytes() for path in kept) == b"".join(
         data[ends[seq - 1] : ends[seq]] for seq in damaged
     )
     assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
     if at in (0, 3, 5, 9, 70):
         assert all(re.search(rf"records \(.*\b{seq}\b.*\)", caplog.text) for seq in damaged)
-    (place.root / "store.db").unlink()
-    assert place.drain() == (
+    (file_place.root / "store.db").unlink()
+    assert file_place.drain() == (
         (5 - len(damaged), 0, 0) if state == "open" else (0, 0, 0)
     )  # said once
 
@@ -247,7 +260,8 @@ _DAMAGE = st.lists(
 
 @pytest.fixture(scope="module")
 def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Writer]]:
-    place = Place(tmp_path_factory.mktemp("place"))
+    root = tmp_path_factory.mktemp("place")
+    place = Place(root, f"sqlite:///{root}/store.db")
     writer = Writer(place.directory, place.url)
     yield place, writer
     writer.close()
@@ -296,34 +310,36 @@ def test_a_second_writer_is_refused(place: Place) -> None:
     Writer(place.directory, place.url).close()
 
 
-def test_a_locked_database_loses_nothing(place: Place, record, caplog) -> None:
-    place.journal.append([record(1)])
-    place.drain()
-    engine = sa.create_engine(place.url)
-    writer, stop = Writer(place.directory, place.url), threading.Event()
+def test_a_locked_database_loses_nothing(file_place: Place, record, caplog) -> None:
+    file_place.journal.append([record(1)])
+    file_place.drain()
+    engine = sa.create_engine(file_place.url)
+    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
     sa.event.listen(writer._engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=10"))
     thread = threading.Thread(target=writer.run, args=(stop,))
     with engine.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        place.journal.append([record(2)])
+        file_place.journal.append([record(2)])
         thread.start()
         time.sleep(0.5)
         connection.rollback()
     engine.dispose()
-    place.journal.append([record(3)])
+    file_place.journal.append([record(3)])
     stop.set()
     thread.join()
     writer.close()
     assert [r.getMessage()[:30] for r in caplog.records if r.name == "store.writer"] == [
         "the journal waits for the data", "the database answers again"
     ]  # fmt: skip
-    assert place.seqs() == [1, 2, 3]
+    assert file_place.seqs() == [1, 2, 3]
 
 
-def test_a_damaged_database_buries_nothing_and_is_waited_for(place: Place, record, caplog) -> None:
-    (place.root / "store.db").write_bytes(b"no database" * 1000)
-    place.journal.append([record(1), record(2)])
-    writer, stop = Writer(place.directory, place.url), threading.Event()
+def test_a_damaged_database_buries_nothing_and_is_waited_for(
+    file_place: Place, record, caplog
+) -> None:
+    (file_place.root / "store.db").write_bytes(b"no database" * 1000)
+    file_place.journal.append([record(1), record(2)])
+    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
     thread = threading.Thread(target=writer.run, args=(stop,))
     thread.start()
     try:
@@ -331,14 +347,14 @@ def test_a_damaged_database_buries_nothing_and_is_waited_for(place: Place, recor
         while "not a database" not in caplog.text:
             assert time.monotonic() < until
             time.sleep(0.01)
-        (place.root / "store.db").unlink()
+        (file_place.root / "store.db").unlink()
     finally:
         stop.set()
         thread.join()
         writer.close()
-    place.drain()
-    assert place.seqs() == [1, 2]
-    assert not (place.root / "dead.jsonl").exists()
+    file_place.drain()
+    assert file_place.seqs() == [1, 2]
+    assert not (file_place.root / "dead.jsonl").exists()
 
 
 def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, record) -> None:
@@ -361,10 +377,12 @@ DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_nothing_appended_after_the_database_was_deleted_is_lost(
-    place: Place, record, names: tuple[str, ...]
+    file_place: Place, record, names: tuple[str, ...]
 ) -> None:
-    journal = Journal(place.directory, 1, segment_bytes=3000)  # segments are removed all the time
-    writer, stop = Writer(place.directory, place.url), threading.Event()
+    journal = Journal(
+        file_place.directory, 1, segment_bytes=3000
+    )  # segments are removed all the time
+    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
     thread = threading.Thread(target=writer.run, args=(stop,))
     thread.start()
     after: list[int] = []
@@ -377,71 +395,71 @@ def test_nothing_appended_after_the_database_was_deleted_is_lost(
             time.sleep(0.0005)
         if len(after) < 1200:
             for name in names:
-                (place.root / name).unlink(missing_ok=True)
+                (file_place.root / name).unlink(missing_ok=True)
             after.clear()
     journal.close()
     stop.set()
     thread.join()
     writer.close()
     assert seq == 1200
-    assert set(after) <= set(place.seqs())
-    assert place.rows("PRAGMA integrity_check") == [("ok",)]
-    assert segments(place.directory) == []
+    assert set(after) <= set(file_place.seqs())
+    assert file_place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert segments(file_place.directory) == []
 
 
-def test_what_is_still_in_the_journal_moves_into_a_new_database(place: Place, record) -> None:
-    writer = Writer(place.directory, place.url)
-    place.journal.append([record(1)])
+def test_what_is_still_in_the_journal_moves_into_a_new_database(file_place: Place, record) -> None:
+    writer = Writer(file_place.directory, file_place.url)
+    file_place.journal.append([record(1)])
     assert writer.drain() == 1
-    (place.root / "store.db").unlink()
-    place.journal.close()
-    place.journal.append([record(2)])
+    (file_place.root / "store.db").unlink()
+    file_place.journal.close()
+    file_place.journal.append([record(2)])
     assert writer.drain() == 2  # the closed segment was not removed before it was moved again
-    assert place.seqs() == [1, 2]
+    assert file_place.seqs() == [1, 2]
     assert writer.drain() == 0
-    (place.root / "store.db").unlink()
+    (file_place.root / "store.db").unlink()
     assert writer.drain() == 1  # without news, too
     writer.close()
-    assert place.seqs() == [2]
+    assert file_place.seqs() == [2]
 
 
-def test_a_commit_to_a_deleted_file_removes_no_segment(place: Place, record) -> None:
-    writer = Writer(place.directory, place.url)
+def test_a_commit_to_a_deleted_file_removes_no_segment(file_place: Place, record) -> None:
+    writer = Writer(file_place.directory, file_place.url)
     writer.drain()
-    place.journal.append([record(1)])
-    place.journal.close()
+    file_place.journal.append([record(1)])
+    file_place.journal.close()
 
     def delete(_: sa.Connection) -> None:
-        (place.root / "store.db").unlink()
+        (file_place.root / "store.db").unlink()
 
     # After the look at the file, before the commit.
     sa.event.listen(writer._engine, "commit", delete, once=True)
     assert writer.drain() == 2
     writer.close()
-    assert place.seqs() == [1]
+    assert file_place.seqs() == [1]
 
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_a_database_put_in_place_of_another_takes_the_rest(
-    place: Place, record, tmp_path: Path, names: tuple[str, ...]
+    file_place: Place, record, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    other = Place(tmp_path / "other")
+    other = Place(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(1, metadata={"b": 1, "a": 2}, predictions=[{"label": "x"}])])
     other.drain()
     other.journal.close()
-    writer = Writer(place.directory, place.url)
-    place.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
+    writer = Writer(file_place.directory, file_place.url)
+    file_place.journal.append([record(seq, metadata={"a": seq}) for seq in range(2, 500)])
     writer.drain()
-    place.journal.close()
+    file_place.journal.close()
     writer.drain()
     for name in names[1:]:
-        (place.root / name).unlink()
-    (other.root / "store.db").rename(place.root / "store.db")
-    place.journal.append([record(500, metadata={"a": 500})])
+        (file_place.root / name).unlink()
+    (other.root / "store.db").rename(file_place.root / "store.db")
+    file_place.journal.append([record(500, metadata={"a": 500})])
     assert writer.drain() == 1
     writer.close()
-    assert place.seqs() == [1, 500]
-    assert place.rows(KEYS.format("meta_num")) == [
+    assert file_place.seqs() == [1, 500]
+    assert file_place.rows(KEYS.format("meta_num")) == [
         ("a", 0, 2.0, 1), ("a", 0, 500.0, 500), ("b", 0, 1.0, 1)
     ]  # fmt: skip
-    assert place.rows("PRAGMA integrity_check") == [("ok",)]
+    assert file_place.rows("PRAGMA integrity_check") == [("ok",)]

@@ -42,7 +42,8 @@ descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml $(LOCK) --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --group dev $(LOCK) --constraint requirements.lock --output-file requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras $(LOCK) --constraint requirements.lock --output-file requirements-extras.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev $(LOCK) --constraint requirements.lock --output-file requirements-dev.lock
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links

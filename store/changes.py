@@ -52,15 +52,18 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
             _change_metadata(connection, names, same)
         else:
             for one in same:
-                if isinstance(one.change, Deletion):
-                    freed |= delete(connection, names, one.change.targets)
-                elif isinstance(one.change, RetentionRule):
-                    _set_rule(connection, one.change)
+                freed |= _apply_one(connection, names, one)
     return freed
 
 
-def _set_rule(connection: sa.Connection, rule: RetentionRule) -> None:
-    run(connection, _SET_RULE, (text(rule.model), rule.inputs_days, rule.inferences_days))
+def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
+    change = journaled.change
+    if isinstance(change, Deletion):
+        return delete(connection, names, change.targets)
+    if isinstance(change, RetentionRule):
+        values = (text(change.model), change.inputs_days, change.inferences_days)
+        run(connection, _SET_RULE, values)
+    return set()
 
 
 def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> set[str]:

@@ -105,6 +105,17 @@ def test_feedback_is_read_with_its_inference(place: Place) -> None:
     assert given_[0]["created_at"] == "2025-01-01T00:04:22.144Z"
 
 
+@pytest.mark.parametrize(
+    "change", [MetadataChange(1, {"a": 1}), Feedback(1, "x"), TruthStatement("id", "1", [])]
+)
+def test_new_ids_lie_above_those_of_changes(place: Place, change: Any) -> None:
+    place.move(make_record(1))
+    place.change(change)
+    place.journal.close()
+    place.writer.drain()
+    assert place.inferences.latest_seq() == LATER + 1
+
+
 def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
     place.change(RetentionRule("a", 1.5, 2.0), RetentionRule("b"), RetentionRule("a", None, 7.0))
     assert sorted(place.rows("SELECT * FROM retention")) == [("a", None, 7.0), ("b", None, None)]

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from blake3 import blake3
@@ -15,8 +16,8 @@ _KEY = re.compile(r"blake3:([0-9a-f]{64})", re.ASCII)
 class BlobStore:
     """Content-addressed files, two levels deep: `<hex[:2]>/<hex>`.
 
-    A file appears whole or not at all. It is not synced to disk: after a power loss the last ones may
-    be missing or short, which their name then shows.
+    A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
+    the last others may be missing or short, which their name then shows.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -56,6 +57,20 @@ class BlobStore:
             Path(temporary).unlink(missing_ok=True)
             raise
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Bring files that were put, and the entries of their folders, to the disk.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            sync_path(path)
+        for folder in {path.parent for path in paths}:
+            sync_path(folder)
+        if paths:
+            sync_path(self._directory)
+
     def get(self, key: str) -> bytes | None:
         """Return the bytes of a key, `None` where there are none.
 
@@ -72,3 +87,16 @@ class BlobStore:
         if match is None:
             raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
         return self._directory / match[1][:2] / match[1]
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk.
+
+    Raises:
+        OSError: It is not there, or the disk fails.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -21,6 +21,7 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.room import RoomLimits
 from engine.settings import Settings
 from proto import table
 from proto.chariot import without_gateway_prefix
@@ -73,8 +74,17 @@ class Application:
         if settings.store:
             blobs = BlobStore(settings.blob_directory)
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
+            journal_directory = settings.journal_directory
+            number = settings.first_worker + worker
+            ids = IdSource(number, latest_seq(inferences, journal_directory))
+            recorder = Recorder(
+                ids,
+                Journal(journal_directory, number),
+                blobs,
+                RoomLimits.of(settings, journal_directory),
+                version("quadriga"),
+                durability=settings.durability,
+            )
             handlers = store_routes(inferences)
         self.pipeline = Pipeline(
             self.repository,

@@ -52,7 +52,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:
-        self._directory = directory
+        self.directory = directory
         self._worker = worker
         self._segment_bytes = segment_bytes
         self._encoder = msgspec.json.Encoder()
@@ -113,11 +113,11 @@ class Journal:
             self._release()  # somebody removed it: what is appended to it would be lost
         if self._descriptor is None:
             name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
-            hidden = self._directory / f".{name}"
+            hidden = self.directory / f".{name}"
             descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Only once locked does it take its name: a segment in sight without a lock is closed.
-            hidden.rename(self._directory / name)
+            hidden.rename(self.directory / name)
             self._descriptor, self._name, self._size = descriptor, name, 0
         return self._descriptor
 

@@ -166,6 +166,16 @@ class Recorder:
             ids[number] = str(seq)
         return Kept(ids)
 
+    def numbers(self) -> dict[str, int]:
+        """Give what became of requests, for metrics: those that end in `_total` only rise."""
+        counts = msgspec.structs.asdict(self.room.counts)
+        return {
+            **{f"{name}_total": number for name, number in counts.items()},
+            "lost_total": self._backlog.lost,
+            "journal_bytes_total": self._journal.appended_bytes,
+            "lag_bytes": self.room.lag_bytes(),
+        }
+
     def close(self) -> None:
         """Write what waits in memory, and close the journal."""
         self._backlog.close()

@@ -140,6 +140,7 @@ class Writer:
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
+                self._tell(self._offsets)
                 return
             self._commit(batch, self._offsets)
 
@@ -258,6 +259,8 @@ class Writer:
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
+            if closed:  # until here the journal is what survives a loss of power
+                database.make_durable(connection)
         for path in closed:
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size

@@ -26,6 +26,9 @@ from tasks.parameters import ParameterError, flag
 COMMIT_WAIT_S = 10.0
 """That an answer with the durability `database` waits for the commit."""
 
+BACKLOG_BYTES = 64 << 20
+"""Of inferences with the durability `memory` that wait to be written."""
+
 _RECORD_BYTES = 1024
 """Of a record in memory, beside its image and its predictions."""
 
@@ -134,7 +137,7 @@ class Recorder:
         self._durability = durability
         self._engine_version = engine_version
         self._syncing = GroupSync(journal.directory, blobs)
-        self._backlog = Backlog()
+        self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
 

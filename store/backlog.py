@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from store.errors import JournalError
 
-LIMIT_BYTES = 64 << 20
 RETRY_S = 0.2
 
 _log = logging.getLogger(__name__)
@@ -22,7 +21,7 @@ class Backlog:
         limit_bytes: Of the jobs that wait; one larger than that is taken if no other waits.
     """
 
-    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting: deque[tuple[Callable[[], object], int]] = deque()
         self._bytes = 0

@@ -14,13 +14,13 @@ def no_pause(monkeypatch):
 
 def test_jobs_are_done_in_their_order_by_another_thread() -> None:
     done: list[tuple[int, int]] = []
-    waiting = Backlog()
+    waiting = Backlog(1 << 20)
     for number in range(100):
         waiting.put(lambda number=number: done.append((number, threading.get_ident())), 1)
     waiting.close()
     assert [number for number, _ in done] == list(range(100))
     assert threading.get_ident() not in {thread for _, thread in done}
-    Backlog().close()
+    Backlog(1 << 20).close()
 
 
 def test_no_more_bytes_wait_than_may_but_one_job_always_may() -> None:
@@ -44,7 +44,7 @@ def test_a_job_is_tried_until_the_journal_takes_it() -> None:
             raise JournalError("full")
         written.set()
 
-    waiting = Backlog()
+    waiting = Backlog(1 << 20)
     waiting.put(write, 1)
     assert written.wait(10)
     waiting.close()
@@ -60,7 +60,7 @@ def test_what_cannot_be_done_is_counted_and_stops_no_other(caplog) -> None:
     def full() -> None:
         raise JournalError("still full")
 
-    waiting = Backlog()
+    waiting = Backlog(1 << 20)
     waiting.put(fault, 1)
     waiting.put(done.set, 1)
     assert done.wait(10)

@@ -73,7 +73,7 @@ class _Asked(msgspec.Struct, frozen=True):
         """Say what is kept of the request beside its images."""
         protocol = self.request.protocol
         takes_images = self.model.images is not None and not wants_tensors(self.request)
-        if protocol == "v2" and takes_images:  # which of the two the task of the model says
+        if protocol == "v2" and takes_images:  # which of the two, the model's task says
             protocol = "chariot-v2-kserve"
         return Handled(
             self.model,

@@ -136,7 +136,7 @@ class Recorder:
         self._blobs = blobs
         self._durability = durability
         self._engine_version = engine_version
-        self._syncing = GroupSync(journal.directory, blobs)
+        self._syncing = GroupSync(journal.directory)
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
@@ -190,9 +190,9 @@ class Recorder:
             durability = "process"
         if durability == "memory":
             return self._keep_in_memory(handled, items)
-        seqs, keys, position = self._write(handled, items, hold=durability == "power")
+        seqs, position = self._write(handled, items, on_disk=durability == "power")
         if durability == "power":
-            self._syncing.wait(position, keys)
+            self._syncing.wait(position)
         elif durability == "database":
             wait_until_committed(self._journal.directory, position, COMMIT_WAIT_S)
         return seqs
@@ -218,21 +218,23 @@ class Recorder:
         items: Sequence[tuple[int, Answered]],
         seqs: list[int] | None = None,
         *,
-        hold: bool = False,
-    ) -> tuple[list[int], list[str], Position]:
+        on_disk: bool = False,
+    ) -> tuple[list[int], Position]:
         """Keep the images, then journal the request, so that no record points to nothing.
 
         Args:
             handled: The request.
             items: What is kept of it, with the number of each image.
             seqs: Their ids; by default taken just before the append, so that ids follow the journal.
-            hold: Whether to hold the segment for a sync.
+            on_disk: Whether images are synced before, and the segment is held to be synced.
 
         Returns:
-            Ids, keys of the images kept, and where the append ends.
+            The ids, and where the append ends.
         """
         model = handled.model
         inputs = [self._input(model.recognition.store, item) for _, item in items]
+        if on_disk:
+            self._blobs.sync(each.hash for each in inputs if each.kept and each.hash)
         reference = ModelReference(model.name, model.version, model.sha256)
         standard = self._standard(handled, of_images=items[0][1].image is not None)
         seqs = seqs or [self._ids.next() for _ in items]
@@ -254,9 +256,9 @@ class Recorder:
                 )
                 for seq, (number, item), kept in zip(seqs, items, inputs, strict=True)
             ],
-            hold=hold,
+            hold=on_disk,
         )
-        return seqs, [each.hash for each in inputs if each.kept and each.hash], position
+        return seqs, position
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""

@@ -2,10 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
-from store.blobs import BlobStore, sync_path
+from store.blobs import sync_path
 from store.errors import Unconfirmed
 from store.journal import Position
 
@@ -14,25 +13,22 @@ class _Group:
     """Appends that are synced together."""
 
     def __init__(self) -> None:
-        self.keys: set[str] = set()
         self.held: dict[str, list[int]] = {}
         self.is_done = False
         self.error: OSError | None = None
 
 
 class GroupSync:
-    """Brings appends and their images to the disk; safe to use from several threads.
+    """Brings appends to the disk; safe to use from several threads.
 
     Whoever comes while a sync is under way shares the next one, so that many appends cost one.
 
     Args:
         journal_directory: Where the segments stand.
-        blobs: Where the images are.
     """
 
-    def __init__(self, journal_directory: Path, blobs: BlobStore) -> None:
+    def __init__(self, journal_directory: Path) -> None:
         self._directory = journal_directory
-        self._blobs = blobs
         self._open: _Group | None = None
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -40,15 +36,14 @@ class GroupSync:
         self.count = 0
         """Syncs so far."""
 
-    def wait(self, position: Position, keys: Iterable[str]) -> None:
-        """Return once an append that holds its segment, and its images, are on the disk.
+    def wait(self, position: Position) -> None:
+        """Return once an append that holds its segment is on the disk.
 
         Raises:
             Unconfirmed: The disk failed; the append stands in the journal all the same.
         """
         with self._lock:
             group = self._open = self._open or _Group()
-            group.keys.update(keys)
             if position.held is not None:
                 group.held.setdefault(position.segment, []).append(position.held)
         with self._turn:
@@ -64,9 +59,8 @@ class GroupSync:
             ) from group.error
 
     def _sync(self, group: _Group) -> None:
-        """Images first, so that no record on the disk points to nothing; then segments and their entries."""
+        """Sync segments, and the entries of the folders to those that are new."""
         try:
-            self._blobs.sync(group.keys)
             for descriptors in group.held.values():
                 os.fdatasync(descriptors[0])
             if not group.held.keys() <= self._in_folder:

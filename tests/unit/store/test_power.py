@@ -6,7 +6,7 @@ import pytest
 
 from store import power
 from store.blobs import BlobStore
-from store.errors import Unconfirmed
+from store.errors import JournalError, Unconfirmed
 from store.journal import Journal, frames, is_closed, segments
 from store.power import GroupSync
 
@@ -15,8 +15,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0, segment_bytes=2000)
-        self.blobs = BlobStore(root / "blobs")
-        self.syncing = GroupSync(self.directory, self.blobs)
+        self.syncing = GroupSync(self.directory)
 
 
 @pytest.fixture
@@ -41,15 +40,29 @@ def synced(monkeypatch) -> list[str]:
     return names
 
 
-def test_images_are_synced_before_the_journal_and_the_folder_once(place, record, synced) -> None:
-    key = place.blobs.put(b"image")
+def test_an_append_is_synced_and_the_folder_once(place, record, synced) -> None:
     for seq in (1, 2):
-        place.syncing.wait(place.journal.append([record(seq)], hold=True), [key])
-    digest = key.removeprefix("blake3:")
+        place.syncing.wait(place.journal.append([record(seq)], hold=True))
     (segment,) = segments(place.directory)
-    images = [digest, digest[:2], "blobs"]
-    root = place.directory.parent.name
-    assert synced == [*images, segment.name, "journal", root, *images, segment.name]
+    assert synced == [segment.name, "journal", place.directory.parent.name, segment.name]
+
+
+def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
+    blobs = BlobStore(tmp_path / "blobs")
+    key = blobs.put(b"image")
+    digest = key.removeprefix("blake3:")
+    blobs.sync([])
+    assert synced == []
+    blobs.sync([key])
+    assert synced == [digest, digest[:2], "blobs", tmp_path.name]
+    synced.clear()
+    blobs.sync(iter([key]))
+    assert synced == [digest, digest[:2]]
+    (tmp_path / "blobs" / digest[:2] / digest).unlink()
+    with pytest.raises(
+        JournalError, match="expected 1 images to reach the disk, got: No such file"
+    ):
+        blobs.sync([key])
 
 
 def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypatch) -> None:
@@ -64,7 +77,7 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
     monkeypatch.setattr(os, "fdatasync", slow)
 
     def keep(seq: int) -> None:
-        place.syncing.wait(place.journal.append([record(seq)], hold=True), [])
+        place.syncing.wait(place.journal.append([record(seq)], hold=True))
 
     threads = [threading.Thread(target=keep, args=(seq,)) for seq in range(12)]
     threads[0].start()
@@ -89,7 +102,7 @@ def test_a_held_segment_is_not_closed_until_it_is_synced(place, record) -> None:
     place.journal.close()
     (segment,) = segments(place.directory)
     assert not is_closed(segment)
-    place.syncing.wait(position, [])
+    place.syncing.wait(position)
     assert is_closed(segment)
 
 
@@ -99,13 +112,12 @@ def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
     def fail(_: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    key = place.blobs.put(b"image")
     with monkeypatch.context() as broken:
         broken.setattr(power, "sync_path", fail)
         position = place.journal.append([record(1)], hold=True)
         with pytest.raises(Unconfirmed, match=r"Input/output error.*may still be stored") as caught:
-            place.syncing.wait(position, [key])
+            place.syncing.wait(position)
     assert caught.value.status == 503
-    place.syncing.wait(place.journal.append([record(2)], hold=True), [key])
+    place.syncing.wait(place.journal.append([record(2)], hold=True))
     place.journal.close()
     assert is_closed(segments(place.directory)[0])

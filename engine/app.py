@@ -22,6 +22,7 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.room import RoomLimits
 from engine.settings import Settings
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
@@ -76,9 +77,17 @@ class Application:
         if settings.store:
             blobs = BlobStore(settings.blob_directory)
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            journal = Journal(settings.journal_directory, worker)
-            recorder = Recorder(ids, journal, blobs)
+            number = settings.first_worker + worker
+            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
+            journal = Journal(settings.journal_directory, number)
+            recorder = Recorder(
+                ids,
+                journal,
+                blobs,
+                RoomLimits.of(settings, settings.journal_directory),
+                version("quadriga"),
+                durability=settings.durability,
+            )
             changes = Changes(inferences, journal, ids, read_metadata)
             handlers = [*store_routes(inferences), *change_routes(changes)]
         self.pipeline = Pipeline(

@@ -84,6 +84,10 @@ def check_in_place(connection: sa.Connection) -> None:
     """Do nothing: a connection to a database that is gone fails by itself."""
 
 
+def make_durable(_: sa.Connection) -> None:
+    """Do nothing: a commit is on the disk."""
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,6 +21,7 @@ import sqlalchemy as sa
 from store import database, journal
 from store.changes import apply
 from store.errors import NotReadyError, StoreError
+from store.lag import write_offsets
 from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.rows import Names, Rows
@@ -72,6 +74,8 @@ class Writer:
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
+        self._told: dict[str, int] | None = None
+        """The offsets that workers know."""
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
@@ -134,12 +138,21 @@ class Writer:
         if self._offsets is None:
             self._offsets = self._begin()
         while True:
+            self._tell(self._offsets)
             closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
+                self._tell(self._offsets)
                 return
             self._commit(batch, self._offsets)
+
+    def _tell(self, offsets: dict[str, int]) -> None:
+        """Let workers know what is committed; on a full disk they hear of it later."""
+        if offsets != self._told:
+            with suppress(OSError):
+                write_offsets(self._directory, offsets)
+                self._told = dict(offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -253,6 +266,8 @@ class Writer:
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
+            if closed:  # until here the journal is what survives a loss of power
+                database.make_durable(connection)
         for path in closed:
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size

@@ -9,7 +9,8 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
 from litestar.params import FromPath, RawBody
 
-from store.inferences import Inferences, Page, decode_request
+from store.inferences import Inferences, Page
+from store.query.request import decode_request
 from store.records import StoredInference
 
 

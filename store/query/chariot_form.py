@@ -93,12 +93,16 @@ def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[
         values = one.value.split(",") if isinstance(one.value, str) else one.value
         if not isinstance(values, list) or type_ is dict:
             raise unexpected(f"{path}.value", "a list, or text with commas, of one type", one.value)
-        return comparisons.read(field, {"in": [_typed(value, type_, path) for value in values]}, path)
+        return comparisons.read(
+            field, {"in": [_typed(value, type_, path) for value in values]}, path
+        )
     value = _typed(one.value, type_, path)
     if type_ is not dict:
         return comparisons.read(field, {operator: value}, path)
     if operator not in {"eq", "ne"}:
-        raise QueryError(f"expected {path}.operator to be eq or neq for a dict, got {one.operator!r}")
+        raise QueryError(
+            f"expected {path}.operator to be eq or neq for a dict, got {one.operator!r}"
+        )
     inner = joined(And, _entries(field, value, path, comparisons))
     return [Not(inner) if operator == "ne" else inner]
 
@@ -124,7 +128,9 @@ def _typed(value: Any, type_: type, path: str) -> Any:
             raise unexpected(f"{path}.value", "a string", value)
         return _checked(value, type_, path)
     try:
-        return _checked(msgspec.json.decode(value.strip().lower() if type_ is bool else value), type_, path)
+        return _checked(
+            msgspec.json.decode(value.strip().lower() if type_ is bool else value), type_, path
+        )
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise unexpected(f"{path}.value", f"text of type {type_.__name__}", value) from error
 

@@ -42,14 +42,19 @@ def parse(text: str, now_us: int) -> Filter:
     Raises:
         QueryError: It is no filter; the message says where and what was expected.
     """
-    return _Parser(text, Comparisons(now_us)).whole()
+    return read(text, Comparisons(now_us))
 
 
-def parse_url(query: str, now_us: int) -> tuple[Filter, dict[str, str]]:
+def read(text: str, comparisons: Comparisons) -> Filter:
+    """Read a filter within another one, which counts its comparisons; errors as `parse`."""
+    return _Parser(text, comparisons).whole()
+
+
+def split_url(query: str) -> tuple[str, dict[str, str]]:
     """Read the query of a URL: comparisons, all of which must hold, `q=` with a whole filter, and options.
 
     Returns:
-        The filter, and the parameters named in `OPTIONS`.
+        The filter as text, and the parameters named in `OPTIONS`.
 
     Raises:
         QueryError: They mean nothing.
@@ -58,21 +63,29 @@ def parse_url(query: str, now_us: int) -> tuple[Filter, dict[str, str]]:
         given = parse_qsl(query, keep_blank_values=True, max_num_fields=250, errors="strict")
     except ValueError as error:
         raise QueryError(f"expected at most 250 parameters in UTF-8, got: {error}") from error
-    comparisons = Comparisons(now_us)
-    parts: list[Filter] = []
+    parts: list[str] = []
     options: dict[str, str] = {}
     for name, value in given:
-        if name in OPTIONS:
-            if name in options:
-                raise QueryError(f"expected {name} once, got it twice")
-            options[name] = value
-        elif name == "q":
-            parts.append(_Parser(value, comparisons).whole())
+        if name not in OPTIONS:
+            parts.append(_parameter(name, value))
+        elif name in options:
+            raise QueryError(f"expected {name} once, got it twice")
         else:
-            field = name.lstrip("!")
-            part = _Parser(value, comparisons).operand_of(field)
-            parts.append(Not(part) if (len(name) - len(field)) % 2 else part)
-    return joined(And, parts), options
+            options[name] = value
+    return " & ".join(parts), options
+
+
+def _parameter(name: str, value: str) -> str:
+    if name == "q":
+        return f"({value})"
+    found = _OPERAND.match(value)
+    if found is None or found.end() < len(value):
+        raise QueryError(
+            f"expected {name[:80]} to have quotes around & | ( ) and quotes, got {value[:80]!r}"
+        )
+    field = name.lstrip("!")
+    quoted = field if field.startswith('"') else msgspec.json.encode(field).decode()
+    return f"{'!' * (len(name) - len(field))}{quoted}={value}"
 
 
 class _Parser:
@@ -86,11 +99,6 @@ class _Parser:
 
     def whole(self) -> Filter:
         tree = And(()) if not self._text.strip() else self._either(1)
-        self._end()
-        return tree
-
-    def operand_of(self, field: str) -> Filter:
-        tree = self._comparison(field)
         self._end()
         return tree
 

@@ -95,16 +95,19 @@ class Comparisons:
 
     def _predicted(self, field: str, value: Any, path: str) -> list[Filter]:
         names = ("name", *PROPERTIES, "n") if field == "label" else (*PROPERTIES, "n")
-        if field == "label" and not (isinstance(value, dict) and not value.keys().isdisjoint(names)):
+        if field == "label" and not (
+            isinstance(value, dict) and not value.keys().isdisjoint(names)
+        ):
             return [
                 Not(Predicted(labels)) if operator == "ne" else Predicted(labels)
                 for operator, labels in self._labels(value, path, ("eq", "ne", "in"))
             ]
         if not isinstance(value, dict) or not value:
             raise unexpected(path, f"an object with some of {', '.join(names)}", value)
-        self._count_leaf()
         labels: tuple[str, ...] | None = None
-        if field == "label":
+        if field == "box":
+            self._count_leaf()
+        else:
             ((_, labels),) = self._labels(value.get("name"), f"{path}.name", ("in",))
         found: dict[str, list[tuple[str, float]]] = {}
         for name, bounds in value.items():
@@ -142,7 +145,9 @@ class Comparisons:
         if not isinstance(value, list):
             raise unexpected(path, "a list", value)
         counted(len(value), MAX_IN, f"values in {path}")
-        self._values = counted(self._values + len(value), MAX_VALUES, "values in all lists together")
+        self._values = counted(
+            self._values + len(value), MAX_VALUES, "values in all lists together"
+        )
         return tuple(
             self._scalar(kind, item, f"{path}[{position}]") for position, item in enumerate(value)
         )

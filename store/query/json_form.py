@@ -1,7 +1,7 @@
 """Filters as JSON: `{"meta.altitude": {"ge": 100, "lt": 300}, "not": {"label": "circle"}}`.
 
 Several fields in one object, and several operators on one field, must all hold; a bare value means `eq`.
-A string instead of an object is the compact form.
+A string in place of an object is the compact form.
 """
 
 from typing import Any
@@ -25,8 +25,6 @@ def parse(where: Any, now_us: int) -> Filter:
     Raises:
         QueryError: It is no filter; the message names the place, as `where.and[1].meta.altitude`.
     """
-    if isinstance(where, str):
-        return compact_form.parse(where, now_us)
     return _Parser(now_us).tree({} if where is None else where, "where", 1)
 
 
@@ -36,6 +34,8 @@ class _Parser:
         self._objects = 0
 
     def tree(self, node: Any, path: str, depth: int) -> Filter:
+        if isinstance(node, str):
+            return compact_form.read(node, self._comparisons)
         if not isinstance(node, dict):
             raise unexpected(path, "an object", node)
         if depth > MAX_DEPTH:

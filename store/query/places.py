@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from store.errors import QueryError
-from store.query.wrong import unexpected
 from store.query.syntax import Box, Near, Place, Polygon
+from store.query.wrong import unexpected
 
 MAX_CORNERS = 100
 _UNITS_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0}
@@ -56,9 +56,7 @@ def _point(value: Any, path: str) -> tuple[float, float]:
         latitude, longitude = value
         if _is_within(latitude, 90) and _is_within(longitude, 180):
             return float(latitude), float(longitude)
-    raise unexpected(
-        path, "a latitude of -90 to 90 degrees and a longitude of -180 to 180", value
-    )
+    raise unexpected(path, "a latitude of -90 to 90 degrees and a longitude of -180 to 180", value)
 
 
 def _metres(value: Any, path: str) -> float:

@@ -10,6 +10,7 @@ from store.query.syntax import (
     Box,
     Compare,
     Filter,
+    Leaf,
     Near,
     Not,
     Or,
@@ -31,14 +32,18 @@ def render(tree: Filter) -> str:
         return " | ".join(map(_unit, tree.parts)) or "(|)"
     if isinstance(tree, Not):
         return f"!{_unit(tree.part)}"
-    if isinstance(tree, Predicted):
-        return _predicted(tree)
-    if isinstance(tree, Place):
-        return f"geo={_shape(tree)}"
-    if isinstance(tree, Range):
-        compares = (Compare(tree.field, operator, value) for operator, value in tree.bounds)
+    return _leaf(tree)
+
+
+def _leaf(leaf: Leaf) -> str:
+    if isinstance(leaf, Predicted):
+        return _predicted(leaf)
+    if isinstance(leaf, Place):
+        return f"geo={_shape(leaf)}"
+    if isinstance(leaf, Range):
+        compares = (Compare(leaf.field, operator, value) for operator, value in leaf.bounds)
         return _unit(And(tuple(compares)))
-    return f"{_text(tree.field)}={_operand(tree)}"
+    return f"{_text(leaf.field)}={_operand(leaf)}"
 
 
 def _unit(tree: Filter) -> str:

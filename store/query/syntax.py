@@ -158,7 +158,7 @@ def merged(parts: Iterable[Filter]) -> list[Filter]:
             and not isinstance(part.value, tuple)
         ):
             bounds = ranges.setdefault((part.field, isinstance(part.value, str)), [])
-            bounds.append((part.operator, part.value))  # type: ignore[arg-type]  # as just seen
+            bounds.append((part.operator, part.value))
         else:
             result.append(part)
     return result + [Range(field, tuple(bounds)) for (field, _), bounds in ranges.items()]

@@ -19,14 +19,17 @@ def check_text(value: str, path: str) -> None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise QueryError(f"expected {ascii(path)} to be Unicode, got a surrogate") from error
+        raise QueryError(f"expected {path!a} to be Unicode, got a surrogate") from error
     if size > MAX_BYTES:
         raise QueryError(f"expected {path[:80]} to be at most {MAX_BYTES} bytes, got {size}")
     if "\0" in value:
         raise QueryError(f"expected {path!r} to be text without NUL, got one")
 
 
-def check_number(value: float, path: str) -> None:
+def check_number(
+    value: int | float,  # noqa: PYI041 - each is checked its way
+    path: str,
+) -> None:
     """See that a number is one that metadata can have.
 
     Raises:

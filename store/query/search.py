@@ -15,19 +15,20 @@ from store.errors import QueryError
 from store.query.plan import Plan, Window, in_order
 from store.query.sql import Scan, Sql
 
-BUDGET_ROWS = 100_000
-BUDGET_S = 1.0
-FIRST_ROWS = 1000
 MOST_ROWS = 10_000
+"""Of a window."""
+
 _COLUMN = re.compile(r"\bi\.(\w+)")
 
 
 class Budget(NamedTuple):
     """What one search may take; at least one window is searched."""
 
-    rows: int = BUDGET_ROWS
+    rows: int = 100_000
     """Candidates to test."""
-    seconds: float = BUDGET_S
+    seconds: float = 1.0
+    first: int = 1000
+    """Candidates of the first window; each is thrice the one before."""
 
 
 class Found(NamedTuple):
@@ -72,7 +73,7 @@ class Search:
         if not self._plan.tests:
             return Found(self._ids(self._candidates(window, limit)), None)
         self._check_bounded(budget)
-        deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, FIRST_ROWS
+        deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
         while True:
             rows = min(rows, left)
             found += self._ids(self._matches(window, rows, limit - len(found)))

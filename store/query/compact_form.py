@@ -184,6 +184,8 @@ def _operand(field: str, text: str) -> Any:
         return {"in": values}
     if operator[1] == "exists":
         return {"exists": _scalar(rest)}
+    if operator[1] == "contains":
+        return {"contains": _plain(rest)}
     return {operator[1]: _typed(field, rest)}
 
 

@@ -29,9 +29,10 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
     scores = tuple((operator, bound) for name, operator, bound in leaf.bounds if name == "score")
     if labels is None or not needs_one:
         return Test(_counted(leaf, words))
-    best, worst = _sieve(scores)
-    is_label = f"d.label IN ({marks(labels)})"
+    best, worst = _sieve(scores, "+")
+    is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
     possible = Sql(f"{is_label}{best.text}{worst.text}", (*labels, *best.values, *worst.values))
+    best, worst = _sieve(scores)
     scans = tuple(
         Scan("pred AS d", Sql(f"d.label = ?{best.text}{worst.text}",
                               (label, *best.values, *worst.values)), ordered=False)
@@ -45,19 +46,19 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
             f"coalesce((SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label}), 0)",
             labels,
         )
-        return Test(_bounded(enough, leaf.count), scans, dense=False)
+        return Test(_bounded(enough, leaf.count), scans)
     counted = _counted(leaf, words)
     text = f"({_of_row(possible.text)} AND {counted.text})"
-    return Test(Sql(text, (*possible.values, *counted.values)), scans, dense=False)
+    return Test(Sql(text, (*possible.values, *counted.values)), scans)
 
 
-def _sieve(scores: tuple[tuple[Bound, float], ...]) -> tuple[Sql, Sql]:
+def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[Sql, Sql]:
     """Return what the best and the worst score must be for a prediction within the bounds to exist."""
     lower = [(op if op == "gt" else "ge", v) for op, v in scores if op in {"gt", "ge", "eq"}]
     upper = [(op if op == "lt" else "le", v) for op, v in scores if op in {"lt", "le", "eq"}]
     if upper and not lower:
         lower = [("gt", -math.inf)]  # some prediction has a score at all
-    best = "".join(f" AND d.score {SYMBOLS[operator]} ?" for operator, _ in lower)
+    best = "".join(f" AND {plus}d.score {SYMBOLS[operator]} ?" for operator, _ in lower)
     worst = "".join(f" AND d.worst {SYMBOLS[operator]} ?" for operator, _ in upper)
     return (
         Sql(best, tuple(bound for _, bound in lower)),

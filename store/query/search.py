@@ -24,11 +24,13 @@ _COLUMN = re.compile(r"\bi\.(\w+)")
 class Budget(NamedTuple):
     """What one search may take; at least one window is searched."""
 
-    rows: int = 100_000
+    rows: int = 1_000_000
     """Candidates to test."""
     seconds: float = 1.0
     first: int = 1000
     """Candidates of the first window; each is thrice the one before."""
+    small: int = 100_000
+    """So many inferences may be walked through without an index or a time."""
 
 
 class Found(NamedTuple):
@@ -114,11 +116,11 @@ class Search:
         there = run(
             self._connection,
             "SELECT count(*) FROM (SELECT 1 FROM inference LIMIT ?) AS c",
-            (budget.rows + 1,),
+            (budget.small + 1,),
         ).scalar_one()
-        if there > budget.rows:
+        if there > budget.small:
             raise QueryError(
-                f"expected a filter that an index or a time bounds, as there are more than {budget.rows} "
+                f"expected a filter that an index or a time bounds, as there are more than {budget.small} "
                 'inferences, got neither; add for example {"ts": {"ge": "-24h"}}, a model, a label, '
                 "or a metadata key with eq, in, gt, ge, lt or le"
             )

@@ -71,7 +71,7 @@ def parse(
         ends = {"ge": times.start, "le": times.end}
         for operator, moment in ends.items():
             if moment is not None:
-                parts += comparisons.read("ts", {operator: moment}, f"time_range {operator}")
+                parts += comparisons.read("ts", {operator: moment}, "time_range")
     return joined(And, parts)
 
 

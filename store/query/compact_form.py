@@ -173,20 +173,20 @@ def _operand(field: str, text: str) -> Any:
     """Return the operand as the JSON form has it."""
     if field in {"label", "box"}:
         return _prediction(field, text)
-    operator = _OPERATOR.match(text)
-    rest = text[operator.end() :] if operator else text
-    if field == "geo" and (operator is None or operator[1] != "exists"):
+    found = _OPERATOR.match(text)
+    if field == "geo" and (found is None or found[1] != "exists"):
         return _shape(text)
-    if operator is None:
+    if found is None:
         return _typed(field, text)
-    if operator[1] == "in":
-        values = [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
-        return {"in": values}
-    if operator[1] == "exists":
-        return {"exists": _scalar(rest)}
-    if operator[1] == "contains":
-        return {"contains": _plain(rest)}
-    return {operator[1]: _typed(field, rest)}
+    operator, rest = found[1], text[found.end() :]
+    value: Any = _typed(field, rest) if operator not in {"in", "contains", "exists"} else None
+    if operator == "in":
+        value = [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
+    elif operator == "contains":
+        value = _plain(rest)
+    elif operator == "exists":
+        value = _scalar(rest)
+    return {operator: value}
 
 
 def _prediction(field: str, text: str) -> Any:

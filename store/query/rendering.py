@@ -52,6 +52,8 @@ def _unit(tree: Filter) -> str:
 
 
 def _operand(leaf: Compare) -> str:
+    if leaf.operator == "exists":
+        return "exists:true"
     values = leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)
     text = ",".join(_value(leaf.field, value) for value in values)
     return text if leaf.operator == "eq" else f"{leaf.operator}:{text}"

@@ -55,7 +55,9 @@ class Stored:
             Inferences(url, root / "journal", blobs, narrow=narrow, budget=Budget(first=7))
             for narrow in PLANS
         ]
-        self.hasty = Inferences(url, root / "journal", blobs, narrow=12, budget=Budget(40, 1, 7, 40))
+        self.hasty = Inferences(
+            url, root / "journal", blobs, narrow=12, budget=Budget(40, 1, 7, 40)
+        )
 
     def close(self) -> None:
         for reader in (*self.readers, self.hasty):

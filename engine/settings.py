@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clickhouse: Annotated[
         str,
         Meta(
-            pattern=r"^((http|https|clickhouse|clickhouses)://.+)?$",
+            pattern=r"^(https?://.+)?$",
             description="URL of a ClickHouse database that is sent all that is stored, too.",
         ),
     ] = ""

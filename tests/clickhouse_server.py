@@ -1,11 +1,13 @@
 """A ClickHouse of its own for tests: the engine that a wheel carries, behind as much HTTP as clients speak."""
 
 import http.client
+import itertools
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -21,13 +23,13 @@ class ClickHouseServer:
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="quadriga-clickhouse-", dir="/tmp")
         self._port = 0
+        self._numbers = itertools.count()
         self._process: subprocess.Popen[str] | None = None
         self.start()
 
-    @property
-    def url(self) -> str:
-        """Where it listens, also after a restart."""
-        return f"http://default@127.0.0.1:{self._port}/default"
+    def url(self, database: str) -> str:
+        """Return the URL of a database, the same after a restart."""
+        return f"http://default@127.0.0.1:{self._port}/{database}"
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
@@ -53,19 +55,22 @@ class ClickHouseServer:
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def execute(self, text: str) -> None:
-        """Execute a statement."""
-        self._ask(text)
+    def create(self) -> str:
+        """Make a database and return its name."""
+        name = f"test_{next(self._numbers)}"
+        self._ask("default", f"CREATE DATABASE {name}")
+        return name
 
-    def query(self, text: str) -> list[dict[str, Any]]:
-        """Return rows."""
-        lines = self._ask(f"{text.rstrip().rstrip(';')} FORMAT JSONEachRow").splitlines()
-        return [msgspec.json.decode(line) for line in lines]
+    def query(self, database: str, text: str) -> list[dict[str, Any]]:
+        """Return the rows of a statement, or none."""
+        if re.match(r"\s*(SELECT|WITH)", text):
+            text = f"{text.rstrip().rstrip(';')} FORMAT JSONEachRow"
+        return [msgspec.json.decode(line) for line in self._ask(database, text).splitlines()]
 
-    def _ask(self, text: str) -> bytes:
+    def _ask(self, database: str, text: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
-            connection.request("POST", "/", text.encode())
+            connection.request("POST", f"/?database={database}", text.encode())
             response = connection.getresponse()
             body = response.read()
         finally:
@@ -78,7 +83,7 @@ def serve(directory: str, port: int) -> None:
     """Serve the engine's folder; print the port."""
     from chdb.session import Session  # noqa: PLC0415 - in the process of the server alone
 
-    session = Session(directory)
+    session, lock = Session(directory), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -91,8 +96,11 @@ def serve(directory: str, port: int) -> None:
                 text = text.replace(" FORMAT ", f" SETTINGS {TOKEN} = '{token}' FORMAT ", 1)
             answered_in = re.search(r"FORMAT (\w+)$", text)
             try:
-                found = session.query(text, answered_in[1] if answered_in else "TabSeparated")
-                self.answer(200, found.bytes())
+                with lock:  # there is one session, as there is one engine
+                    session.query(f"USE {named.get('database', 'default')}")
+                    found = session.query(text, answered_in[1] if answered_in else "TabSeparated")
+                    body = found.bytes()
+                self.answer(200, body)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client shall see it
                 self.answer(500, str(error).encode())
 

@@ -17,7 +17,7 @@ def store() -> None:
 @click.argument("target", metavar="TO")
 @click.option("--delete", is_flag=True, help="Remove from TO what FROM does not hold.")
 def copy(source: str, target: str, delete: bool) -> None:  # noqa: FBT001 - a flag of the command line
-    """Copy the database at the URL FROM to that at TO, such as SQLite's to PostgreSQL.
+    """Copy the database at the URL FROM to that at TO, such as SQLite's to PostgreSQL, or to ClickHouse.
 
     A copy that was stopped goes on when it is repeated. A server may write FROM meanwhile: repeat it
     until little is added, stop the server, and repeat it once more.
@@ -35,7 +35,18 @@ def copy(source: str, target: str, delete: bool) -> None:  # noqa: FBT001 - a fl
             click.echo(f"{progress.table} {progress.day}: {progress}", err=True)
 
     try:
-        done = copy_store(source, target, delete=delete, report=show)
+        if target.startswith(("http://", "https://")):
+            from store.clickhouse_copying import copy as fill  # noqa: PLC0415 - an extra
+
+            done = fill(source, target, show)
+        else:
+            done = copy_store(source, target, delete=delete, report=show)
+    except ImportError as error:
+        _fail(
+            StoreError(
+                f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
+            )
+        )
     except StoreError as error:
         _fail(error)
     click.echo(str(done))

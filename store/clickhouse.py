@@ -10,6 +10,7 @@ import logging
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import clickhouse_connect
 import msgspec
@@ -83,15 +84,7 @@ class Sink:
         """Send everything that is in the journal now and return how many records that was."""
         before = self.records_sent
         if self._client is None:
-            client = clickhouse_connect.get_client(
-                dsn=self._url,
-                connect_timeout=5,
-                send_receive_timeout=20,
-                autogenerate_session_id=False,
-            )
-            for statement in statements():
-                client.command(statement)
-            self._client = client
+            self._client = connect(self._url)
         while sending := self._position.sending or self._next():
             self._note(Position(self._position.offsets, sending))
             self._send(sending)
@@ -132,14 +125,32 @@ class Sink:
                 if position > end:
                     break
                 payloads.append(payload)
-        token = blake3(msgspec.json.encode([self._journal_id, sorted(sending.items())])).hexdigest(
-            16
-        )
+        part = msgspec.json.encode([self._journal_id, sorted(sending.items())])
+        token = blake3(part).hexdigest(16)
         for table, rows in lines(payloads).items():
-            self._client.raw_insert(
-                table,
-                insert_block=b"\n".join(rows),
-                fmt="JSONEachRow",
-                settings={"insert_deduplication_token": token},
-            )
+            insert(self._client, table, rows, token)
         self.records_sent += len(payloads)
+
+
+def connect(url: str) -> Any:
+    """Connect to a ClickHouse, and make the tables that are not there yet.
+
+    Raises:
+        clickhouse_connect.driver.exceptions.Error: It does not answer.
+    """
+    client = clickhouse_connect.get_client(
+        dsn=url,
+        interface=urlsplit(url).scheme,
+        connect_timeout=5,
+        send_receive_timeout=20,
+        autogenerate_session_id=False,
+    )
+    for statement in statements():
+        client.command(statement)
+    return client
+
+
+def insert(client: Any, table: str, rows: list[bytes], token: str) -> None:
+    """Insert rows, in JSON, once for a token."""
+    settings = {"insert_deduplication_token": token}
+    client.raw_insert(table, insert_block=b"\n".join(rows), fmt="JSONEachRow", settings=settings)

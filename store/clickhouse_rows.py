@@ -116,7 +116,7 @@ def lines(payloads: Iterable[bytes]) -> dict[str, list[bytes]]:
             if is_change(payload):
                 rows = _changed(_change.decode(payload))
             else:
-                rows = [("inference", _inference(_record.decode(payload)))]
+                rows = [("inference", inference(_record.decode(payload)))]
         except (msgspec.MsgspecError, MetadataError, ValueError) as error:
             _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
             continue
@@ -125,7 +125,13 @@ def lines(payloads: Iterable[bytes]) -> dict[str, list[bytes]]:
     return found
 
 
-def _inference(record: JournaledRecord) -> dict[str, Any]:
+def inference(record: JournaledRecord) -> dict[str, Any]:
+    """Return the row of a record.
+
+    Raises:
+        MetadataError: The metadata breaks a rule.
+        msgspec.MsgspecError: The metadata is no JSON object.
+    """
     image = record.input
     paths = metadata.flatten(_metadata.decode(record.metadata))
     found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]

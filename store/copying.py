@@ -29,13 +29,10 @@ _PAGE = 20_000
 
 
 _CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
-_TABLES = (
-    INFERENCES,
-    _CHANGES,
-    Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations")),
-    Table("ground_truth", "seq", "truth_id", ("seq", "truth_id")),
-    Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source")),
-)
+TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
+FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
+_HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
+_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
 _RECORD = """
 SELECT seq, request_id, image_no, name, version, sha256, task, action, latency_us, input_name,
        input_hash, input_width, input_height, input_mime, input_kept, input_bytes, predictions, meta,
@@ -71,7 +68,7 @@ class Progress(NamedTuple):
 
     def __str__(self) -> str:
         done = ", ".join(f"{name} {n:,}" for name, n in self.copied.items() if n)
-        per_second = self.copied["inference"] / max(self.seconds, 0.001)
+        per_second = self.copied.get("inference", 0) / max(self.seconds, 0.001)
         return (
             f"{done or 'nothing'} copied, {self.removed:,} removed, {per_second:,.0f} inferences/s"
         )

@@ -13,6 +13,10 @@ import msgspec
 import pytest
 
 from store.clickhouse import Position, Sink
+from store.clickhouse_copying import copy
+from store.comparison import DAY_IDS
+from store.database import open_writer, run
+from store.errors import StoreError
 from store.ids import IdSource
 from store.journal import Journal, segments, sizes
 from store.records import (
@@ -182,6 +186,40 @@ def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
     assert place.query("SELECT count() AS n FROM inference FINAL") == [{"n": 4}]
     place.query("OPTIMIZE TABLE inference FINAL")
     assert place.seqs() == [1, 2, 3, 4]
+
+
+def test_what_was_stored_before_is_sent_by_a_copy(database_url, tmp_path, server) -> None:
+    place = Place(tmp_path, server)
+    url = server.url(place.database)
+    old = Journal(tmp_path / "old", 0)
+    metadata = {"camera": "north", "on": True}
+    old.append([make_record(n * 1000, metadata=metadata) for n in range(1, 7000)])
+    old.append([make_record(20 * DAY_IDS), make_record(30 * DAY_IDS)])
+    old.close()
+    writer = Writer(tmp_path / "old", database_url)
+    writer.drain()
+    writer.close()
+    engine = open_writer(database_url)
+    with engine.begin() as connection:
+        truth = (5, "id", "1", "", '[{"label": "circle"}]')
+        run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth)
+        feedback = (8, 1000, "thumbs", None, "ok?", "me")
+        run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback)
+    engine.dispose()
+    place.send(make_record(20 * DAY_IDS))
+    assert copy(database_url, url).copied == {"inference": 7000, "truth": 1, "feedback": 1}
+    assert copy(database_url, url).copied == {}
+    assert len(place.seqs()) == 7001
+    text = (
+        "SELECT count() AS n FROM inference WHERE meta_str['camera'] = 'north' AND meta_bool['on']"
+    )
+    assert place.query(text) == [{"n": 6999}]
+    place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
+    place.query("DELETE FROM inference WHERE seq < 100000")
+    assert copy(database_url, url).copied == {"inference": 6999}
+    place.journal.close()
+    with pytest.raises(StoreError, match="expected ClickHouse to answer"):
+        copy(database_url, "http://127.0.0.1:1/x")
 
 
 def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:

@@ -16,7 +16,7 @@ from store.copying import copy
 from store.database import migrate, open_writer, run
 from store.errors import StoreError
 from store.journal import Journal
-from store.records import Feedback, InputReference, ModelReference
+from store.records import InputReference, ModelReference
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 
@@ -246,14 +246,14 @@ def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) ->
 
 
 def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
-    total = 6000
+    total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import sys; from store.copying import copy; "
-        "copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
+        "import sys; from store import copying; copying._BATCH, copying._PAGE = 40, 100; "
+        "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
     )
     seen = 0
-    for wanted in (1000, 3000):
+    for wanted in (100, 300):
         process = subprocess.Popen(
             [sys.executable, "-c", script, database_url, target], stdout=subprocess.PIPE, text=True
         )
@@ -270,15 +270,19 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     assert contents(target)["meta_num"] == contents(database_url)["meta_num"]
 
 
-def test_a_server_may_write_the_source_meanwhile(database_url, target, tmp_path) -> None:
+def test_a_server_may_write_the_source_meanwhile(
+    database_url, target, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("store.copying._BATCH", 50)
+    monkeypatch.setattr("store.copying._PAGE", 100)
     journal = Journal(tmp_path / "journal", 0)
     writer = Writer(tmp_path / "journal", database_url)
-    journal.append([make_record(n + 1) for n in range(3000)])
+    journal.append([make_record(n + 1) for n in range(300)])
     writer.drain()
-    added = iter(range(3000, 6000))
+    added = iter(range(300, 600))
 
     def write(_) -> None:
-        journal.append([make_record(next(added) * 7 + 1) for _ in range(10)])
+        journal.append([make_record(next(added) * 7 + 1) for _ in range(5)])
         writer.drain()
 
     copy(database_url, target, report=write)
@@ -309,38 +313,43 @@ predictions = st.lists(
 )
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(1, 1 << 61),
-            st.dictionaries(
-                keys, json_values | st.dictionaries(keys, json_values, max_size=2), max_size=4
-            ),
-            predictions | json_values,
-            st.integers(0, 10**9),
+@pytest.fixture
+def middle(postgres):
+    url = postgres.create()
+    yield url
+    postgres.drop(url)
+
+
+records = st.lists(
+    st.tuples(
+        st.integers(1, 1 << 54),
+        st.dictionaries(
+            keys, json_values | st.dictionaries(keys, json_values, max_size=2), max_size=4
         ),
-        max_size=8,
-        unique_by=lambda each: each[0],
-    )
+        predictions | json_values,
+        st.integers(0, 10**9),
+    ),
+    max_size=8,
+    unique_by=lambda each: each[0],
 )
-def test_any_record_survives_the_round_trip(tmp_path, postgres, rows) -> None:
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(records)
+def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     root = tmp_path / str(time.monotonic_ns())
     first, last = (f"sqlite:///{root}/{name}/store.db" for name in ("first", "last"))
-    middle = postgres.create()
-    try:
-        fill(first, root, [
-            make_record(seq, metadata=metadata, predictions=found, latency_ms=latency / 1000)
-            for seq, metadata, found, latency in rows
-        ])  # fmt: skip
-        copy(first, middle)
-        copy(middle, last)
-        assert contents(last) == contents(first)
-        assert verify(first, middle) == verify(middle, last) == []
-    finally:
-        postgres.drop(middle)
+    made = [
+        make_record(seq, metadata=metadata, predictions=found, latency_ms=latency / 1000)
+        for seq, metadata, found, latency in rows
+    ]
+    fill(first, root, made)
+    copy(first, middle, delete=True)  # of what the example before has left
+    copy(middle, last)
+    assert_same(last, first)
+    assert verify(first, middle) == verify(middle, last) == []
 
 
 def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
@@ -348,4 +357,3 @@ def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
         copy(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
     with pytest.raises(StoreError, match="sqlite or postgresql"):
         verify("mysql://x", "mysql://y")
-    assert msgspec.json.encode(Feedback(1, "x"))

@@ -15,9 +15,9 @@ import pytest
 from store.clickhouse import Position, Sink
 from store.clickhouse_copying import copy
 from store.comparison import DAY_IDS
-from store.database import open_writer, run
+from store.database import make_room, open_writer, run
 from store.errors import StoreError
-from store.ids import IdSource
+from store.ids import IdSource, first_at
 from store.journal import Journal, segments, sizes
 from store.records import (
     Deletion,
@@ -338,3 +338,76 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
     finally:
         server.close()
         place.journal.close()
+
+
+STATEMENTS = [
+    statement
+    for statement in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    if "DROP TABLE" not in statement
+]
+
+
+def test_the_statements_of_the_page_do_what_it_says(place) -> None:
+    now, hour_ms = time.time_ns() // 1_000_000, 3_600_000
+    ago = [first_at(now - hours * hour_ms) + 1 for hours in (1, 2, 2, 30, 400)]
+    north = {"camera_id": "north", "altitude": 120}
+    circle = [{"label": "circle", "score": 0.9}, {"label": "star", "score": 0.1}]
+    weak = [{"label": "circle", "score": 0.1}, {"label": "star", "score": 0.9}]
+    place.send(
+        make_record(ago[0], metadata=north, predictions=circle),
+        make_record(ago[1], metadata={**north, "altitude": 99}, predictions=weak),
+        make_record(ago[2] + 1, metadata={"camera_id": "south", "altitude": 120}, status=500),
+        make_record(
+            ago[3], metadata=north, model=ModelReference("other", "1", ""), predictions=circle
+        ),
+        make_record(ago[4], metadata=north, predictions=[]),
+        *(
+            JournaledChange(10 + number, change)
+            for number, change in enumerate(
+                [
+                    Deletion([ago[0]]),
+                    TruthStatement("id", str(ago[0]), [{"label": "star"}]),
+                    TruthStatement("id", str(ago[0]), [{"label": "circle"}]),
+                    TruthStatement("id", str(ago[1]), [{"label": "circle"}]),
+                    TruthStatement("id", str(ago[1]), None),
+                    TruthStatement("request_id", "x", []),
+                    MetadataChange(ago[0], {"camera_id": "west"}),
+                    MetadataChange(ago[0], {"camera_id": "east"}),
+                    MetadataChange(ago[0], {"altitude": 1}),
+                ]
+            )
+        ),
+    )
+    ttl, by_key, by_label, by_hour, by_day, truth, metadata = STATEMENTS
+    place.query(ttl)
+    assert [row["seq"] for row in place.query(by_key)] == [ago[0]]
+    assert [row["seq"] for row in place.query(by_label)] == [ago[2] + 1, ago[0]]
+    hours = place.query(by_hour)
+    assert [(row["model"], row["n"], row["errors"]) for row in hours] == [
+        ("other", 1, 0), ("shapes-detector", 2, 1), ("shapes-detector", 1, 0)
+    ]  # fmt: skip
+    assert {row["p99_ms"] for row in hours} == {4.2}
+    labels = place.query(by_day)
+    assert sum(row["n"] for row in labels if row["label"] == "circle") == 3
+    assert {row["label"] for row in labels} == {"circle", "star"}
+    (held,) = place.query(truth)
+    assert (held["seq"], held["ground_truth"]) == (ago[0], '[{"label":"circle"}]')
+    cameras = {row["seq"]: row["camera_id"] for row in place.query(metadata)}
+    assert cameras == {
+        ago[0]: "east", ago[1]: "north", ago[2] + 1: "south", ago[3]: "north", ago[4]: "north"
+    }  # fmt: skip
+
+
+def test_dropping_partitions_drops_a_month(postgres) -> None:
+    url = postgres.create()
+    (drop,) = re.findall(r"DROP TABLE .*", PAGE.read_text())
+    engine = open_writer(url)
+    february = first_at(1_769_904_000_000)
+    with engine.connect() as connection:
+        make_room(connection, [february - 1, february])
+        for seq in (february - 1, february):
+            run(connection, "INSERT INTO meta_num VALUES (1, 1, ?)", (seq,))
+        run(connection, drop)
+        assert run(connection, "SELECT seq FROM meta_num").scalars().all() == [february]
+    engine.dispose()
+    postgres.drop(url)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine import settings as settings_module
 from engine.settings import Settings, SettingsError
+from engine.store_commands import store
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 
@@ -227,6 +228,9 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
             if text:
                 click.echo(f"{'':17}{what} {text}")
     sys.exit(0 if holds else 1)
+
+
+main.add_command(store)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

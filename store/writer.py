@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -62,13 +63,20 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
+        is_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
     """
 
-    def __init__(self, journal_directory: Path, url: str) -> None:
+    def __init__(
+        self,
+        journal_directory: Path,
+        url: str,
+        is_needed: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
         self._directory = journal_directory
+        self._is_needed = is_needed
         self._beside = journal_directory.parent
         self._journal_id = journal.identity(journal_directory)
         self._engine = database.open_writer(url)
@@ -269,6 +277,8 @@ class Writer:
             if closed:  # until here the journal is what survives a loss of power
                 database.make_durable(connection)
         for path in closed:
+            if self._is_needed(path):
+                continue
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size
             if size > offset:

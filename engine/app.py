@@ -34,6 +34,8 @@ from store.blobs import BlobStore
 from store.errors import NotReadyError, QueryTimeoutError
 from store.ids import IdSource
 from store.inferences import Inferences
+from store.job_routes import job_routes
+from store.jobs import Jobs
 from store.journal import Journal
 from store.routes import routes as store_routes
 
@@ -75,7 +77,7 @@ class Application:
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
             ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
             recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
-            handlers = store_routes(inferences)
+            handlers = [*store_routes(inferences), *job_routes(Jobs(settings.jobs_directory))]
         self.pipeline = Pipeline(
             self.repository,
             recorder,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine import settings as settings_module
+from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
@@ -222,6 +223,10 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
             if text:
                 click.echo(f"{'':17}{what} {text}")
     sys.exit(0 if holds else 1)
+
+
+main.add_command(export_command)
+main.add_command(import_command)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -204,16 +204,13 @@ def _alive(pid: int) -> bool:
 
 
 def _child(server: ServerProcess, role: str) -> int:
-    """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
+    """Find a child by its role, which its command line ends with; 0 if it is not there."""
     for pid in server.child_pids()[1:]:
         try:
-            maps = Path(f"/proc/{pid}/maps").read_text()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
             continue
-        if "sqlalchemy" not in maps:  # it has only just started
-            continue
-        runs_models = "onnxruntime" in maps
-        if runs_models == (role == "worker"):
+        if command.endswith(b"\0" + role.encode() + b"\0"):
             return pid
     return 0
 

@@ -16,6 +16,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.metrics import Metrics, metrics_route
 from engine.model_control import ModelControl
 from engine.pipeline import Pipeline
 from engine.readiness import Board
@@ -23,20 +24,22 @@ from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.settings import Settings
 from proto import table
-from proto.chariot import without_gateway_prefix
+from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store import journal
 from store.blobs import BlobStore
+from store.change_routes import change_routes
+from store.changing import Changes
 from store.errors import NotReadyError, QueryTimeoutError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.job_routes import job_routes
 from store.jobs import Jobs
 from store.journal import Journal
+from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
 
 LATEST_SEQ_S = 5.0
@@ -76,8 +79,14 @@ class Application:
             blobs = BlobStore(settings.blob_directory)
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
             ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
-            handlers = [*store_routes(inferences), *job_routes(Jobs(settings.jobs_directory))]
+            journal = Journal(settings.journal_directory, worker)
+            recorder = Recorder(ids, journal, blobs)
+            changes = Changes(inferences, journal, ids, read_metadata)
+            handlers = [
+                *store_routes(inferences),
+                *change_routes(changes),
+                *job_routes(Jobs(settings.jobs_directory)),
+            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -99,6 +108,7 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
+        handlers.append(metrics_route(Metrics(self.pipeline, server_version, dict)))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
@@ -175,7 +185,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
-                return journal.latest_seq(journal_directory)
+                return latest_journaled(journal_directory)
         time.sleep(0.05)
 
 

@@ -116,7 +116,7 @@ def read(path: Path) -> Iterator[Item]:
                 raise QueryError(f"expected {path.name} to be a zip file, got: {error}") from error
         case suffix:
             raise QueryError(
-                f"expected a file .jsonl, .parquet, .json or .zip, got {suffix or path.name!r}"
+                f"expected a file .jsonl, .parquet, .json or .zip, got {suffix or path.name}"
             )
 
 

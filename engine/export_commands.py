@@ -44,9 +44,9 @@ def export_command(
     where: str,
     form: str,
     output: Path,
-    images: bool | None,
+    images: bool | None,  # noqa: FBT001 - a flag of the command line
     annotations: str,
-    **flags: Any,  # noqa: FBT001 - a flag of the command line
+    **flags: Any,
 ) -> None:
     """Write the inferences that match FILTER, in JSON, to a file; it needs no server."""
     from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database

@@ -49,8 +49,8 @@ class _Child:
 
     def start(self) -> None:
         descriptors = [fd for fd in (self._task.listener_fd, self._task.board_fd) if fd >= 0]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "engine.worker", self._task.role],  # noqa: S603 - our own module, and its role for `ps`
+        self._process = subprocess.Popen(  # noqa: S603 - our own module; its role is for `ps`
+            [sys.executable, "-P", "-m", "engine.worker", self._task.role],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )

@@ -19,6 +19,7 @@ from store.datasets import Annotated, ChariotDataset, Coco
 from store.errors import NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences, Page, QueryRequest
 from store.jobs import Run
+from store.query.json_form import parse
 from store.records import StoredInference
 
 PAGE = 1000
@@ -69,11 +70,12 @@ def decode_parameters(body: bytes) -> ExportParameters:
 
 
 def check(parameters: ExportParameters) -> None:
-    """See that this format can be written.
+    """See that this can be found and written.
 
     Raises:
-        QueryError: It asks for what is not installed.
+        QueryError: The filter means nothing, or the format is not installed.
     """
+    parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError("expected pyarrow for parquet, got none: pip install quadriga[parquet]")
 

@@ -9,7 +9,6 @@ from litestar.response import File
 
 from store.export import decode_parameters
 from store.jobs import Job, Jobs
-from store.query.json_form import parse
 from store.routes import Error
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
@@ -36,7 +35,6 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""
         parameters = decode_parameters(body)
-        parse(parameters.where, 0)
         return jobs.submit("export", msgspec.to_builtins(parameters))
 
     @get("/api/jobs", sync_to_thread=True)

@@ -71,16 +71,22 @@ class Item(NamedTuple):
     inference: ImportedInference | None
     truth: Any
     """Annotations in any of the forms that are taken; None for none."""
+    metadata: dict[str, Any]
+    """Checked."""
     names: Mapping[str, str]
-    """What the file says of the fields by which a ground truth can be joined."""
+    """What the file says of `id`, `request_id` and `input.hash`."""
 
     def value(self, join: str) -> str | None:
-        """Return the value of a field to join by; None where it has none."""
+        """Return the value of a field to join a ground truth by; None where it has none."""
         if join in self.names:
             return self.names[join]
-        if join == "input.hash" and (data := self.image()) is not None:
-            return BlobStore.key(data)
-        return None
+        if join == "input.hash":
+            data = self.image()
+            return None if data is None else BlobStore.key(data)
+        value = metadata.flatten(self.metadata).get(join.removeprefix("meta."))
+        if value is None or not join.startswith("meta."):
+            return None
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
@@ -170,25 +176,24 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
     path = _name(row)
     about = described.get(path) or {}
     _check_metadata(about, place)
-    names = {**_by_metadata({"path": path, **about}), **_by_stem(path)}
+    names = _by_stem(path)
     for join, key in (("id", "inference_id"), ("request_id",) * 2, ("input.hash", "data_hash")):
         if about.get(key):
             names[join] = str(about[key])
     is_truth = about.get("annotations_from") != "predictions"
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
-    return Item(
-        place, lambda: image(path), inference, row["annotations"] if is_truth else None, names
-    )
+    truth = row["annotations"] if is_truth else None
+    return Item(place, lambda: image(path), inference, truth, {"path": path, **about}, names)
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
     given = msgspec.json.decode(inference.metadata)
     _check_metadata(given, place)
-    names = {**_by_metadata(given), "id": inference.id, "request_id": inference.request_id}
+    names = {"id": inference.id, "request_id": inference.request_id}
     if inference.input.hash is not None:
         names["input.hash"] = inference.input.hash
     truth = msgspec.json.decode(inference.ground_truth)
-    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, names)
+    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, given, names)
 
 
 def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedInference:
@@ -256,9 +261,9 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
         if bytes(pictured.inference) != b"null":
             yield _of_inference(_decoded(bytes(pictured.inference), place), place, image)
         else:
-            names = {"meta.file_name": name, **_by_stem(name)}
             truth = by_image.get(pictured.id, [])
-            yield Item(place, partial(_pictured, image, name), None, truth, names)
+            about = {"file_name": name}
+            yield Item(place, partial(_pictured, image, name), None, truth, about, _by_stem(name))
 
 
 def _pictured(image: Images, name: str) -> bytes | None:
@@ -313,10 +318,3 @@ def _check_metadata(given: Any, place: str) -> None:
         metadata.check(given)
     except MetadataError as error:
         raise QueryError(f"{place}: {error}") from error
-
-
-def _by_metadata(given: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        f"meta.{path}": value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        for path, value in metadata.flatten(given).items()
-    }

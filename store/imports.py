@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
-from store import journal, metadata
+from store import journal
 from store.annotations import annotations_of
 from store.blobs import BlobStore
 from store.database import Readers, journal_offsets
@@ -41,7 +41,6 @@ MOVED_S = 60.0
 """How long the end waits for the server's writer."""
 
 _DAY_MS = 86_400_000
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 What = Literal["inferences", "ground-truth"]
 
 
@@ -124,7 +123,6 @@ class Importer:
         seq = int(given.id)
         if milliseconds(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
-        metadata.check(_METADATA.decode(given.metadata))
         asked = given.input
         key = self._kept(asked.hash, image)
         values: dict[str, Any] = {  # JSON that passes through as it is
@@ -189,11 +187,18 @@ def _batches(
     for of_item in entries:
         batch += of_item
         done += 1
-        size += sum(len(msgspec.json.encode(entry)) for entry in of_item)
+        size += sum(map(_size, of_item))
         if len(batch) >= BATCH or size >= BATCH_BYTES:
             yield done, batch
             batch, size = [], 0
     yield done, batch
+
+
+def _size(entry: InferenceRecord | JournaledChange) -> int:
+    """Return about how many bytes an entry takes."""
+    if isinstance(entry, InferenceRecord):
+        return len(bytes(entry.predictions)) + len(bytes(cast("msgspec.Raw", entry.metadata)))
+    return len(msgspec.json.encode(entry))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ Box = tuple[float, float, float, float]
 
 EDGES = ("xmin", "ymin", "xmax", "ymax")
 ORIENTED = ("cx", "cy", "w", "h", "r")
+_NUMBERS = (float, int)
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
 
 
@@ -38,8 +39,8 @@ def label(one: Mapping[str, Any]) -> str | None:
 
 def score(one: Mapping[str, Any]) -> float | None:
     """Return the score, if there is one."""
-    value = one.get("score")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    value: Any = one.get("score")
+    return float(value) if type(value) in _NUMBERS else None
 
 
 def box(one: Mapping[str, Any], width: int | None, height: int | None) -> Box | None:
@@ -128,11 +129,14 @@ def chariot_annotation(one: Mapping[str, Any]) -> dict[str, Any] | None:
     return annotation
 
 
-def _numbers(one: Mapping[str, Any], names: Sequence[str]) -> tuple[float, ...] | None:
-    values = tuple(one.get(name) for name in names)
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return tuple(value for value in values if value is not None)
-    return None
+def _numbers(one: Mapping[str, Any], names: Sequence[str]) -> list[float] | None:
+    values = []
+    for name in names:
+        value: Any = one.get(name)
+        if type(value) not in _NUMBERS:  # a boolean is none
+            return None
+        values.append(value)
+    return values
 
 
 def _is_inside(point: tuple[float, float], ring: Sequence[tuple[float, float]]) -> bool:

@@ -1,13 +1,17 @@
 """What is taken out can be read by others, and brought in again."""
 
 import json
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from store import shapes
 from store.blobs import BlobStore
 from store.errors import QueryError, StoreError
 from store.export import ExportParameters, decode_parameters, export
@@ -97,6 +101,56 @@ def tasks(record, blobs: BlobStore) -> list[InferenceRecord]:
         )
     made.append(record(MS + 99 << 22, status=500, predictions=[], input=InputReference("x")))
     return made
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+NUMBER = st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False, allow_infinity=False)
+SHAPES = {
+    "IMAGE_CLASSIFICATION": st.lists(st.fixed_dictionaries({"label": TEXT, "score": NUMBER})),
+    "OBJECT_DETECTION": st.lists(
+        st.fixed_dictionaries({"label": TEXT}, optional=dict.fromkeys(shapes.EDGES, NUMBER))
+    ),
+    "ORIENTED_OBJECT_DETECTION": st.lists(
+        st.fixed_dictionaries({"label": TEXT, **dict.fromkeys(shapes.ORIENTED, NUMBER)})
+    ),
+    "IMAGE_SEGMENTATION": st.lists(
+        st.fixed_dictionaries(
+            {
+                "label": TEXT,
+                "contour": st.lists(st.lists(st.fixed_dictionaries({"x": NUMBER, "y": NUMBER}))),
+            }
+        )
+    ),
+    "IMAGE_TEXT_TO_TEXT": st.lists(st.fixed_dictionaries({"prompt": TEXT, "answer": TEXT})),
+    "TENSOR": st.recursive(NUMBER | TEXT | st.none(), st.lists),
+}
+TASKS = st.sampled_from(sorted(SHAPES)).flatmap(lambda task: st.tuples(st.just(task), SHAPES[task]))
+NAMES = st.text("abc\u00e9_", min_size=1, max_size=5)
+METADATA = st.dictionaries(NAMES, TEXT | NUMBER | st.booleans() | st.lists(NUMBER), max_size=4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(given_records=st.lists(st.tuples(TASKS, METADATA), min_size=1, max_size=6))
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_any_inferences_come_back_as_they_were(record, given_records, form: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        stores = []
+        for name in ("one", "two"):
+            (Path(folder) / name).mkdir()
+            stores.append(Store(Path(folder) / name, f"sqlite:///{folder}/{name}/store.db"))
+        one, two = stores
+        one.add(*(
+            record(MS + number << 22, task=task, predictions=predictions, metadata=metadata)
+            for number, ((task, predictions), metadata) in enumerate(given_records)
+        ))  # fmt: skip
+        two.bring_in(one.export(Path(folder) / f"first.{form}", format=form))
+        lines = [each.export(Path(folder) / "all.jsonl").read_bytes() for each in stores]
+        assert lines[0] == lines[1]
+        assert lines[0].count(b"\n") == len(given_records)
+        for dataset in ("chariot", "coco"):
+            one.export(Path(folder) / "set.zip", format=dataset)
+        for each in stores:
+            each.inferences.close()
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "images.zip", "a.parquet", "images.parquet"])

@@ -14,7 +14,6 @@ from engine.settings import SettingsError
 
 _DATA = click.option("--data", default=None, help="Data folder of the server. [default: data]")
 _DATABASE = click.option("--database", default=None, help="SQLAlchemy URL of the store.")
-_QUERY_S = 600.0
 
 
 @click.command("export")
@@ -48,20 +47,21 @@ def export_command(
     annotations: str,
     **flags: Any,
 ) -> None:
-    """Write the inferences that match FILTER, in JSON, to a file; it needs no server."""
+    """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
     from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
     from store.export import ExportParameters, check, export  # noqa: PLC0415 - as above
     from store.inferences import Inferences  # noqa: PLC0415 - as above
+    from store.jobs import QUERY_S  # noqa: PLC0415 - as above
 
     try:
         settings = settings_module.load(_given(flags), os.environ)
         blobs = BlobStore(settings.blob_directory)
         inferences = Inferences(
-            settings.database_url, settings.journal_directory, blobs, timeout_s=_QUERY_S
+            settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
         )
         asked = {
-            "where": json.loads(where),
+            "where": json.loads(where) if where.lstrip().startswith("{") else where,
             "format": form,
             "images": images,
             "annotations": annotations,

@@ -57,9 +57,10 @@ class Archive:
         self._zip.writestr(f"images/{name}", data)
         return name
 
-    def close(self) -> None:
-        """Pack the texts and end the file."""
+    def close(self, *, is_whole: bool) -> None:
+        """Pack the texts, unless the export was ended before; close the file."""
         with self._zip:
-            for name, file in self._texts.items():
+            for file in self._texts.values():
                 file.close()
+            for name, file in self._texts.items() if is_whole else ():
                 self._zip.write(file.name, name, ZIP_DEFLATED, _LEVEL)

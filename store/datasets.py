@@ -3,6 +3,7 @@
 Source: Chariot, dataset archives; COCO, "Data format" and "Results format".
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -73,9 +74,9 @@ class ChariotDataset:
             described = _described(record, source)
             self._metadata.write(_encode({"path": path, "metadata": described}) + b"\n")
 
-    def close(self) -> None:
-        """Write what comes last."""
-        self._archive.close()
+    def close(self, *, is_whole: bool) -> None:
+        """As `store.export.Format.close`."""
+        self._archive.close(is_whole=is_whole)
 
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
@@ -162,18 +163,21 @@ class Coco:
             found["area"] = shapes.area(rings) if rings else (xmax - xmin) * (ymax - ymin)
         return found
 
-    def close(self) -> None:
-        """Write what comes last."""
+    def close(self, *, is_whole: bool) -> None:
+        """As `store.export.Format.close`."""
+        if is_whole:
+            self._end()
+        self._annotation_lines.close()
+        self._archive.close(is_whole=is_whole)
+
+    def _end(self) -> None:
         file = self._archive.text("annotations.json")
         file.write(b'],\n"annotations":[')
         self._annotation_lines.seek(0)
-        while chunk := self._annotation_lines.read(1 << 20):
-            file.write(chunk)
-        self._annotation_lines.close()
+        shutil.copyfileobj(self._annotation_lines, file)
         categories = [{"id": number, "name": name} for name, number in self._categories.items()]
         file.write(b'],\n"categories":' + _encode(categories) + b"}\n")
         self._archive.text("results.json").write(b"]\n")
-        self._archive.close()
 
 
 def annotations_of_record(

@@ -45,8 +45,8 @@ class Format(Protocol):
     def add(self, page: Sequence[StoredInference]) -> None:
         """Write a page."""
 
-    def close(self) -> None:
-        """Write what comes last."""
+    def close(self, *, is_whole: bool) -> None:
+        """Write what comes last, unless the export was ended before; close the file."""
 
 
 _decoder = msgspec.json.Decoder(ExportParameters)
@@ -134,14 +134,15 @@ def export(
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
         writing = _format(parameters, temporary, blobs)
-        done = 0
+        done, is_whole = 0, False
         try:
             for page in _pages(inferences, where):
                 writing.add(page)
                 done += len(page)
                 tell(done, total)
+            is_whole = True
         finally:
-            writing.close()
+            writing.close(is_whole=is_whole)
         temporary.replace(target)
     return done
 
@@ -154,13 +155,13 @@ def _until_now(inferences: Inferences, where: Any) -> Any:
 
 def _total(inferences: Inferences, where: Any) -> int | None:
     with suppress(QueryError, QueryTimeoutError, NotReadyError):  # it is worth no long wait
-        request = QueryRequest(where, limit=1, count="exact", consistency="journal")
+        request = QueryRequest(where=where, limit=1, count="exact", consistency="journal")
         return inferences.query(request).count
     return None
 
 
 def _pages(inferences: Inferences, where: Any) -> Iterator[Sequence[StoredInference]]:
-    request = QueryRequest(where, "ts", PAGE)
+    request = QueryRequest(where=where, order="ts", limit=PAGE)
     while True:
         page: Page = inferences.query(request)
         yield page.inferences
@@ -201,8 +202,8 @@ class JsonLines:
             for record in page:
                 self._archive.image(record)
 
-    def close(self) -> None:
-        """Write what comes last."""
+    def close(self, *, is_whole: bool) -> None:
+        """As `Format.close`."""
         self._file.close()
         if self._archive is not None:
-            self._archive.close()
+            self._archive.close(is_whole=is_whole)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
+import sqlalchemy as sa
 
 from store import journal
 from store.annotations import annotations_of
@@ -228,9 +229,18 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
         finally:
             readers.close()
         return
+
+    def drain() -> None:
+        try:
+            writer.drain()
+        except sa.exc.DBAPIError as error:
+            raise NotReadyError(
+                f"expected the database to answer, so that it takes the journal, got: {error.orig}"
+            ) from error
+
     try:
-        yield writer.drain
-        writer.drain()
+        yield drain
+        drain()
     finally:
         writer.close()
 
@@ -241,8 +251,9 @@ def _own_segments(directory: Path) -> bool:
 
 def _wait(readers: Readers, directory: Path) -> None:
     while True:
+        offsets: dict[str, int] = {}
         with suppress(NotReadyError, QueryTimeoutError), readers.snapshot() as connection:
             offsets = journal_offsets(connection, journal.identity(directory))
-            if journal.lag_bytes(directory, offsets) < LAG_BYTES:
-                return
+        if journal.lag_bytes(directory, offsets) < LAG_BYTES:
+            return
         time.sleep(0.05)

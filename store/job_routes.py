@@ -13,6 +13,7 @@ from store.routes import Error
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")
+_UNKEPT = ResponseSpec(Error, False, "The job could not be kept, as on a full disk")
 _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
@@ -30,7 +31,7 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         "/api/exports",
         status_code=202,
         sync_to_thread=True,
-        responses={400: _UNREADABLE},
+        responses={400: _UNREADABLE, 503: _UNKEPT},
     )
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""

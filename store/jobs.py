@@ -23,7 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from store.blobs import BlobStore
-from store.errors import NotFoundError, StoreError
+from store.errors import JournalError, NotFoundError, StoreError
 from store.inferences import Inferences
 from store.records import timestamp_text
 
@@ -99,13 +99,21 @@ class Jobs:
         self.directory = directory
 
     def submit(self, kind: str, parameters: dict[str, Any]) -> Job:
-        """Queue a job; its parameters are checked already."""
+        """Queue a job; its parameters are checked already.
+
+        Raises:
+            JournalError: It could not be kept, as on a full disk.
+        """
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, parameters, _now())
         hidden = self.directory / f".{job_id}"
-        hidden.mkdir(parents=True)
-        _write(hidden, job)
-        hidden.rename(self.directory / job_id)
+        try:
+            hidden.mkdir(parents=True)
+            _write(hidden, job)
+            hidden.rename(self.directory / job_id)
+        except OSError as error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise JournalError(f"expected to keep the job, got: {error.strerror}") from error
         return job
 
     def ids(self) -> list[str]:
@@ -256,8 +264,9 @@ def _take(
             _write(directory, _ended(job, "failed", text))
             return True
         _write(directory, job)
-        run = Run(job, directory, inferences, blobs, stop)
-        return _work(run)
+        for left in directory.glob(".*/"):  # of a run that died
+            shutil.rmtree(left, ignore_errors=True)
+        return _work(Run(job, directory, inferences, blobs, stop))
 
 
 def _work(run: Run) -> bool:

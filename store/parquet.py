@@ -78,9 +78,10 @@ class ParquetFile:
             if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
                 self._flush()
 
-    def close(self) -> None:
-        """Write what comes last."""
-        self._flush()
+    def close(self, *, is_whole: bool) -> None:
+        """As `store.export.Format.close`."""
+        if is_whole:
+            self._flush()
         self._writer.close()
 
     def _flush(self) -> None:

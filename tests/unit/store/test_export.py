@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from store import shapes
 from store.blobs import BlobStore
-from store.errors import QueryError, StoreError
+from store.errors import NotReadyError, QueryError, StoreError
 from store.export import ExportParameters, decode_parameters, export
 from store.import_files import read
 from store.imports import Importer
@@ -456,6 +456,17 @@ def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monk
     finally:
         writer.close()
     assert store.inferences.get(ID).model.name == "m"
+
+
+def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    away = "postgresql://nobody@127.0.0.1:1/none"
+    with pytest.raises(NotReadyError, match="expected the database to answer"):
+        Importer(store.journal, away, store.blobs, "inferences", None).run(
+            read(tmp_path / "one.jsonl")
+        )
+    store.add()
+    assert store.inferences.get(ID).id == ID
 
 
 def test_two_imports_at_once_are_refused(store, tmp_path) -> None:

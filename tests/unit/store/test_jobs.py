@@ -1,6 +1,7 @@
 """Jobs outlive whatever ends their runner, and end in one state."""
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +25,7 @@ def work(run: Run) -> str:
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     monkeypatch.setitem(jobs_module.KINDS, "test", "jobs_under_test:work")
-    monkeypatch.setitem(
-        __import__("sys").modules, "jobs_under_test", __import__("sys").modules[__name__]
-    )
+    monkeypatch.setitem(sys.modules, "jobs_under_test", sys.modules[__name__])
     monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
     monkeypatch.setattr(jobs_module, "TELL_S", 0.0)
     WORKS.clear()
@@ -157,9 +156,11 @@ def test_a_job_whose_runner_died_is_begun_again_a_few_times(jobs, starts: int, s
     path = jobs.directory / job.id / "job.json"
     left = json.loads(path.read_bytes()) | {"state": "running", "starts": starts}
     path.write_text(json.dumps(left))
+    (path.parent / ".half").mkdir()
     with runner(jobs):
         until(lambda: ended(jobs, job.id))
     assert jobs.read(job.id).state == state
+    assert (path.parent / ".half").exists() == (state == "failed")
 
 
 def test_two_runners_do_each_job_once(jobs: Jobs) -> None:

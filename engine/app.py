@@ -37,6 +37,8 @@ from store.changing import Changes
 from store.errors import NotReadyError, QueryTimeoutError
 from store.ids import IdSource
 from store.inferences import Inferences
+from store.job_routes import job_routes
+from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
@@ -89,7 +91,11 @@ class Application:
                 durability=settings.durability,
             )
             changes = Changes(inferences, journal, ids, read_metadata)
-            handlers = [*store_routes(inferences), *change_routes(changes)]
+            handlers = [
+                *store_routes(inferences),
+                *change_routes(changes),
+                *job_routes(Jobs(settings.jobs_directory)),
+            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine import settings as settings_module
+from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
 from engine.store_commands import store
 
@@ -231,6 +232,8 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
 
 
 main.add_command(store)
+main.add_command(export_command)
+main.add_command(import_command)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -186,6 +186,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),
     ] = 15.0
+    job_days: Annotated[
+        float, Meta(ge=0, le=36500, description="Days after which a job that ended is removed.")
+    ] = 7.0
     strict_readiness: Annotated[
         bool,
         Meta(description="Not ready while a model has failed to load, not only while one loads."),
@@ -214,6 +217,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def blob_directory(self) -> Path:
         """Where input images are kept."""
         return Path(self.data) / "blobs"
+
+    @property
+    def jobs_directory(self) -> Path:
+        """Where jobs are, each in a folder."""
+        return Path(self.data) / "jobs"
 
     @property
     def thread_count(self) -> int:

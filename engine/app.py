@@ -21,6 +21,7 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
 from proto.chariot import without_gateway_prefix
@@ -30,8 +31,8 @@ from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
 from store import journal
-from store.blobs import BlobStore
-from store.errors import NotReadyError, QueryTimeoutError
+from store.blobs import open_blobs
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
@@ -52,7 +53,7 @@ class Application:
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
-        engine.session.LoadError: There is no model to serve.
+        engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
 
     def __init__(
@@ -71,8 +72,16 @@ class Application:
         handlers: list[Any] = []
         recorder = None
         if settings.store:
-            blobs = BlobStore(settings.blob_directory)
-            inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
+            try:
+                blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+            except StoreError as error:
+                raise LoadError(str(error)) from error
+            inferences = Inferences(
+                settings.database_url,
+                settings.journal_directory,
+                blobs,
+                presign_s=settings.presign_s,
+            )
             ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
             recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
             handlers = store_routes(inferences)

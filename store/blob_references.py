@@ -15,6 +15,12 @@ from store.ids import milliseconds
 STEP = 500
 """Blobs looked up by one statement."""
 
+UNREFERENCED = (
+    " WITH blob (hash) AS (VALUES {}) SELECT hash FROM blob WHERE NOT EXISTS"
+    " (SELECT 1 FROM inference AS i WHERE i.input_hash = blob.hash AND i.input_kept = 1)"
+)
+"""Of some hashes, those that no row keeps."""
+
 
 def moved_until(connection: sa.Connection, journal_directory: Path) -> float:
     """Return the moment until which all that was journaled is in the database, in seconds since 1970.
@@ -78,9 +84,5 @@ def sweep(blobs: Blobs, readers: Readers, journal_directory: Path) -> Iterator[i
 
 
 def _unreferenced(connection: sa.Connection, keys: Sequence[str]) -> list[str]:
-    values = ", ".join(["(?)"] * len(keys))
-    statement = (
-        f"WITH blob (hash) AS (VALUES {values}) SELECT hash FROM blob WHERE NOT EXISTS"
-        " (SELECT 1 FROM inference AS i WHERE i.input_hash = blob.hash AND i.input_kept = 1)"
-    )
+    statement = UNREFERENCED.format(", ".join(["(?)"] * len(keys)))
     return [key for (key,) in run(connection, statement, tuple(keys))]

@@ -45,26 +45,26 @@ class BlobUrls:
         url = self._blobs.presigned(key, self._seconds)
         if url is not None:
             return url
-        digits, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
-        signature = self._signature(digits, expires, mime)
+        digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
+        signature = self._signature(digest, expires, mime)
         asked = {"expires": expires, "type": mime, "signature": signature}
-        return f"{server.rstrip('/')}{PATH}{digits}?{urlencode(asked)}"
+        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(asked)}"
 
-    def opened(self, digits: str, expires: str, mime: str, signature: str) -> bytes:
+    def opened(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
         """Return the bytes that a URL of this server names.
 
         Raises:
             QueryError: It was not signed here, or its time is over.
             NotFoundError: The blob is gone.
         """
-        signed = self._signature(digits, expires, mime)
+        signed = self._signature(digest, expires, mime)
         if not hmac.compare_digest(signed.encode(), signature.encode(errors="replace")):
             raise QueryError("expected a URL as this server signed it, got another signature")
         if time.time() > int(expires):
             raise QueryError(f"expected a URL that is still good, got one until {expires}")
-        data = self._blobs.get(f"blake3:{digits}")
+        data = self._blobs.get(f"blake3:{digest}")
         if data is None:
-            raise NotFoundError(f"expected {digits} to be a blob, got one removed since")
+            raise NotFoundError(f"expected {digest} to be a blob, got one removed since")
         return data
 
     def _signature(self, *signed: str) -> str:

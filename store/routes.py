@@ -98,19 +98,19 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         return _picture(*inferences.input_bytes(inference_id))
 
     @get(
-        PATH + "{digits:str}",
+        PATH + "{digest:str}",
         sync_to_thread=True,
         responses={400: _UNSIGNED, 404: _UNKNOWN, 503: _NOT_READY},
         media_type="*/*",
     )
     def get_blob(
-        digits: FromPath[str],
+        digest: FromPath[str],
         expires: FromQuery[str] = "",
         mime: Annotated[str, QueryParameter(name="type")] = "",
         signature: FromQuery[str] = "",
     ) -> Response[bytes]:
         """Answer the bytes that a signed URL names."""
-        return _picture(inferences.urls.opened(digits, expires, mime, signature), mime)
+        return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
 
     return [query_inferences, get_inference, get_inference_input, get_blob]
 

@@ -19,7 +19,7 @@ def parts(url: str) -> dict[str, str]:
     split = urlsplit(url)
     asked = {name: values[0] for name, values in parse_qs(split.query).items()}
     asked["mime"] = asked.pop("type")
-    return asked | {"digits": split.path.rpartition("/")[2]}
+    return asked | {"digest": split.path.rpartition("/")[2]}
 
 
 def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs, tmp_path) -> None:
@@ -37,7 +37,7 @@ def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("digits", "0" * 64),
+        ("digest", "0" * 64),
         ("expires", "99999999999"),
         ("expires", ""),
         ("expires", "soon\n"),

@@ -280,6 +280,14 @@ def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
     assert answer.headers["content-type"] == "application/octet-stream"
 
 
+def test_azure_is_found_by_its_container_and_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    url = open_blobs("az://images/folder").presigned(EMPTY, 60.0)
+    host = "https://account.blob.core.windows.net"
+    assert url.startswith(f"{host}/images/folder/{path_of(EMPTY)}?")
+
+
 def test_a_server_that_is_away_is_no_crash(monkeypatch, s3, tmp_path) -> None:
     for name, value in (s3.environment | {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}).items():
         monkeypatch.setenv(name, value)

@@ -188,7 +188,7 @@ def test_an_input_that_was_not_kept_has_no_url(client) -> None:
 
 @pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
 def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
-    digits = BlobStore.key(b"\x89PNG").partition(":")[2]
-    response = client.get(f"/api/blobs/{digits}{query}")
+    digest = BlobStore.key(b"\x89PNG").partition(":")[2]
+    response = client.get(f"/api/blobs/{digest}{query}")
     assert response.status_code == 400
     assert "expected a URL as this server signed it" in response.json()["error"]

@@ -1,7 +1,11 @@
 """Which blobs are needed: those of a row that keeps its input, and those of what is journaled only."""
 
+import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,11 +19,23 @@ from store.ids import milliseconds
 STEP = 500
 """Blobs looked up by one statement."""
 
+REMOVALS = 8
+"""How many blobs a sweep removes at once."""
+
+SHARE = 0.2
+"""Of the time, what a sweep may take."""
+
+FIRST_S = 60.0
+EVERY_S = 3600.0
+"""Between the sweeps of `keep_swept`, the first of which comes earlier."""
+
 UNREFERENCED = (
     " WITH blob (hash) AS (VALUES {}) SELECT hash FROM blob WHERE NOT EXISTS"
     " (SELECT 1 FROM inference AS i WHERE i.input_hash = blob.hash AND i.input_kept = 1)"
 )
 """Of some hashes, those that no row keeps."""
+
+_log = logging.getLogger(__name__)
 
 
 def moved_until(connection: sa.Connection, journal_directory: Path) -> float:
@@ -43,7 +59,8 @@ def remove_unreferenced(
 
     To be called once what needed them is gone for good, after the commit. A blob is left to the sweep
     if it was put within the grace before now, or before the first record that waits in the
-    journal: that record, or one behind it, may need it.
+    journal: that record, or one behind it, may need it. So are all in an object store, for which a writer
+    would wait too long.
 
     Args:
         connection: To read from.
@@ -52,6 +69,8 @@ def remove_unreferenced(
         journal_directory: Of this server. A server that shares database and blobs has its own: what
             waits there for longer than the grace is not seen.
     """
+    if not blobs.is_near:
+        return 0
     remaining, removed = iter(keys), 0
     while step := list(dict.fromkeys(islice(remaining, STEP))):
         as_of = moved_until(connection, journal_directory)
@@ -79,8 +98,32 @@ def sweep(blobs: Blobs, readers: Readers, journal_directory: Path) -> Iterator[i
             with readers.snapshot() as connection:
                 as_of = moved_until(connection, journal_directory)
                 unneeded = _unreferenced(connection, keys)
-            removed = sum(blobs.delete(key, as_of) for key in unneeded)
+            with ThreadPoolExecutor(REMOVALS) as pool:
+                removed = sum(pool.map(partial(blobs.delete, as_of=as_of), unneeded))
         yield removed
+
+
+def keep_swept(
+    blobs: Blobs, url: str, journal_directory: Path, stop: threading.Event, every_s: float = EVERY_S
+) -> None:
+    """Sweep again and again until `stop` is set, for a thread; failures are logged and end one sweep."""
+    readers = Readers(url, connections=1)
+    pause_s = min(FIRST_S, every_s)
+    while not stop.wait(pause_s):
+        pause_s = every_s
+        try:
+            removed = 0
+            began = time.monotonic()
+            for step in sweep(blobs, readers, journal_directory):
+                removed += step
+                if stop.wait(min((time.monotonic() - began) * (1 / SHARE - 1), 60.0)):
+                    break
+                began = time.monotonic()
+            if removed:
+                _log.info("%d images that nothing needed are removed", removed)
+        except Exception as error:  # noqa: BLE001 - whatever fails may not end all sweeps
+            _log.warning("the sweep of images ends before its time: %s", error)
+    readers.close()
 
 
 def _unreferenced(connection: sa.Connection, keys: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -45,6 +45,9 @@ class Blobs(Protocol):
     grace_s: float
     """No blob is removed so soon after its last put; the same for all who share the place."""
 
+    is_near: bool
+    """Whether a removal takes microseconds, not a row of requests."""
+
     @staticmethod
     def key(data: bytes) -> str:
         """Return the key that these bytes have, kept or not."""
@@ -54,6 +57,13 @@ class Blobs(Protocol):
 
         Raises:
             JournalError: They could not be kept, as on a full disk.
+        """
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Make blobs that were put survive a loss of power.
+
+        Raises:
+            OSError: The disk fails.
         """
 
     def get(self, key: str) -> bytes | None:
@@ -143,9 +153,11 @@ def checked(key: str, data: bytes) -> bytes | None:
 class BlobStore:
     """Blobs in a folder, see `Blobs`: one file each, two levels deep.
 
-    A file appears whole or not at all. It is not synced to disk: after a power loss the last ones may
-    be missing or damaged, which is noticed when they are read.
+    A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
+    the last others may be missing or damaged, which is noticed when they are read.
     """
+
+    is_near = True
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
@@ -190,6 +202,20 @@ class BlobStore:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Bring files that were put, and the entries of their folders, to the disk.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            sync_path(path)
+        for folder in {path.parent for path in paths}:
+            sync_path(folder)
+        if paths:
+            sync_path(self._directory)
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
@@ -253,6 +279,19 @@ class BlobStore:
 
     def _path(self, key: str) -> Path:
         return self._directory / path_of(key)
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk.
+
+    Raises:
+        OSError: It is not there, or the disk fails.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _put_back(aside: Path) -> None:

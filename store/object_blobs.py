@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -63,6 +63,8 @@ class ObjectBlobs:
     Raises:
         StoreError: The URL or the environment names no place.
     """
+
+    is_near = False
 
     def __init__(self, url: str, grace_s: float = GRACE_S) -> None:
         try:
@@ -132,6 +134,9 @@ class ObjectBlobs:
             return obstore.head(self._store, path)["last_modified"].timestamp()
         except FileNotFoundError:
             return None
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """See `Blobs`: the object store has done so when it answers a put."""
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""

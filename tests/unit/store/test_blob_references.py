@@ -1,13 +1,14 @@
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from store import blob_references
-from store.blob_references import moved_until, remove_unreferenced, sweep
+from store.blob_references import keep_swept, moved_until, remove_unreferenced, sweep
 from store.blobs import BlobStore, path_of
-from store.database import Readers, make_room, open_writer, run
+from store.database import Readers, make_room, migrate, open_writer, run
 from store.ids import first_at
 from store.journal import Journal
 from store.records import InputReference
@@ -118,6 +119,48 @@ def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
     assert (len(removed), sum(removed)) == (4, 6)
     assert store.there() == kept | young
     assert sum(store.sweep()) == 0
+
+
+def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
+    caplog.set_level("INFO")
+    stop = threading.Event()
+    arguments = (store.blobs, store.url, store.journal_directory, stop, 0.01)
+    thread = threading.Thread(target=keep_swept, args=arguments)
+    orphan = store.put(b"orphan")
+    thread.start()
+    wait_until(lambda: not store.blobs.exists(orphan))
+    store.put(b"another")
+    wait_until(lambda: not store.there())
+    stop.set()
+    thread.join()
+    assert "1 images that nothing needed are removed" in caplog.text
+
+
+def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> None:
+    blobs, url = BlobStore(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
+    orphan, stop = blobs.put(b"orphan"), threading.Event()
+    arguments = (blobs, url, tmp_path / "journal", stop, 0.01)
+    thread = threading.Thread(target=keep_swept, args=arguments)
+    thread.start()
+    wait_until(lambda: "the sweep of images ends before its time" in caplog.text)
+    migrate(url)
+    wait_until(lambda: not blobs.exists(orphan))
+    stop.set()
+    thread.join()
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(store.blobs, "is_near", False)
+    orphan = store.put(b"orphan")
+    assert store.remove(orphan) == 0
+    assert sum(store.sweep()) == 1
 
 
 def test_blobs_are_looked_up_by_the_index(database_url: str) -> None:

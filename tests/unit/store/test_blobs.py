@@ -127,6 +127,11 @@ def test_a_removal_takes_old_blobs_and_leaves_young_ones(place: Place) -> None:
     assert place.names() == [path_of(young)]
 
 
+def test_blobs_that_are_there_are_synced(place: Place) -> None:
+    place.open().sync([place.open().put(b"a"), place.open().put(b"b")])
+    place.open().sync([])
+
+
 def test_a_put_makes_an_old_blob_young(place: Place) -> None:
     key = place.open().put(b"seen again")
     place.age(key, 2 * HOUR)

@@ -16,6 +16,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.metrics import Metrics, metrics_route
 from engine.model_control import ModelControl
 from engine.pipeline import Pipeline
 from engine.readiness import Board
@@ -106,6 +107,7 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
+        handlers.append(metrics_route(Metrics(self.pipeline, server_version, dict)))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},

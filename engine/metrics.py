@@ -1,0 +1,95 @@
+"""What Prometheus asks for: `/metrics`, read off the counters that the workers keep anyway."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from litestar import Request, Response, get
+from litestar.handlers import HTTPRouteHandler
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from proto.messages import Duration, ModelStatistics, Serving
+
+_LABELS = ("model", "version")
+
+
+class Metrics(Collector):
+    """The state of a server, of all its workers together, as metrics.
+
+    Args:
+        serving: Counts what models do.
+        server_version: Of the engine.
+        store: Gives the store's numbers by name, without prefix; those that end in `_total` only rise.
+    """
+
+    def __init__(
+        self, serving: Serving, server_version: str, store: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._serving = serving
+        self._version = server_version
+        self._store = store
+
+    def collect(self) -> Iterable[Metric]:
+        """Give every metric as it is now."""
+        build = GaugeMetricFamily(
+            "quadriga_build_info", "The engine's version.", labels=["version"]
+        )
+        build.add_metric([self._version], 1)
+        yield build
+        ready = self._serving.unready_reason() is None
+        yield GaugeMetricFamily("quadriga_ready", "Whether requests are answered.", float(ready))
+        yield from _of_models(self._serving.statistics(None, None))
+        for name, value in self._store().items():
+            text = "Of the inference store; see the page on the store."
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(f"quadriga_store_{name}", text, value)
+
+
+def _of_models(statistics: Iterable[ModelStatistics]) -> Iterable[Metric]:
+    images = CounterMetricFamily("quadriga_images", "Images, or rows of tensors.", labels=_LABELS)
+    runs = CounterMetricFamily("quadriga_executions", "Runs of a model's graph.", labels=_LABELS)
+    requests = SummaryMetricFamily(
+        "quadriga_request_duration_seconds",
+        "Requests, from their parsed body to their answer.",
+        labels=[*_LABELS, "outcome"],
+    )
+    stages = SummaryMetricFamily(
+        "quadriga_stage_duration_seconds",
+        "Of requests that succeeded: waiting for a thread, preparing input, running, reading output.",
+        labels=[*_LABELS, "stage"],
+    )
+
+    def add(family: SummaryMetricFamily, model: ModelStatistics, name: str, of: Duration) -> None:
+        family.add_metric([model.name, model.version, name], of.count, of.ns / 1e9)
+
+    for model in statistics:
+        images.add_metric([model.name, model.version], model.inference_count)
+        runs.add_metric([model.name, model.version], model.execution_count)
+        add(requests, model, "success", model.success)
+        add(requests, model, "failure", model.fail)
+        add(stages, model, "queue", model.queue)
+        add(stages, model, "input", model.compute_input)
+        add(stages, model, "infer", model.compute_infer)
+        add(stages, model, "output", model.compute_output)
+    yield from (images, runs, requests, stages)
+
+
+def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
+    """Return the handler that answers Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+
+    @get("/metrics", sync_to_thread=True, media_type="text/plain")
+    def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer all metrics, in the text form that Prometheus asks for."""
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
+
+    return read_metrics

@@ -38,4 +38,7 @@ class S3Server:
         self.objects[name].last_modified = datetime.fromtimestamp(put_at, UTC)
 
     def close(self) -> None:
+        httpx.post(
+            f"{self.url}/moto-api/reset"
+        ).raise_for_status()  # servers of a process share all
         self._server.stop()

@@ -8,7 +8,7 @@ import msgspec
 from engine.model import Model
 from proto import chariot
 from proto.errors import InvalidRequest
-from store.blobs import Blobs
+from store.blob_interface import Blobs
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal

@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     blob_grace_s: Annotated[
         float,
-        Meta(ge=60, description="Seconds that an image stays after it came, whatever needs it."),
+        Meta(ge=600, description="Seconds that an image stays after it came, whatever needs it."),
     ] = 3600.0
     presign_s: Annotated[
         float,

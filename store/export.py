@@ -17,9 +17,10 @@ from store.archives import Archive
 from store.blobs import BlobStore
 from store.datasets import Annotated, ChariotDataset, Coco
 from store.errors import NotReadyError, QueryError, QueryTimeoutError
-from store.inferences import Inferences, Page, QueryRequest
+from store.inferences import Inferences, Page
 from store.jobs import Run
 from store.query.json_form import parse
+from store.query.request import QueryRequest
 from store.records import StoredInference
 
 PAGE = 1000

@@ -24,7 +24,9 @@ from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.rows import Names, Rows
 
-BATCH_RECORDS = 1000
+BATCH_RECORDS = 10_000
+"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
 TIDY_S = 1.0
@@ -182,8 +184,9 @@ class Writer:
                 raise
             self._names = None
             if len(batch) > 1:
-                for frame in batch:
-                    self._commit([frame], offsets)
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
                 return
             self._bury(batch[0], error)
             self._insert([], ends)

@@ -24,6 +24,9 @@ _SETTINGS = {
     "prepare_threshold": None,  # plans depend on the values, and poolers between keep none
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
+_LASTING = "-c synchronous_commit=on"
+"""The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
+
 _AHEAD = timedelta(days=7)
 """Partitions are made so long before they are needed."""
 
@@ -38,7 +41,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
         _with_driver(url),
         pool_size=1,
         max_overflow=0,
-        connect_args={**_SETTINGS, "options": f"{_EVERY} -c lock_timeout=5s"},
+        connect_args={**_SETTINGS, "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s"},
     )
 
 

@@ -37,8 +37,7 @@ _log = logging.getLogger(__name__)
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    # A commit that PostgreSQL has answered must outlive its processes, as it does by default.
-    server = PostgresServer(synchronous_commit="on")
+    server = PostgresServer()
     yield server
     server.close()
 

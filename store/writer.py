@@ -28,7 +28,9 @@ from store.records import JournaledChange, JournaledRecord, is_change
 from store.rows import Names, Rows
 from store.truth import link_new
 
-BATCH_RECORDS = 1000
+BATCH_RECORDS = 10_000
+"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
 TIDY_S = 1.0
@@ -206,8 +208,9 @@ class Writer:
                 raise
             self._names = None
             if len(batch) > 1:
-                for frame in batch:
-                    self._commit([frame], offsets)
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
                 return
             self._bury(batch[0], error)
             self._insert([], ends)

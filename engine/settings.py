@@ -71,6 +71,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, le=256, description="Threads of a worker that run requests; 0: one per core."),
     ] = 0
     store: Annotated[bool, Meta(description="Keep inferences at all.")] = True
+    max_input_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
+        ),
+    ] = 0
     score_threshold: Annotated[
         float | None,
         Meta(description="Detections below are dropped, where neither model nor request says."),

@@ -97,11 +97,15 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _write(settings: Settings) -> None:
+    from store.blobs import BlobStore  # noqa: PLC0415 - as below
+    from store.retention import Upkeep  # noqa: PLC0415 - as below
     from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
 
     stop = threading.Event()
     _when_told(stop.set)
-    Writer(settings.journal_directory, settings.database_url).run(stop)
+    blobs = BlobStore(settings.blob_directory)
+    upkeep = Upkeep(blobs, settings.journal_directory, settings.max_input_bytes)
+    Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
 
 
 async def _serve(task: ChildTask) -> None:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from store.errors import NotReadyError, StoreError
+from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -174,6 +175,23 @@ def insert(
     """Insert many rows."""
     marks = ", ".join("?" * len(columns))
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Delete many rows by key."""
+    condition = " AND ".join(f"{column} = ?" for column in columns)
+    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Do nothing: only one transaction writes at a time."""
+
+
+def months(_: sa.Connection) -> list[Month]:
+    """Return nothing: there are no partitions."""
+    return []
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

@@ -1,17 +1,24 @@
 """Changes of what is stored, as the writer applies them: in the order of the journal, each once."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata, rollups
+from store import metadata, rollups, truth
 from store.database import delete as delete_rows
-from store.database import run, run_in
-from store.errors import StoreError
-from store.records import Deletion, JournaledChange, RetentionRule
-from store.rows import Names, Rows
+from store.database import insert, run, run_in
+from store.records import (
+    Deletion,
+    Feedback,
+    JournaledChange,
+    MetadataChange,
+    RetentionRule,
+    TruthStatement,
+)
+from store.rows import Names, Rows, text
 
 _INDEXES = {"meta_num": ("key", "val", "seq"), "meta_str": ("key", "val", "seq")}
 _KEYED_BY_SEQ = ("pred", "metadata_change", "feedback", "ground_truth", "inference")
@@ -23,28 +30,57 @@ _SET_RULE = (
 _METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
-def apply(connection: sa.Connection, names: Names, journaled: JournaledChange) -> None:
-    """Apply one change within the writer's transaction."""
+def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
+    """Apply changes within the writer's transaction; what was applied before changes nothing.
+
+    A change of an inference that is not there any more is passed over.
+
+    Returns:
+        Keys of blobs that a record less refers to.
+
+    Raises:
+        MetadataError: Metadata would break a rule; the one who asked looks whether it was applied.
+    """
+    freed: set[str] = set()
+    for kind, group in groupby(changes, lambda one: type(one.change)):
+        same = list(group)
+        if kind is TruthStatement:
+            truth.state(connection, same)
+        elif kind is Feedback:
+            _add_feedback(connection, same)
+        else:
+            for one in same:
+                freed |= _apply_one(connection, names, one)
+    return freed
+
+
+def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
     change = journaled.change
-    if isinstance(change, RetentionRule):
-        run(connection, _SET_RULE, (change.model, change.inputs_days, change.inferences_days))
-    elif isinstance(change, Deletion):
+    if isinstance(change, Deletion):
         rollups.subtract(connection, change.targets)
-        delete(connection, names, change.targets)
-    else:
-        raise StoreError(f"expected a known change, got {type(change).__name__}")
+        return delete(connection, names, change.targets)
+    if isinstance(change, MetadataChange):
+        _change_metadata(connection, names, journaled.seq, change)
+    if isinstance(change, RetentionRule):
+        values = (text(change.model), change.inputs_days, change.inferences_days)
+        run(connection, _SET_RULE, values)
+    return set()
 
 
 def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> set[str]:
-    """Remove inferences and all that hangs on them; returns keys of blobs that lost a reference."""
-    found = run_in(
-        connection,
-        "SELECT seq, input_hash, input_kept, meta FROM inference WHERE seq IN ({})",
-        seqs,
-    )
+    """Remove inferences and all that hangs on them.
+
+    Statements of truth that no inference can have any more go too: by these ids, and by requests none of
+    whose inferences is left.
+
+    Returns:
+        Keys of blobs that a record less refers to.
+    """
+    columns = "seq, request_id, image_no, input_hash, input_kept, meta"
+    found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
     rows = Rows(names)
     derived: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INDEXES}
-    for seq, _, _, given in found:
+    for seq, _, _, _, _, given in found:
         paths = metadata.index(_METADATA.decode(given))
         for table, of_record in rows.metadata_rows(seq, paths).items():
             derived[table] += of_record
@@ -52,4 +88,73 @@ def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> se
         delete_rows(connection, table, _INDEXES[table], keys)
     for table in _KEYED_BY_SEQ:
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", [row[0] for row in found])
-    return {digest for _, digest, is_kept, _ in found if digest is not None and is_kept}
+    _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
+    return {digest for _, _, _, digest, is_kept, _ in found if digest is not None and is_kept}
+
+
+def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]]) -> None:
+    statement = "SELECT DISTINCT request_id, image_no FROM inference WHERE request_id IN ({})"
+    left = {
+        tuple(row) for row in run_in(connection, statement, {request for _, request, _ in gone})
+    }
+    requests = {request for request, _ in left}
+    values = {request for _, request, _ in gone} - requests
+    values |= {f"{request}#{image}" for _, request, image in gone if (request, image) not in left}
+    statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
+    run_in(connection, statement, values, ("request_id",))
+    run_in(connection, statement, {str(seq) for seq, _, _ in gone}, ("id",))
+
+
+def _change_metadata(
+    connection: sa.Connection, names: Names, change_id: int, change: MetadataChange
+) -> None:
+    done = run(connection, "SELECT 1 FROM metadata_change WHERE id = ?", (change_id,)).first()
+    row = run(connection, "SELECT meta FROM inference WHERE seq = ?", (change.target,)).first()
+    if done is not None or row is None:
+        return
+    before = str(row[0])
+    old = _METADATA.decode(before)
+    new = changed(old, change)
+    metadata.check(new)
+    paths, after = metadata.index(new), msgspec.json.encode(new).decode()
+    rows = Rows(names)
+    were = rows.metadata_rows(change.target, metadata.index(old))
+    for table, are in rows.metadata_rows(change.target, paths).items():
+        delete_rows(connection, table, _INDEXES[table], set(were[table]) - set(are))
+        insert(connection, table, _INDEXES[table], set(are) - set(were[table]))
+    run(
+        connection,
+        "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?",
+        (after, names.flat_beside(paths, after), change.target),
+    )
+    run(
+        connection,
+        "INSERT INTO metadata_change (id, seq, change, before) VALUES (?, ?, ?, ?)",
+        (change_id, change.target, msgspec.json.encode(change).decode(), before),
+    )
+    truth.link_stored(connection, [change.target])
+
+
+def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
+    """Return metadata with a change."""
+    kept = {key: value for key, value in before.items() if key not in change.remove}
+    return kept | change.set
+
+
+def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
+    given = [(one.seq, one.change) for one in changes if isinstance(one.change, Feedback)]
+    targets = {feedback.target for _, feedback in given}
+    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", targets)
+    there = {int(seq) for (seq,) in found}
+    rows = [
+        (seq, one.target, text(one.kind), one.value, text(one.comment), text(one.source))
+        for seq, one in given
+        if one.target in there
+    ]
+    if rows:
+        run(
+            connection,
+            "INSERT INTO feedback (id, seq, kind, value, comment, source) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO NOTHING",
+            rows,
+        )

@@ -64,8 +64,17 @@ class Upkeep:
         """Model, minute and id up to which inputs are removed."""
         self._due = 0.0
 
-    def step(self, engine: sa.Engine, names: Names) -> None:
-        """Remove a little, if it is time; to be called when no journaled record waits."""
+    def step(self, engine: sa.Engine, names: Names, freed: set[str]) -> None:
+        """Remove a little, if it is time; to be called when no journaled record waits.
+
+        Args:
+            engine: Of a writer.
+            names: The writer's; to be made anew if this raises.
+            freed: Keys of blobs that may be needed no more since changes were applied; emptied.
+        """
+        if freed:
+            self._remove_blobs(engine, freed)
+            freed.clear()
         began = time.monotonic()
         if began < self._due:
             return

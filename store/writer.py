@@ -24,6 +24,7 @@ from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.retention import Upkeep
 from store.rows import Names, Rows
+from store.truth import link_new
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 16 << 20
@@ -78,6 +79,8 @@ class Writer:
         self.records_moved = 0
         self.records_dead = 0
         self.parts_damaged = 0
+        self.freed: set[str] = set()
+        """Keys of blobs that a record less refers to, since somebody took them from here."""
 
     def run(self, stop: threading.Event) -> None:
         """Move records as they come until `stop` is set, then those still there, and return.
@@ -112,7 +115,7 @@ class Writer:
         if self._upkeep is None or self._names is None:
             return
         try:
-            self._upkeep.step(self._engine, self._names)
+            self._upkeep.step(self._engine, self._names, self.freed)
         except Exception as error:
             self._forget()
             if database.is_away(error) or isinstance(error, NotReadyError):
@@ -213,20 +216,22 @@ class Writer:
             database.make_room(connection, (frame.seq for frame in batch))
             if self._names is None:
                 self._names = Names(connection)
+        freed: set[str] = set()
         with self._engine.begin() as connection:
             database.check_in_place(connection)
+            database.take_turn(connection, alone=any(is_change(one.payload) for one in batch))
             self._names.use(connection)
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
-                    for frame in frames:
-                        apply(connection, self._names, _change_decoder.decode(frame.payload))
+                    changes = [_change_decoder.decode(frame.payload) for frame in frames]
+                    freed |= apply(connection, self._names, changes)
                 else:
-                    self._add(
-                        connection, self._names, {frame.seq: frame.payload for frame in frames}
-                    )
+                    payloads = {frame.seq: frame.payload for frame in frames}
+                    self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.run(connection, _SET_OFFSET, offsets)
+        self.freed |= freed
 
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
@@ -239,9 +244,11 @@ class Writer:
         for (seq,) in there:
             del payloads[seq]
         rows = Rows(names)
-        for payload in payloads.values():
-            rows.add(_decoder.decode(payload))
+        records = [_decoder.decode(payload) for payload in payloads.values()]
+        for record in records:
+            rows.add(record)
         rows.insert(connection)
+        link_new(connection, records)
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"

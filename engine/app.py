@@ -30,6 +30,7 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
+from store.aggregates import Statistics
 from store.blobs import BlobStore
 from store.change_routes import change_routes
 from store.changing import Changes
@@ -38,7 +39,9 @@ from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
+from store.retention_rules import RetentionRules
 from store.routes import routes as store_routes
+from store.upkeep_routes import upkeep_routes
 
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
@@ -80,7 +83,14 @@ class Application:
             journal = Journal(settings.journal_directory, worker)
             recorder = Recorder(ids, journal, blobs)
             changes = Changes(inferences, journal, ids, read_metadata)
-            handlers = [*store_routes(inferences), *change_routes(changes)]
+            handlers = [
+                *store_routes(inferences),
+                *change_routes(changes),
+                *upkeep_routes(
+                    Statistics(settings.database_url, inferences),
+                    RetentionRules(inferences, changes),
+                ),
+            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,

@@ -94,7 +94,7 @@ class Upkeep:
         freed: set[str] = set()
         with engine.begin() as connection:
             database.check_in_place(connection)
-            limits = _limits(connection, now_ms)
+            limits = limits_of(connection, now_ms)
             if not limits and not self._max_input_bytes:
                 return False
             database.take_turn(connection, alone=True)
@@ -167,7 +167,7 @@ class Upkeep:
         for seq, digest, size in rows:
             gone.append((seq, model_id, size))
             total += rollups.size_kept(True, size)
-            freed.add(digest)
+            freed |= {digest} - {None}
             if total >= enough:
                 break
         self._reached = (model_id, minute, gone[-1][0]) if gone else (0, 0, 0)
@@ -184,7 +184,8 @@ class Upkeep:
         return total
 
 
-def _limits(connection: sa.Connection, now_ms: int) -> list[Limit]:
+def limits_of(connection: sa.Connection, now_ms: int) -> list[Limit]:
+    """Return how far back models with a rule are kept, at a moment in milliseconds since 1970."""
     rows: Iterable[Any] = run(
         connection,
         "SELECT k.id, r.inputs_days, r.inferences_days"

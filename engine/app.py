@@ -22,6 +22,7 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
@@ -31,10 +32,10 @@ from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
 from store.aggregates import Statistics
-from store.blobs import BlobStore
+from store.blobs import open_blobs
 from store.change_routes import change_routes
 from store.changing import Changes
-from store.errors import NotReadyError, QueryTimeoutError
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
@@ -58,7 +59,7 @@ class Application:
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
-        engine.session.LoadError: There is no model to serve.
+        engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
 
     def __init__(
@@ -77,8 +78,16 @@ class Application:
         handlers: list[Any] = []
         recorder = None
         if settings.store:
-            blobs = BlobStore(settings.blob_directory)
-            inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
+            try:
+                blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+            except StoreError as error:
+                raise LoadError(str(error)) from error
+            inferences = Inferences(
+                settings.database_url,
+                settings.journal_directory,
+                blobs,
+                presign_s=settings.presign_s,
+            )
             ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
             journal = Journal(settings.journal_directory, worker)
             recorder = Recorder(ids, journal, blobs)

@@ -8,7 +8,7 @@ import msgspec
 from engine.model import Model
 from proto import chariot
 from proto.errors import InvalidRequest
-from store.blobs import BlobStore
+from store.blobs import Blobs
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
@@ -47,7 +47,7 @@ def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads."""
 
-    def __init__(self, ids: IdSource, journal: Journal, blobs: BlobStore) -> None:
+    def __init__(self, ids: IdSource, journal: Journal, blobs: Blobs) -> None:
         self._ids = ids
         self._journal = journal
         self._blobs = blobs

@@ -63,6 +63,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="SQLAlchemy URL of the store; default: store.db in the data folder.",
         ),
     ] = ""
+    blobs: Annotated[
+        str,
+        Meta(
+            pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$",
+            description="Where images are kept: a folder, or s3://, gs:// or az:// with a bucket; default: "
+            "blobs in the data folder.",
+        ),
+    ] = ""
+    blob_grace_s: Annotated[
+        float,
+        Meta(ge=60, description="Seconds that an image stays after it came, whatever needs it."),
+    ] = 3600.0
+    presign_s: Annotated[
+        float,
+        Meta(ge=1, le=604800, description="Seconds that a signed URL of an image is good."),
+    ] = 3600.0
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
     ] = 1
@@ -164,8 +180,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def blob_directory(self) -> Path:
-        """Where input images are kept."""
+        """Where input images are kept, if `blobs` does not say."""
         return Path(self.data) / "blobs"
+
+    @property
+    def blob_place(self) -> str:
+        """The folder, or the URL, where input images are kept."""
+        return self.blobs or str(self.blob_directory)
 
     @property
     def thread_count(self) -> int:

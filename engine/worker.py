@@ -97,14 +97,17 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _write(settings: Settings) -> None:
-    from store.blobs import BlobStore  # noqa: PLC0415 - as below
+    from store.blob_references import keep_swept  # noqa: PLC0415 - as below
+    from store.blobs import open_blobs  # noqa: PLC0415 - as below
     from store.retention import Upkeep  # noqa: PLC0415 - as below
     from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
 
     stop = threading.Event()
     _when_told(stop.set)
-    blobs = BlobStore(settings.blob_directory)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
     upkeep = Upkeep(blobs, settings.journal_directory, settings.max_input_bytes)
+    swept = (blobs, settings.database_url, settings.journal_directory, stop)
+    threading.Thread(target=keep_swept, args=swept, name="sweep", daemon=True).start()
     Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
 
 

@@ -33,6 +33,8 @@ class InputReference(msgspec.Struct, frozen=True):
     """Whether the bytes were kept as a blob."""
     bytes: int | None = None
     """Size as received."""
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    """Answers the bytes for a while, to anybody; only where it was asked for."""
 
 
 class InferenceRecord(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from store import database, rollups
 from store.blob_references import remove_unreferenced
-from store.blobs import BlobStore
+from store.blobs import Blobs
 from store.changes import delete
 from store.database import run, run_in
 from store.errors import StoreError
@@ -55,7 +55,7 @@ class Upkeep:
             came twice counts twice, so that what is on disk is less.
     """
 
-    def __init__(self, blobs: BlobStore, journal_directory: Path, max_input_bytes: int = 0) -> None:
+    def __init__(self, blobs: Blobs, journal_directory: Path, max_input_bytes: int = 0) -> None:
         self._blobs = blobs
         self._journal_directory = journal_directory
         self._max_input_bytes = max_input_bytes

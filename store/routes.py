@@ -1,15 +1,17 @@
 """HTTP routes of the reading side; errors are `StoreError`s, which the application turns into answers."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Request, Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
-from litestar.params import FromPath, RawBody
+from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from store.inferences import Inferences, Page, decode_request
+from store.blob_urls import PATH
+from store.inferences import ANY_TYPE, Inferences, Page, decode_request
 from store.records import StoredInference
 
 
@@ -21,6 +23,7 @@ class Error(msgspec.Struct):
 
 _UNREADABLE = ResponseSpec(Error, False, "The id or the query cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not kept")
+_UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
 _NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
 
@@ -73,8 +76,15 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: _NOT_READY}
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=looked_up)
-    def get_inference(inference_id: FromPath[str]) -> StoredInference:
-        """Answer one inference."""
+    def get_inference(
+        inference_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        *,
+        presign: FromQuery[bool] = False,
+    ) -> StoredInference:
+        """Answer one inference; with `presign`, `input.url` answers its input for a while."""
+        if presign:
+            return inferences.presigned(inference_id, str(request.base_url))
         return inferences.get(inference_id)
 
     @get(
@@ -85,13 +95,31 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     )
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
         """Answer the bytes that an inference was asked about."""
-        data, mime = inferences.input_bytes(inference_id)
-        # A client chose these bytes: what is no plain image may not run in a browser.
-        is_image = mime.startswith("image/") and "svg" not in mime
-        return Response(
-            data,
-            media_type=mime if is_image else "application/octet-stream",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return _picture(*inferences.input_bytes(inference_id))
 
-    return [query_inferences, get_inference, get_inference_input]
+    @get(
+        PATH + "{digest:str}",
+        sync_to_thread=True,
+        responses={400: _UNSIGNED, 404: _UNKNOWN, 503: _NOT_READY},
+        media_type="*/*",
+    )
+    def get_blob(
+        digest: FromPath[str],
+        expires: FromQuery[str] = "",
+        mime: Annotated[str, QueryParameter(name="type")] = "",
+        signature: FromQuery[str] = "",
+    ) -> Response[bytes]:
+        """Answer the bytes that a signed URL names."""
+        return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
+
+    return [query_inferences, get_inference, get_inference_input, get_blob]
+
+
+def _picture(data: bytes, mime: str) -> Response[bytes]:
+    """Answer bytes that a client chose: what is no plain image may not run in a browser."""
+    is_image = mime.startswith("image/") and "svg" not in mime
+    return Response(
+        data,
+        media_type=mime if is_image else ANY_TYPE,
+        headers={"X-Content-Type-Options": "nosniff"},
+    )

@@ -39,7 +39,7 @@ class Kept:
         self.url = url
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
-        self.blobs = BlobStore(root / "blobs")
+        self.blobs = BlobStore(root / "blobs", grace_s=0)
         self.writer = Writer(self.directory, url)
         self.engine = open_writer(url)
         self._number = 0

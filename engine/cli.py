@@ -1,4 +1,4 @@
-"""The command `quadriga`: serve, inspect, validate, query, conformance."""
+"""The command `quadriga`: serve, inspect, validate, query, conformance, and those on the store."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine import settings as settings_module
 from engine.settings import Settings, SettingsError
+from engine.store_commands import migrate, store
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 
@@ -222,6 +223,10 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
             if text:
                 click.echo(f"{'':17}{what} {text}")
     sys.exit(0 if holds else 1)
+
+
+main.add_command(migrate)
+main.add_command(store)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -189,6 +189,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.blobs or str(self.blob_directory)
 
     @property
+    def rebuild_file(self) -> Path:
+        """Where a rebuild of the store keeps how far it is."""
+        return Path(self.data) / "rebuild.progress"
+
+    @property
     def thread_count(self) -> int:
         """Threads of a worker that run requests."""
         return self.threads or len(os.sched_getaffinity(0))

@@ -113,17 +113,20 @@ def check_in_place(connection: sa.Connection) -> None:
     _BACKENDS[connection.dialect.name].check_in_place(connection)
 
 
-def migrate(url: str) -> None:
-    """Bring the tables up to date; safe to repeat."""
+def migrate(url: str) -> tuple[str | None, str | None]:
+    """Bring the tables up to date, as `upgrade`; safe to repeat."""
     engine = open_writer(url)
     try:
-        upgrade(engine)
+        return upgrade(engine)
     finally:
         engine.dispose()
 
 
-def upgrade(engine: sa.Engine) -> None:
+def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     """Bring the tables of an opened database up to date.
+
+    Returns:
+        The revisions before and after, None for a database without tables.
 
     Raises:
         StoreError: A newer or another version of this code made them.
@@ -132,9 +135,12 @@ def upgrade(engine: sa.Engine) -> None:
     try:
         with engine.connect() as connection:
             _BACKENDS[connection.dialect.name].lock(connection)
+            before = MigrationContext.configure(connection).get_current_revision()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            after = MigrationContext.configure(connection).get_current_revision()
             connection.commit()
+            return before, after
     except CommandError as error:
         raise StoreError(f"expected a database that this version can read, got: {error}") from error
 

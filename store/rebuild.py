@@ -9,6 +9,7 @@ inferences are counted again. Counts of what retention has removed stay as they 
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,10 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
         show: Called after every step.
 
     Raises:
-        StoreError: The database is none of ours, or not there.
+        NotReadyError: The database is not there, or its tables are not up to date.
     """
+    with closing(database.Readers(url, connections=1)) as readers, readers.snapshot():
+        pass  # it is there, and up to date
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
     progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])

@@ -27,7 +27,7 @@ from store.records import (
 )
 from store.truth import candidates
 
-MAX_MATCHES = 100_000
+MAX_MATCHES = 20_000
 """Stored inferences that the statements of one request may be joined to."""
 
 MAX_DELETED = 10_000

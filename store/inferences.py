@@ -36,6 +36,14 @@ COUNT_CAP = 10_001
 
 WAIT_S = 5.0
 ANY_TYPE = "application/octet-stream"
+_LATEST = (
+    "SELECT max(seq) FROM inference",
+    "SELECT max(id) FROM metadata_change",
+    "SELECT max(id) FROM truth",
+    "SELECT max(id) FROM feedback",
+)
+"""Where ids have gone."""
+
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
     " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
@@ -215,8 +223,8 @@ class Inferences:
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-        return max(journaled, stored or 0)
+            stored = [run(connection, statement).scalar() or 0 for statement in _LATEST]
+        return max(journaled, *stored)
 
     def close(self) -> None:
         """Close all connections."""

@@ -316,7 +316,8 @@ def test_feedback_adds_up(server: Server) -> None:
     server.ok("POST", "inferences/1/feedback", {"kind": "thumbs", "value": True})
     body = {"kind": "note", "comment": "too dark", "source": "amy"}
     given = server.ok("POST", "inferences/1/feedback", body)["feedback"]
-    assert [one.pop("id") < one.pop("created_at") for one in given] == [True, True]
+    assert given[0].pop("id") < given[1].pop("id")
+    assert given[0].pop("created_at") <= given[1].pop("created_at")
     assert given == [
         {"kind": "thumbs", "value": 1.0, "comment": "", "source": ""},
         {"kind": "note", "value": None, "comment": "too dark", "source": "amy"},
@@ -443,8 +444,5 @@ def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, wha
     directory = server.place.root / "journal"
     server.place.journal._directory = directory / "gone"
     status, answer = server.call("POST", f"inferences/1/{what}", {"kind": "x"})
-    assert (status, answer["error"][:30]) == (
-        503,
-        "expected the journal to take 9"[:30],
-    ) or status == 503
+    assert (status, answer["error"][:27]) == (503, "expected the journal to tak")
     server.place.journal._directory = directory

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.database import open_writer, take_turn
 from store.errors import MetadataError
 from store.metadata import check
 from store.records import (
@@ -15,13 +16,18 @@ from store.records import (
     Feedback,
     InferenceRecord,
     InputReference,
+    JournaledRecord,
     MetadataChange,
     RetentionRule,
     TruthStatement,
 )
+from store.rows import Names, Rows
+from store.truth import link_new
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place
+
+JSON_RECORD = msgspec.json.Decoder(JournaledRecord)
 
 
 @pytest.fixture
@@ -103,6 +109,17 @@ def test_feedback_is_read_with_its_inference(place: Place) -> None:
     ]  # fmt: skip
     assert given_[0]["id"] == str(LATER + 1)
     assert given_[0]["created_at"] == "2025-01-01T00:04:22.144Z"
+
+
+@pytest.mark.parametrize(
+    "change", [MetadataChange(1, {"a": 1}), Feedback(1, "x"), TruthStatement("id", "1", [])]
+)
+def test_new_ids_lie_above_those_of_changes(place: Place, change: Any) -> None:
+    place.move(make_record(1))
+    place.change(change)
+    place.journal.close()
+    place.writer.drain()
+    assert place.inferences.latest_seq() == LATER + 1
 
 
 def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
@@ -224,31 +241,31 @@ def test_any_changes_leave_what_their_result_would_have_had(place: Place, first,
         assert by_seq[changed] == by_seq[fresh]
 
 
-def test_two_writers_of_one_database_join_what_comes_at_the_same_time(
+def test_a_statement_waits_for_what_another_server_is_inserting(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     url = postgres.create()
     one, two = Place(tmp_path / "one", url), Place(tmp_path / "two", url)
-    rounds = 15
-
-    def state() -> None:
-        for number in range(rounds):
-            statements = [TruthStatement("request_id", f"r{number}", [{"label": str(number)}])]
-            one.change(*statements, MetadataChange(number + 1, {"n": number}))
-
-    def insert() -> None:
-        for number in range(rounds):
-            two.move(make_record(number + 1, request_id=f"r{number}"))
-
-    threads = [threading.Thread(target=state), threading.Thread(target=insert)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    two.move(make_record(1))
+    statement = TruthStatement("request_id", "r", [{"label": "a"}])
+    stating = threading.Thread(target=one.change, args=(statement,))
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        take_turn(connection, alone=False)
+        rows = Rows(Names(connection))
+        rows.add(record)
+        rows.insert(connection)
+        link_new(connection, [record])
+        stating.start()
+        while stating.is_alive() and not two.rows(waiting):
+            pass
+    stating.join(60)
     try:
-        assert one.rows("SELECT count(*) FROM ground_truth") == [(rounds,)]
-        assert one.writer.records_dead == two.writer.records_dead == 0
+        assert one.rows("SELECT seq FROM ground_truth") == [(2,)]
     finally:
+        engine.dispose()
         one.close()
         two.close()
         postgres.drop(url)

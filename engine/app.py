@@ -22,21 +22,24 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.room import RoomLimits
 from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
-from proto.chariot import without_gateway_prefix
+from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store import journal
 from store.blobs import open_blobs
+from store.change_routes import change_routes
+from store.changing import Changes
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
+from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
 
 LATEST_SEQ_S = 5.0
@@ -83,9 +86,19 @@ class Application:
                 blobs,
                 presign_s=settings.presign_s,
             )
-            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
-            handlers = store_routes(inferences)
+            number = settings.first_worker + worker
+            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
+            journal = Journal(settings.journal_directory, number)
+            recorder = Recorder(
+                ids,
+                journal,
+                blobs,
+                RoomLimits.of(settings, settings.journal_directory),
+                version("quadriga"),
+                durability=settings.durability,
+            )
+            changes = Changes(inferences, journal, ids, read_metadata)
+            handlers = [*store_routes(inferences), *change_routes(changes)]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -184,7 +197,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
-                return journal.latest_seq(journal_directory)
+                return latest_journaled(journal_directory)
         time.sleep(0.05)
 
 

@@ -2,6 +2,8 @@
 
 import base64
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +22,7 @@ from store.query.plan import NARROW, Plan, Planner, Window
 from store.query.sql import Sql
 from store.query.syntax import Filter
 from store.records import (
+    GivenFeedback,
     InputReference,
     JournaledRecord,
     ModelReference,
@@ -33,6 +36,14 @@ COUNT_CAP = 10_001
 
 WAIT_S = 5.0
 ANY_TYPE = "application/octet-stream"
+_LATEST = (
+    "SELECT max(seq) FROM inference",
+    "SELECT max(id) FROM metadata_change",
+    "SELECT max(id) FROM truth",
+    "SELECT max(id) FROM feedback",
+)
+"""Where ids have gone."""
+
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
     " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
@@ -128,7 +139,7 @@ class Inferences:
         query = _digest(request)
         window = _window(request, query)
         if request.consistency == "journal":
-            self._wait_for_journal()
+            self.wait_for_journal()
         with self._readers.snapshot() as connection:
             planner = Planner(connection, self._narrow)
             rows = _rows(connection, planner.plan(tree, window), request)
@@ -151,6 +162,20 @@ class Inferences:
         found = self._row(seq) or self._journaled(seq) or self._row(seq)
         if found is None:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
+        return msgspec.structs.replace(found, feedback=self._feedback(seq))
+
+    def moved(self, inference_id: str) -> StoredInference:
+        """Return one inference once the database has it, so that it can be changed.
+
+        Raises:
+            QueryError: The id is none.
+            NotFoundError: There is no such inference.
+            NotReadyError: The journal was not moved in time.
+        """
+        found = self.get(inference_id)
+        if self._row(int(inference_id)) is None:
+            self.wait_for_journal()
+            found = self.get(inference_id)
         return found
 
     def presigned(self, inference_id: str, server: str) -> StoredInference:
@@ -169,6 +194,10 @@ class Inferences:
             return found
         url = self.urls.signed(image.hash, image.mime or ANY_TYPE, server)
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Give a connection that reads one state of the database; see `Readers.snapshot`."""
+        return self._readers.snapshot()
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the bytes that an inference was asked about, and their media type.
@@ -194,8 +223,8 @@ class Inferences:
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-        return max(journaled, stored or 0)
+            stored = [run(connection, statement).scalar() or 0 for statement in _LATEST]
+        return max(journaled, *stored)
 
     def close(self) -> None:
         """Close all connections."""
@@ -213,6 +242,20 @@ class Inferences:
             return None
         return None if row is None else _stored(row)
 
+    def _feedback(self, seq: int) -> list[GivenFeedback]:
+        statement = (
+            "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
+        )
+        try:
+            with self._readers.snapshot() as connection:
+                rows: Iterable[Any] = run(connection, statement, (seq,)).all()
+        except NotReadyError:
+            return []
+        return [
+            GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
+            for number, *rest in rows
+        ]
+
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
         for path in journal.segments(self._directory):
@@ -228,7 +271,12 @@ class Inferences:
         except NotReadyError:
             return {}
 
-    def _wait_for_journal(self) -> None:
+    def wait_for_journal(self) -> None:
+        """Wait until all that is in the journal now is in the database.
+
+        Raises:
+            NotReadyError: That took too long.
+        """
         waiting = journal.sizes(self._directory)
         deadline = time.monotonic() + WAIT_S
         while True:

@@ -72,6 +72,7 @@ def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -
         "status": 200,
         "standard_metadata": {},
         "ground_truth": None,
+        "feedback": [],
     }
 
 

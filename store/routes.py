@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
@@ -54,6 +54,19 @@ class _Query(Operation):
     def __post_init__(self) -> None:
         content = {"application/json": OpenAPIMediaType(schema=_QUERY)}
         self.request_body = RequestBody(content=content, required=True)
+
+
+def options(path: str, *methods: str) -> HTTPRouteHandler:
+    """Answer OPTIONS for a path with several methods, of which the framework names only the first.
+
+    It stands before them.
+    """
+
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def answer_options() -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
+
+    return answer_options
 
 
 def routes(inferences: Inferences) -> list[HTTPRouteHandler]:

@@ -134,7 +134,7 @@ def test_every_endpoint_stands_in_a_table_once():
     offered += [
         (verb, path.replace(":str", ""))
         for handler in [*routes(None), *change_routes(None)]
-        for verb in handler.http_methods
+        for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths
     ]
     assert sorted(described) == sorted([*offered, ("GET", "/schema/openapi.json")])

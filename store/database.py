@@ -100,6 +100,15 @@ def check_in_place(connection: sa.Connection) -> None:
     _BACKENDS[connection.dialect.name].check_in_place(connection)
 
 
+def make_durable(connection: sa.Connection) -> None:
+    """Bring what is committed to the disk, where commits alone do not.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    _BACKENDS[connection.dialect.name].make_durable(connection)
+
+
 def migrate(url: str) -> None:
     """Bring the tables up to date; safe to repeat."""
     engine = open_writer(url)

@@ -25,6 +25,9 @@ _SETTINGS = {
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
+_LASTING = "-c synchronous_commit=on"
+"""The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
+
 _AHEAD = timedelta(days=7)
 """Partitions are made so long before they are needed."""
 
@@ -39,7 +42,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
         _with_driver(url),
         pool_size=1,
         max_overflow=0,
-        connect_args={**_SETTINGS, "options": f"{_EVERY} -c lock_timeout=5s"},
+        connect_args={**_SETTINGS, "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s"},
     )
 
 
@@ -82,6 +85,10 @@ def lock(connection: sa.Connection) -> None:
 
 def check_in_place(connection: sa.Connection) -> None:
     """Do nothing: a connection to a database that is gone fails by itself."""
+
+
+def make_durable(_: sa.Connection) -> None:
+    """Do nothing: a commit is on the disk."""
 
 
 def insert(

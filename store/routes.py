@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Request, Response, get, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import (
@@ -104,6 +104,19 @@ class _UrlQuery(Operation):
             if name in OPTIONS
         ]
         self.parameters.append(Parameter(name="q", param_in="query", schema=_WHERE))
+
+
+def options(path: str, *methods: str) -> HTTPRouteHandler:
+    """Answer OPTIONS for a path with several methods, of which the framework names only the first.
+
+    It stands before them.
+    """
+
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def answer_options() -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
+
+    return answer_options
 
 
 def routes(inferences: Inferences) -> list[HTTPRouteHandler]:

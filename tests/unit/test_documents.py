@@ -141,7 +141,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *job_routes(None),
             *upkeep_routes(None, None),
         ]
-        for verb in handler.http_methods
+        for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths
     ]
     assert sorted(described) == sorted([*offered, ("GET", "/schema/openapi.json")])

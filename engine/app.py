@@ -25,18 +25,20 @@ from engine.repository import ModelRepository
 from engine.room import RoomLimits
 from engine.settings import Settings
 from proto import table
-from proto.chariot import without_gateway_prefix
+from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store import journal
 from store.blobs import BlobStore
+from store.change_routes import change_routes
+from store.changing import Changes
 from store.errors import NotReadyError, QueryTimeoutError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.journal import Journal
+from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
 
 LATEST_SEQ_S = 5.0
@@ -75,18 +77,19 @@ class Application:
         if settings.store:
             blobs = BlobStore(settings.blob_directory)
             inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            journal_directory = settings.journal_directory
             number = settings.first_worker + worker
-            ids = IdSource(number, latest_seq(inferences, journal_directory))
+            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
+            journal = Journal(settings.journal_directory, number)
             recorder = Recorder(
                 ids,
-                Journal(journal_directory, number),
+                journal,
                 blobs,
-                RoomLimits.of(settings, journal_directory),
+                RoomLimits.of(settings, settings.journal_directory),
                 version("quadriga"),
                 durability=settings.durability,
             )
-            handlers = store_routes(inferences)
+            changes = Changes(inferences, journal, ids, read_metadata)
+            handlers = [*store_routes(inferences), *change_routes(changes)]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -185,7 +188,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
-                return journal.latest_seq(journal_directory)
+                return latest_journaled(journal_directory)
         time.sleep(0.05)
 
 

@@ -70,6 +70,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="SQLAlchemy URL of the store; default: store.db in the data folder.",
         ),
     ] = ""
+    clickhouse: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://.+)?$",
+            description="URL of a ClickHouse database that is sent all that is stored, too.",
+        ),
+    ] = ""
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
     ] = 1

@@ -65,6 +65,8 @@ def configure_logging(role: str) -> None:
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the sink says it once
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
 
 
 def main() -> None:
@@ -101,7 +103,20 @@ def _write(settings: Settings) -> None:
 
     stop = threading.Event()
     _when_told(stop.set)
-    Writer(settings.journal_directory, settings.database_url).run(stop)
+    if not settings.clickhouse:
+        Writer(settings.journal_directory, settings.database_url).run(stop)
+        return
+    try:
+        from store.clickhouse import Sink  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        _log.error("expected clickhouse-connect, got %s: pip install quadriga[clickhouse]", error)
+        sys.exit(UNUSABLE)
+    sink = Sink(settings.journal_directory, settings.clickhouse)
+    writer = Writer(settings.journal_directory, settings.database_url, sink.needs)
+    sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
+    sending.start()
+    writer.run(stop)
+    sending.join()
 
 
 async def _serve(task: ChildTask) -> None:

@@ -2,6 +2,7 @@
 
 StoreError            500  our own fault, or the machine's
 ├── QueryError        400  a filter, cursor or query that means nothing
+├── ChangeError       400  a change of what is stored that cannot be understood
 ├── MetadataError     400  metadata that breaks the rules of `store.metadata`
 ├── NotFoundError     404  no such inference, or its input was not kept
 ├── NotReadyError     503  no database yet, or the writer is behind
@@ -19,6 +20,12 @@ class StoreError(Exception):
 
 class QueryError(StoreError):
     """The query cannot be understood."""
+
+    status = 400
+
+
+class ChangeError(StoreError):
+    """The change cannot be understood."""
 
     status = 400
 

@@ -191,6 +191,18 @@ def insert(
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
 
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Delete many rows by key."""
+    condition = " AND ".join(f"{column} = ?" for column in columns)
+    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Do nothing: only one transaction writes at a time."""
+
+
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
     """Do nothing: there are no partitions."""
 

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +26,7 @@ from store.lag import write_offsets
 from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.rows import Names, Rows
+from store.truth import link_new
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 16 << 20
@@ -61,13 +63,20 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
+        is_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
     """
 
-    def __init__(self, journal_directory: Path, url: str) -> None:
+    def __init__(
+        self,
+        journal_directory: Path,
+        url: str,
+        is_needed: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
         self._directory = journal_directory
+        self._is_needed = is_needed
         self._beside = journal_directory.parent
         self._journal_id = journal.identity(journal_directory)
         self._engine = database.open_writer(url)
@@ -79,6 +88,8 @@ class Writer:
         self.records_moved = 0
         self.records_dead = 0
         self.parts_damaged = 0
+        self.freed: set[str] = set()
+        """Keys of blobs that a record less refers to, since somebody took them from here."""
 
     def run(self, stop: threading.Event) -> None:
         """Move records as they come until `stop` is set, then those still there, and return.
@@ -209,20 +220,22 @@ class Writer:
             database.make_room(connection, (frame.seq for frame in batch))
             if self._names is None:
                 self._names = Names(connection)
+        freed: set[str] = set()
         with self._engine.begin() as connection:
             database.check_in_place(connection)
+            database.take_turn(connection, alone=any(is_change(one.payload) for one in batch))
             self._names.use(connection)
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
-                    for frame in frames:
-                        apply(connection, self._names, _change_decoder.decode(frame.payload))
+                    changes = [_change_decoder.decode(frame.payload) for frame in frames]
+                    freed |= apply(connection, self._names, changes)
                 else:
-                    self._add(
-                        connection, self._names, {frame.seq: frame.payload for frame in frames}
-                    )
+                    payloads = {frame.seq: frame.payload for frame in frames}
+                    self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.run(connection, _SET_OFFSET, offsets)
+        self.freed |= freed
 
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
@@ -235,9 +248,11 @@ class Writer:
         for (seq,) in there:
             del payloads[seq]
         rows = Rows(names)
-        for payload in payloads.values():
-            rows.add(_decoder.decode(payload))
+        records = [_decoder.decode(payload) for payload in payloads.values()]
+        for record in records:
+            rows.add(record)
         rows.insert(connection)
+        link_new(connection, records)
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"
@@ -262,6 +277,8 @@ class Writer:
             if closed:  # until here the journal is what survives a loss of power
                 database.make_durable(connection)
         for path in closed:
+            if self._is_needed(path):
+                continue
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size
             if size > offset:

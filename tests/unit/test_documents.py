@@ -14,6 +14,7 @@ from engine.text_files import TextTable
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
+from store.change_routes import change_routes
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
 from store.routes import routes
@@ -132,7 +133,7 @@ def test_every_endpoint_stands_in_a_table_once():
     ]
     offered += [
         (verb, path.replace(":str", ""))
-        for handler in routes(None)
+        for handler in [*routes(None), *change_routes(None)]
         for verb in handler.http_methods
         for path in handler.paths
     ]

@@ -13,7 +13,7 @@ from engine.settings import Durability
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal, Position
@@ -125,7 +125,7 @@ class Recorder:
         self,
         ids: IdSource,
         journal: Journal,
-        blobs: BlobStore,
+        blobs: Blobs,
         limits: RoomLimits,
         engine_version: str,
         *,

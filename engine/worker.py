@@ -1,4 +1,4 @@
-"""The child processes of the server: a worker, which answers requests, and the store's writer.
+"""The child processes of the server: a worker, which answers requests, the store's writer, and jobs.
 
 A child reads its task as one line of JSON from standard input. It stops, gracefully, when standard
 input ends: then its supervisor wants it to, or has died.
@@ -34,7 +34,7 @@ _log = logging.getLogger("quadriga")
 class ChildTask(msgspec.Struct, frozen=True):
     """What a child is to do."""
 
-    role: Literal["worker", "writer"]
+    role: Literal["worker", "writer", "jobs"]
     settings: Settings
     number: int = 0
     """Of a worker; no two that run at once share one."""
@@ -75,8 +75,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
-    if task.role == "writer":
-        _write(task.settings)
+    if task.role != "worker":
+        (_write if task.role == "writer" else _do_jobs)(task.settings)
         return
     from engine.session import LoadError  # noqa: PLC0415 - the writer needs no onnxruntime in memory
 
@@ -117,6 +117,20 @@ def _write(settings: Settings) -> None:
     sending.start()
     writer.run(stop)
     sending.join()
+
+
+def _do_jobs(settings: Settings) -> None:
+    from store.blobs import BlobStore  # noqa: PLC0415 - only this child does jobs
+    from store.inferences import Inferences  # noqa: PLC0415 - as above
+    from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
+
+    stop = threading.Event()
+    _when_told(stop.set)
+    blobs = BlobStore(settings.blob_directory)
+    inferences = Inferences(
+        settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
+    )
+    run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
 
 
 async def _serve(task: ChildTask) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from blake3 import blake3
@@ -15,12 +16,14 @@ _KEY = re.compile(r"blake3:([0-9a-f]{64})", re.ASCII)
 class BlobStore:
     """Content-addressed files, two levels deep: `<hex[:2]>/<hex>`.
 
-    A file appears whole or not at all. It is not synced to disk: after a power loss the last ones may
-    be missing or short, which their name then shows.
+    A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
+    the last others may be missing or short, which their name then shows.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._synced_folders: set[Path] = set()
+        """Whose own entries are on the disk."""
 
     @staticmethod
     def key(data: bytes) -> str:
@@ -56,6 +59,30 @@ class BlobStore:
             Path(temporary).unlink(missing_ok=True)
             raise
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Bring files that were put, and the entries of their folders, to the disk.
+
+        Threads that do so at once cost the disk little more than one: file systems join their syncs.
+
+        Raises:
+            JournalError: The disk fails.
+        """
+        paths = [self._path(key) for key in keys]
+        folders = {path.parent for path in paths}
+        try:
+            for path in paths:
+                sync_path(path)
+            for folder in folders:
+                sync_path(folder)
+            if not folders <= self._synced_folders:
+                sync_path(self._directory)
+                sync_path(self._directory.parent)
+                self._synced_folders |= folders
+        except OSError as error:
+            raise JournalError(
+                f"expected {len(paths)} images to reach the disk, got: {error.strerror}"
+            ) from error
+
     def get(self, key: str) -> bytes | None:
         """Return the bytes of a key, `None` where there are none.
 
@@ -72,3 +99,16 @@ class BlobStore:
         if match is None:
             raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
         return self._directory / match[1][:2] / match[1]
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk.
+
+    Raises:
+        OSError: It is not there, or the disk fails.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -24,6 +24,7 @@ _SETTINGS = {
     "prepare_threshold": None,  # plans depend on the values, and poolers between keep none
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
+_ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
 _AHEAD = timedelta(days=7)
 """Partitions are made so long before they are needed."""
 
@@ -83,6 +84,10 @@ def check_in_place(connection: sa.Connection) -> None:
     """Do nothing: a connection to a database that is gone fails by itself."""
 
 
+def make_durable(_: sa.Connection) -> None:
+    """Do nothing: a commit is on the disk."""
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:
@@ -94,6 +99,26 @@ def insert(
     ):
         for row in rows:
             copy.write_row(row)
+
+
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Delete many rows by key, in one statement; the id is the last column."""
+    arrays = ", ".join(f"%s::{_ARRAYS[type(value)]}" for value in rows[0])
+    condition = " AND ".join(f"t.{column} = d.{column}" for column in columns)
+    seqs = [row[-1] for row in rows]
+    connection.exec_driver_sql(
+        f"DELETE FROM {table} AS t USING unnest({arrays}) AS d ({', '.join(columns)})"
+        f" WHERE {condition} AND t.seq BETWEEN %s AND %s",  # tells the partitions
+        (*(list(column) for column in zip(*rows, strict=True)), min(seqs), max(seqs)),
+    )
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Lock until the end of the transaction: alone, or together with those that are not alone."""
+    shared = "" if alone else "_shared"
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

@@ -66,6 +66,11 @@ class Names:
         """Give new names their ids in this transaction."""
         self._connection = connection
 
+    def flat_beside(self, paths: dict[str, Any], given: str) -> str | None:
+        """Return `meta_flat` of metadata, beside its JSON as given."""
+        by_path = flat(paths)
+        return None if self.is_sqlite and by_path == given else by_path
+
     def id(self, table: str, *name: Any) -> int:
         """Return the id of a name, a new one if need be."""
         known = self._ids[table].get(name)
@@ -155,9 +160,6 @@ class Rows:
         model: ModelReference = record.model
         image = record.input
         given = bytes(record.metadata).decode()
-        by_path: str | None = flat(paths)
-        if self._names.is_sqlite and by_path == given:
-            by_path = None
         return (
             record.seq,
             text(record.request_id),
@@ -176,7 +178,7 @@ class Rows:
             None if predictions is None else len(predictions),
             bytes(record.predictions).decode(),
             given,
-            by_path,
+            self._names.flat_beside(paths, given),
             bytes(record.standard).decode(),
         )
 

@@ -105,6 +105,19 @@ class ServerProcess:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [self.process.pid, *map(int, children.split())]
 
+    def child_pid(self, role: str) -> int:
+        """Find a `worker` or the `writer`, 0 if there is none: the writer maps no onnxruntime."""
+        for pid in self.child_pids()[1:]:
+            try:
+                maps = Path(f"/proc/{pid}/maps").read_text()
+            except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+                continue
+            if "sqlalchemy" not in maps:  # it has only just started
+                continue
+            if ("onnxruntime" in maps) == (role == "worker"):
+                return pid
+        return 0
+
     def kill(self) -> None:
         """End the whole process group at once, as a power cut of the processes would."""
         assert self.process is not None

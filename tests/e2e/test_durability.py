@@ -7,14 +7,12 @@ import socket
 import threading
 import time
 from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 
 import pytest
 
 from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
 
 PATH = "/v2/models/shapes-classifier/infer"
-KILLS = 5
 CLIENTS = 6
 
 
@@ -76,10 +74,11 @@ class Clients:
 
 
 @pytest.mark.timeout(300)
-def test_every_acknowledged_inference_survives_kill_9_once(data, shape):
-    server = ServerProcess(data)
+@pytest.mark.parametrize(("durability", "kills"), [("process", 5), ("power", 2), ("database", 2)])
+def test_every_acknowledged_inference_survives_kill_9_once(data, shape, durability, kills):
+    server = ServerProcess(data, SAMPLE_MODELS, "--durability", durability)
     acknowledged: list[str] = []
-    for _ in range(KILLS):
+    for _ in range(kills):
         server.start()
         clients = Clients(server, shape[0])
         server.wait_until(lambda clients=clients: len(clients.acknowledged) > 100)
@@ -90,7 +89,7 @@ def test_every_acknowledged_inference_survives_kill_9_once(data, shape):
         stored = [record["id"] for record in server.query({})]
     assert len(stored) == len(set(stored)), "an inference is stored twice"
     assert set(acknowledged) <= set(stored), "an acknowledged inference is lost"
-    assert len(acknowledged) > 100 * KILLS
+    assert len(acknowledged) > 100 * kills
 
 
 def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
@@ -99,8 +98,8 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
         for _ in range(3):
             before = len(clients.acknowledged)
             server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
-            server.wait_until(lambda: _child(server, "writer"))
-            os.kill(_child(server, "writer"), signal.SIGKILL)
+            server.wait_until(lambda: server.child_pid("writer"))
+            os.kill(server.child_pid("writer"), signal.SIGKILL)
         clients.finish()
         assert clients.failed == []
         server.wait_until(lambda: len(server.query({})) >= len(clients.acknowledged))
@@ -128,7 +127,7 @@ def test_a_worker_that_dies_is_started_again(data, shape):
     with ServerProcess(data) as server:
         body = {"inputs": [image_input(shape[0])]}
         assert server.call("POST", PATH, body)[0] == 200
-        os.kill(_child(server, "worker"), signal.SIGKILL)
+        os.kill(server.child_pid("worker"), signal.SIGKILL)
         status, _ = server.call("POST", PATH, body)  # waits in the listener's queue meanwhile
         assert status in (200, 503)
         server.wait_until(lambda: server.call("POST", PATH, body)[0] == 200)
@@ -203,24 +202,9 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _child(server: ServerProcess, role: str) -> int:
-    """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
-    for pid in server.child_pids()[1:]:
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
-            continue
-        if "sqlalchemy" not in maps:  # it has only just started
-            continue
-        runs_models = "onnxruntime" in maps
-        if runs_models == (role == "worker"):
-            return pid
-    return 0
-
-
 def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
     server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
-    os.kill(_child(server, "worker"), signal.SIGKILL)
+    os.kill(server.child_pid("worker"), signal.SIGKILL)
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
     assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)

@@ -14,6 +14,8 @@ from engine.text_files import TextTable
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
+from store.change_routes import change_routes
+from store.job_routes import job_routes
 from store.query.json_form import MAX_IN
 from store.query.syntax import OPERATORS
 from store.routes import routes
@@ -132,7 +134,7 @@ def test_every_endpoint_stands_in_a_table_once():
     ]
     offered += [
         (verb, path.replace(":str", ""))
-        for handler in routes(None)
+        for handler in [*routes(None), *change_routes(None), *job_routes(None)]
         for verb in handler.http_methods
         for path in handler.paths
     ]

@@ -142,6 +142,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "different ranges.",
         ),
     ] = 0
+    max_input_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
+        ),
+    ] = 0
     score_threshold: Annotated[
         float | None,
         Meta(description="Detections below are dropped, where neither model nor request says."),
@@ -243,6 +250,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def blob_place(self) -> str:
         """The folder, or the URL, where input images are kept."""
         return self.blobs or str(self.blob_directory)
+
+    @property
+    def rebuild_file(self) -> Path:
+        """Where a rebuild of the store keeps how far it is."""
+        return Path(self.data) / "rebuild.progress"
 
     @property
     def thread_count(self) -> int:

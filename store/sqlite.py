@@ -11,6 +11,7 @@ from sqlalchemy import event
 
 from store.blobs import sync_path
 from store.errors import NotReadyError, StoreError
+from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -201,6 +202,11 @@ def delete(
 
 def take_turn(connection: sa.Connection, *, alone: bool) -> None:
     """Do nothing: only one transaction writes at a time."""
+
+
+def months(_: sa.Connection) -> list[Month]:
+    """Return nothing: there are no partitions."""
+    return []
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

@@ -56,7 +56,7 @@ class Blobs(Protocol):
         """Make blobs that were put survive a loss of power.
 
         Raises:
-            OSError: The disk fails.
+            JournalError: The disk fails.
         """
 
     def get(self, key: str) -> bytes | None:

@@ -93,12 +93,9 @@ class BlobStore:
             raise
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Bring files that were put, and the entries of their folders, to the disk.
+        """See `Blobs`.
 
         Threads that do so at once cost the disk little more than one: file systems join their syncs.
-
-        Raises:
-            JournalError: The disk fails.
         """
         paths = [self._path(key) for key in keys]
         folders = {path.parent for path in paths}

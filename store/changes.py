@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata, truth
+from store import metadata, rollups, truth
 from store.database import delete as delete_rows
 from store.database import insert, run, run_in
 from store.records import (
@@ -48,6 +48,8 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
             truth.state(connection, same)
         elif kind is Feedback:
             _add_feedback(connection, same)
+        elif kind is MetadataChange:
+            _change_metadata(connection, names, same)
         else:
             for one in same:
                 freed |= _apply_one(connection, names, one)
@@ -57,9 +59,8 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
 def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
     change = journaled.change
     if isinstance(change, Deletion):
+        rollups.subtract(connection, change.targets)
         return delete(connection, names, change.targets)
-    if isinstance(change, MetadataChange):
-        _change_metadata(connection, names, journaled.seq, change)
     if isinstance(change, RetentionRule):
         values = (text(change.model), change.inputs_days, change.inferences_days)
         run(connection, _SET_RULE, values)
@@ -105,33 +106,51 @@ def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]
 
 
 def _change_metadata(
-    connection: sa.Connection, names: Names, change_id: int, change: MetadataChange
+    connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]
 ) -> None:
-    done = run(connection, "SELECT 1 FROM metadata_change WHERE id = ?", (change_id,)).first()
-    row = run(connection, "SELECT meta FROM inference WHERE seq = ?", (change.target,)).first()
-    if done is not None or row is None:
-        return
-    before = str(row[0])
-    old = _METADATA.decode(before)
-    new = changed(old, change)
-    metadata.check(new)
-    paths, after = metadata.index(new), msgspec.json.encode(new).decode()
+    asked = [(one.seq, one.change) for one in changes if isinstance(one.change, MetadataChange)]
+    statement = "SELECT id FROM metadata_change WHERE id IN ({})"
+    done = {number for (number,) in run_in(connection, statement, [number for number, _ in asked])}
+    statement = "SELECT seq, meta FROM inference WHERE seq IN ({})"
+    found = run_in(connection, statement, {change.target for _, change in asked})
+    before: dict[int, str] = dict(found)
+    after: dict[int, str] = {}
+    history = []
+    for number, change in asked:
+        seq = change.target
+        if number in done or seq not in before:
+            continue
+        was = after.get(seq, before[seq])
+        new = changed(_METADATA.decode(was), change)
+        metadata.check(new)
+        history.append((number, seq, msgspec.json.encode(change).decode(), was))
+        after[seq] = msgspec.json.encode(new).decode()
+    _write_metadata(connection, names, before, after)
+    insert(connection, "metadata_change", ("id", "seq", "change", "before"), history)
+    truth.link_stored(connection, after)
+
+
+def _write_metadata(
+    connection: sa.Connection, names: Names, before: dict[int, str], after: dict[int, str]
+) -> None:
+    """Write the rows of new metadata, JSON by id, and take those of the old away."""
     rows = Rows(names)
-    were = rows.metadata_rows(change.target, metadata.index(old))
-    for table, are in rows.metadata_rows(change.target, paths).items():
-        delete_rows(connection, table, _INDEXES[table], set(were[table]) - set(are))
-        insert(connection, table, _INDEXES[table], set(are) - set(were[table]))
-    run(
-        connection,
-        "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?",
-        (after, names.flat_beside(paths, after), change.target),
-    )
-    run(
-        connection,
-        "INSERT INTO metadata_change (id, seq, change, before) VALUES (?, ?, ?, ?)",
-        (change_id, change.target, msgspec.json.encode(change).decode(), before),
-    )
-    truth.link_stored(connection, [change.target])
+    were: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    are: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    written = []
+    for seq, given in after.items():
+        paths = metadata.index(_METADATA.decode(given))
+        written.append((given, names.flat_beside(paths, given), seq))
+        old = rows.metadata_rows(seq, metadata.index(_METADATA.decode(before[seq])))
+        new = rows.metadata_rows(seq, paths)
+        for table in _INDEXES:
+            were[table] |= set(old[table])
+            are[table] |= set(new[table])
+    if written:
+        run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
+    for table, columns in _INDEXES.items():
+        delete_rows(connection, table, columns, were[table] - are[table])
+        insert(connection, table, columns, are[table] - were[table])
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from store import metadata, shapes
 from store.annotations import annotations_of
-from store.blobs import BlobStore
+from store.blob_interface import key_of
 from store.datasets import GPS, OWN
 from store.errors import MetadataError, QueryError
 
@@ -82,7 +82,7 @@ class Item(NamedTuple):
             return self.names[join]
         if join == "input.hash":
             data = self.image()
-            return None if data is None else BlobStore.key(data)
+            return None if data is None else key_of(data)
         value = metadata.flatten(self.metadata).get(join.removeprefix("meta."))
         if value is None or not join.startswith("meta."):
             return None

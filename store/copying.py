@@ -45,7 +45,7 @@ ON CONFLICT (model_id, minute) DO UPDATE SET n = excluded.n, errors = excluded.e
   latency = excluded.latency, labels = excluded.labels, kept_bytes = excluded.kept_bytes"""
 _MINUTES = """
 SELECT minute, n, errors, latency, labels, kept_bytes FROM rollup
-WHERE model_id = ? AND minute > ? ORDER BY minute LIMIT ?"""
+WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"""
 _SET_RETENTION = """
 INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)
 ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,
@@ -249,15 +249,17 @@ class _Copier:
         for model, *name in self._read("SELECT id, name, version, sha256, task FROM model"):
             self._at = ("rollup", str(name[0]))
             last = -1
-            while rows := self._read(_MINUTES, (model, last, _BATCH)):
-                last = rows[-1][0]
+            while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):
                 with self._transaction() as connection:
                     own = self._names.id("model", *name)
-                    ours = [
-                        (own, *row[:4], self._relabelled(row[4], labels), row[5]) for row in rows
-                    ]
-                    run(connection, _SET_ROLLUP, ours)
-                self._copied["rollup"] += len(rows)
+                    were = run(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
+                    there = {(*row,) for row in were}
+                    ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
+                    new = [(own, *row) for row in ours if row not in there]
+                    if new:
+                        run(connection, _SET_ROLLUP, new)
+                last = rows[-1][0]
+                self._copied["rollup"] += len(new)
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:

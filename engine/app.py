@@ -22,6 +22,7 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.room import RoomLimits
 from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
@@ -38,6 +39,8 @@ from store.changing import Changes
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
+from store.job_routes import job_routes
+from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
 from store.retention_rules import RetentionRules
@@ -88,13 +91,22 @@ class Application:
                 blobs,
                 presign_s=settings.presign_s,
             )
-            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            journal = Journal(settings.journal_directory, worker)
-            recorder = Recorder(ids, journal, blobs)
+            number = settings.first_worker + worker
+            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
+            journal = Journal(settings.journal_directory, number)
+            recorder = Recorder(
+                ids,
+                journal,
+                blobs,
+                RoomLimits.of(settings, settings.journal_directory),
+                version("quadriga"),
+                durability=settings.durability,
+            )
             changes = Changes(inferences, journal, ids, read_metadata)
             handlers = [
                 *store_routes(inferences),
                 *change_routes(changes),
+                *job_routes(Jobs(settings.jobs_directory)),
                 *upkeep_routes(
                     Statistics(settings.database_url, inferences),
                     RetentionRules(inferences, changes),

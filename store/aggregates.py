@@ -9,9 +9,10 @@ import msgspec
 from store.database import Readers
 from store.errors import QueryError
 from store.ids import milliseconds
-from store.inferences import Inferences, QueryRequest
+from store.inferences import Inferences
 from store.query.json_form import parse
 from store.query.moments import microseconds
+from store.query.request import QueryRequest
 from store.records import StoredInference, timestamp_text
 from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text

@@ -1,102 +1,18 @@
-"""Images kept by their content: written once, found by their hash, as files or in an object store.
+"""Images kept by their content: written once, found by their hash, as files here or in an object store."""
 
-What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
-was put within the grace, and a record is journaled within half of that after its put; who removes looks
-in `store.blob_references` first whether a row or the journal needs it.
-"""
-
-import logging
 import os
-import re
+import secrets
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
-from blake3 import blake3
-
+from store.blob_interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
 from store.errors import JournalError, StoreError
 
-GRACE_S = 3600.0
-"""No blob is removed so soon after its last put."""
-
 SCHEMES = ("s3", "gs", "az")
-_PREFIX = "blake3:"
-_DIGITS = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _ASIDE = ".removed"
-_log = logging.getLogger(__name__)
-
-
-class BlobEntry(NamedTuple):
-    """A blob in a list of them."""
-
-    key: str
-    size: int
-    """Bytes."""
-    put_at: float
-    """Seconds since 1970: the last put."""
-
-
-class Blobs(Protocol):
-    """Where images are kept; safe to use from several threads and processes."""
-
-    grace_s: float
-    """No blob is removed so soon after its last put; the same for all who share the place."""
-
-    is_near: bool
-    """Whether a removal takes microseconds, not a row of requests."""
-
-    @staticmethod
-    def key(data: bytes) -> str:
-        """Return the key that these bytes have, kept or not."""
-
-    def put(self, data: bytes) -> str:
-        """Keep the bytes and return their key; bytes already kept are made young again, not written.
-
-        Raises:
-            JournalError: They could not be kept, as on a full disk.
-        """
-
-    def sync(self, keys: Iterable[str]) -> None:
-        """Make blobs that were put survive a loss of power.
-
-        Raises:
-            OSError: The disk fails.
-        """
-
-    def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, `None` where there are none, or others than its hash says.
-
-        Raises:
-            StoreError: The key is malformed.
-            NotReadyError: The object store does not answer.
-        """
-
-    def exists(self, key: str) -> bool:
-        """Tell whether there is a blob, without a look at its bytes; raises as `get`."""
-
-    def delete(self, key: str, as_of: float | None = None) -> bool:
-        """Remove a blob whose last put is older than the grace; tells whether it did.
-
-        Younger ones stay: somebody may be about to journal a record of them. A put at the same time
-        wins: after both, the blob is there.
-
-        Args:
-            key: Of the blob.
-            as_of: The moment that ages count from, in seconds since 1970; now by default.
-
-        Raises:
-            StoreError: The key is malformed.
-            NotReadyError: The object store does not answer.
-        """
-
-    def listed(self) -> Iterator[BlobEntry]:
-        """Yield every blob, in no order; clears away what crashes left. Raises as `get`."""
-
-    def presigned(self, key: str, seconds: float) -> str | None:
-        """Return a URL that answers the blob for so long; `None` where the place has no server."""
 
 
 def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
@@ -119,37 +35,6 @@ def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
     return ObjectBlobs(str(place), grace_s)
 
 
-def key_of(data: bytes) -> str:
-    """Return the key of some bytes: `blake3:<64 hex digits>`."""
-    return f"{_PREFIX}{blake3(data).hexdigest()}"
-
-
-def path_of(key: str) -> str:
-    """Return where a blob stands: `<the first two hex digits>/<all>`.
-
-    Raises:
-        StoreError: The key is malformed.
-    """
-    digits = key.removeprefix(_PREFIX)
-    if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
-        raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
-    return f"{digits[:2]}/{digits}"
-
-
-def key_at(path: str) -> str | None:
-    """Return the key of what stands at a path, `None` where that is no blob."""
-    folder, _, digits = path.rpartition("/")
-    return f"{_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
-
-
-def checked(key: str, data: bytes) -> bytes | None:
-    """Return the bytes if they are those of the key."""
-    if key_of(data) == key:
-        return data
-    _log.error("the blob %s is damaged: its %d bytes have another hash", key, len(data))
-    return None
-
-
 class BlobStore:
     """Blobs in a folder, see `Blobs`: one file each, two levels deep.
 
@@ -161,6 +46,8 @@ class BlobStore:
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
+        self._synced_folders: set[Path] = set()
+        """Whose own entries are on the disk."""
         self.grace_s = grace_s
 
     @staticmethod
@@ -183,13 +70,15 @@ class BlobStore:
 
     @staticmethod
     def _renew(path: Path, size: int) -> bool:
+        """Make a file young; tells whether it is there afterwards.
+
+        The look comes second: a file may be removed between being found and being touched.
+        """
         try:
-            if path.stat().st_size == size:  # or power was lost before it was all on disk
-                os.utime(path)
-                return True
+            os.utime(path)
+            return path.stat().st_size == size  # or power was lost before it was all on disk
         except FileNotFoundError:
-            pass
-        return False
+            return False
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
@@ -204,18 +93,25 @@ class BlobStore:
             raise
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Bring files that were put, and the entries of their folders, to the disk.
+        """See `Blobs`.
 
-        Raises:
-            OSError: The disk fails.
+        Threads that do so at once cost the disk little more than one: file systems join their syncs.
         """
         paths = [self._path(key) for key in keys]
-        for path in paths:
-            sync_path(path)
-        for folder in {path.parent for path in paths}:
-            sync_path(folder)
-        if paths:
-            sync_path(self._directory)
+        folders = {path.parent for path in paths}
+        try:
+            for path in paths:
+                sync_path(path)
+            for folder in folders:
+                sync_path(folder)
+            if not folders <= self._synced_folders:
+                sync_path(self._directory)
+                sync_path(self._directory.parent)
+                self._synced_folders |= folders
+        except OSError as error:
+            raise JournalError(
+                f"expected {len(paths)} images to reach the disk, got: {error.strerror}"
+            ) from error
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
@@ -232,10 +128,11 @@ class BlobStore:
         """See `Blobs`.
 
         The file is moved aside before its age is looked at for good: a put from then on finds none and
-        writes it anew, and one that renewed it a moment before is seen, and it is put back.
+        writes it anew, and one that renewed it a moment before is seen, and it is put back. Each removal
+        moves to a name of its own, or it might remove what another one moved there.
         """
         path = self._path(key)
-        aside = path.with_name(f".{path.name}{_ASIDE}")
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_ASIDE}")
         before = (time.time() if as_of is None else as_of) - self.grace_s
         try:
             if path.stat().st_mtime >= before:
@@ -244,8 +141,9 @@ class BlobStore:
             if aside.stat().st_mtime < before:
                 aside.unlink()
                 return True
-            _put_back(aside)
-        except FileNotFoundError:  # somebody else removed it, or put it back
+            os.utime(aside)  # or it might replace one that was put since by one a little older
+            aside.replace(path)
+        except FileNotFoundError:  # somebody else removed it
             pass
         return False
 
@@ -262,10 +160,8 @@ class BlobStore:
                     key = key_at(f"{folder.name}/{entry.name}")
                     if key is not None:
                         yield BlobEntry(key, status.st_size, status.st_mtime)
-                    elif entry.name.endswith(_ASIDE):
-                        _put_back(Path(entry.path))
-                    elif entry.name.startswith(".") and now - status.st_mtime > self.grace_s:
-                        Path(entry.path).unlink(missing_ok=True)
+                    elif entry.name.startswith(".") and now - status.st_ctime > self.grace_s:
+                        _clear(Path(entry.path))
 
     def presigned(self, key: str, seconds: float) -> None:
         """See `Blobs`: `store.blob_urls` signs URLs of this server."""
@@ -294,10 +190,10 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def _put_back(aside: Path) -> None:
-    """Undo a removal; what was put again since stays as it is."""
-    name = aside.name.removeprefix(".").removesuffix(_ASIDE)
+def _clear(left: Path) -> None:
+    """Remove what a put left behind that died; undo a removal that did, unless there was a put since."""
     with suppress(FileNotFoundError):
-        with suppress(FileExistsError):
-            os.link(aside, aside.with_name(name))
-        aside.unlink()
+        if left.name.endswith(_ASIDE):
+            with suppress(FileExistsError):
+                os.link(left, left.with_name(left.name.split(".")[1]))
+        left.unlink()

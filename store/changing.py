@@ -11,10 +11,11 @@ from store.changes import changed
 from store.database import run, run_in
 from store.errors import ChangeError, NotReadyError, QueryTimeoutError
 from store.ids import IdSource, milliseconds
-from store.inferences import Inferences, QueryRequest
+from store.inferences import Inferences
 from store.journal import Journal
 from store.metadata import check
 from store.query.json_form import parse
+from store.query.request import QueryRequest
 from store.query.syntax import leaves
 from store.records import (
     Change,

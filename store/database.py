@@ -113,6 +113,15 @@ def check_in_place(connection: sa.Connection) -> None:
     _BACKENDS[connection.dialect.name].check_in_place(connection)
 
 
+def make_durable(connection: sa.Connection) -> None:
+    """Bring what is committed to the disk, where commits alone do not.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    _BACKENDS[connection.dialect.name].make_durable(connection)
+
+
 def migrate(url: str) -> tuple[str | None, str | None]:
     """Bring the tables up to date, as `upgrade`; safe to repeat."""
     engine = open_writer(url)

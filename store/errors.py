@@ -8,6 +8,7 @@ StoreError            500  our own fault, or the machine's
 ├── NotReadyError     503  no database yet, or the writer is behind
 ├── QueryTimeoutError 503  a query that took longer than it may
 └── JournalError      503  a record or an image that could not be kept, as on a full disk
+    └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
 """
 
 
@@ -57,3 +58,7 @@ class JournalError(StoreError):
     """The record or its image could not be kept, so the inference may not be acknowledged."""
 
     status = 503
+
+
+class Unconfirmed(JournalError):
+    """The record is journaled and may still be stored, but that is not certain yet."""

@@ -26,6 +26,9 @@ _SETTINGS = {
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
+_LASTING = "-c synchronous_commit=on"
+"""The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
+
 _SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)
 _FORGET_TRUTH = (  # what is said of inferences or requests of which none will come any more
     "DELETE FROM truth AS t USING truth AS latest, ground_truth AS g"
@@ -49,7 +52,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
         _with_driver(url),
         pool_size=1,
         max_overflow=0,
-        connect_args={**_SETTINGS, "options": f"{_EVERY} -c lock_timeout=5s"},
+        connect_args={**_SETTINGS, "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s"},
     )
 
 
@@ -92,6 +95,10 @@ def lock(connection: sa.Connection) -> None:
 
 def check_in_place(connection: sa.Connection) -> None:
     """Do nothing: a connection to a database that is gone fails by itself."""
+
+
+def make_durable(_: sa.Connection) -> None:
+    """Do nothing: a commit is on the disk."""
 
 
 def insert(

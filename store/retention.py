@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from store import database, rollups
+from store.blob_interface import Blobs
 from store.blob_references import remove_unreferenced
-from store.blobs import Blobs
 from store.changes import delete
 from store.database import run, run_in
 from store.errors import StoreError

@@ -4,14 +4,24 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Request, Response, get, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import (
+    OpenAPIMediaType,
+    OpenAPIType,
+    Operation,
+    Parameter,
+    Reference,
+    RequestBody,
+    Schema,
+)
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from store.blob_urls import PATH
-from store.inferences import ANY_TYPE, Inferences, Page, decode_request
+from store.inferences import ANY_TYPE, Count, Inferences, Page
+from store.query.compact_form import OPTIONS
+from store.query.request import decode_count, decode_request, from_url
 from store.records import StoredInference
 
 
@@ -27,26 +37,41 @@ _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
 _NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
 
-_QUERY = Schema(
+_WHERE = Schema(description="A filter, as JSON or in the compact form")
+_CHARIOT: dict[str, Reference | Schema] = {
+    "metadata_filter": Schema(type=OpenAPIType.ARRAY, description="Chariot's filters"),
+    "gps_box": Schema(type=[OpenAPIType.OBJECT, OpenAPIType.NULL], description="Chariot's GPSBox"),
+    "time_range": Schema(
+        type=[OpenAPIType.OBJECT, OpenAPIType.NULL], description="Chariot's TimeRange"
+    ),
+}
+_PROPERTIES: dict[str, Reference | Schema] = {
+    "where": _WHERE,
+    "order": Schema(enum=["-ts", "ts"], default="-ts", description="Newest or oldest first"),
+    "limit": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=1000, default=100),
+    "cursor": Schema(
+        type=[OpenAPIType.STRING, OpenAPIType.NULL],
+        description="Where the page before ended",
+    ),
+    "count": Schema(
+        enum=["none", "capped", "exact", None],
+        description="Whether to count all matches; capped stops at 10,001",
+    ),
+    "consistency": Schema(
+        enum=["journal", None],
+        description="Wait until all that is acknowledged by now can be found",
+    ),
+    **_CHARIOT,
+    "pagination": Schema(
+        type=[OpenAPIType.OBJECT, OpenAPIType.NULL],
+        description="Chariot's limit and direction; no offset",
+    ),
+}
+_QUERY = Schema(type=OpenAPIType.OBJECT, additional_properties=False, properties=_PROPERTIES)
+_COUNT = Schema(
     type=OpenAPIType.OBJECT,
     additional_properties=False,
-    properties={
-        "where": Schema(description="A filter"),
-        "order": Schema(enum=["-ts", "ts"], default="-ts", description="Newest or oldest first"),
-        "limit": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=1000, default=100),
-        "cursor": Schema(
-            type=[OpenAPIType.STRING, OpenAPIType.NULL],
-            description="Where the page before ended",
-        ),
-        "count": Schema(
-            enum=["none", "capped", "exact", None],
-            description="Whether to count all matches; capped stops at 10,001",
-        ),
-        "consistency": Schema(
-            enum=["journal", None],
-            description="Wait until all that is acknowledged by now can be found",
-        ),
-    },
+    properties={"where": _WHERE, **_CHARIOT},
 )
 
 
@@ -57,6 +82,41 @@ class _Query(Operation):
     def __post_init__(self) -> None:
         content = {"application/json": OpenAPIMediaType(schema=_QUERY)}
         self.request_body = RequestBody(content=content, required=True)
+
+
+@dataclass
+class _CountQuery(Operation):
+    """The body of a count."""
+
+    def __post_init__(self) -> None:
+        content = {"application/json": OpenAPIMediaType(schema=_COUNT)}
+        self.request_body = RequestBody(content=content, required=True)
+
+
+@dataclass
+class _UrlQuery(Operation):
+    """The parameters of a query; any other is a field with its comparison."""
+
+    def __post_init__(self) -> None:
+        self.parameters = [
+            Parameter(name=name, param_in="query", schema=schema)
+            for name, schema in _PROPERTIES.items()
+            if name in OPTIONS
+        ]
+        self.parameters.append(Parameter(name="q", param_in="query", schema=_WHERE))
+
+
+def options(path: str, *methods: str) -> HTTPRouteHandler:
+    """Answer OPTIONS for a path with several methods, of which the framework names only the first.
+
+    It stands before them.
+    """
+
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def answer_options() -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
+
+    return answer_options
 
 
 def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
@@ -72,6 +132,27 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     def query_inferences(body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
         return inferences.query(decode_request(body))
+
+    @post(
+        "/api/inferences/count",
+        status_code=200,
+        sync_to_thread=True,
+        operation_class=_CountQuery,
+        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY},
+    )
+    def count_inferences(body: RawBody) -> Count:
+        """Count inferences; the body is JSON whatever its content type."""
+        return inferences.count(decode_count(body))
+
+    @get(
+        "/api/inferences",
+        sync_to_thread=True,
+        operation_class=_UrlQuery,
+        responses={400: _UNREADABLE, 503: _NOT_READY},
+    )
+    def find_inferences(request: Request[Any, Any, Any]) -> Page:
+        """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
+        return inferences.query(from_url(request.scope["query_string"].decode("latin-1")))
 
     looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: _NOT_READY}
 
@@ -112,7 +193,14 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         """Answer the bytes that a signed URL names."""
         return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
 
-    return [query_inferences, get_inference, get_inference_input, get_blob]
+    return [
+        query_inferences,
+        find_inferences,
+        count_inferences,
+        get_inference,
+        get_inference_input,
+        get_blob,
+    ]
 
 
 def _picture(data: bytes, mime: str) -> Response[bytes]:

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from store.blobs import sync_path
 from store.errors import NotReadyError, StoreError
 from store.schema import Month
 
@@ -74,6 +76,19 @@ def check_in_place(connection: sa.Connection) -> None:
         raise NotReadyError(
             f"expected {info['path']} to be the database that was opened, got another or none"
         )
+
+
+def make_durable(connection: sa.Connection) -> None:
+    """Bring the log, which `synchronous=NORMAL` leaves to the system, to the disk.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    path: Path = connection.info["path"]
+    for written in (_beside(path, "-wal"), path):
+        with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
+            sync_path(written)
+    sync_path(path.parent)
 
 
 class Source:

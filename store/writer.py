@@ -10,6 +10,8 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,13 +22,16 @@ import sqlalchemy as sa
 from store import database, journal
 from store.changes import apply
 from store.errors import NotReadyError, StoreError
+from store.lag import write_offsets
 from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.retention import Upkeep
 from store.rows import Names, Rows
 from store.truth import link_new
 
-BATCH_RECORDS = 1000
+BATCH_RECORDS = 10_000
+"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
 TIDY_S = 1.0
@@ -62,19 +67,29 @@ class Writer:
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
         upkeep: Removes what is kept no longer, between batches.
+        is_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
     """
 
-    def __init__(self, journal_directory: Path, url: str, upkeep: Upkeep | None = None) -> None:
+    def __init__(
+        self,
+        journal_directory: Path,
+        url: str,
+        upkeep: Upkeep | None = None,
+        is_needed: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
         self._upkeep = upkeep
         self._directory = journal_directory
+        self._is_needed = is_needed
         self._beside = journal_directory.parent
         self._journal_id = journal.identity(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
+        self._told: dict[str, int] | None = None
+        """The offsets that workers know."""
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
@@ -151,12 +166,21 @@ class Writer:
         if self._offsets is None:
             self._offsets = self._begin()
         while True:
+            self._tell(self._offsets)
             closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
+                self._tell(self._offsets)
                 return
             self._commit(batch, self._offsets)
+
+    def _tell(self, offsets: dict[str, int]) -> None:
+        """Let workers know what is committed; on a full disk they hear of it later."""
+        if offsets != self._told:
+            with suppress(OSError):
+                write_offsets(self._directory, offsets)
+                self._told = dict(offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -202,8 +226,9 @@ class Writer:
                 raise
             self._names = None
             if len(batch) > 1:
-                for frame in batch:
-                    self._commit([frame], offsets)
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
                 return
             self._bury(batch[0], error)
             self._insert([], ends)
@@ -270,7 +295,11 @@ class Writer:
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
+            if closed:  # until here the journal is what survives a loss of power
+                database.make_durable(connection)
         for path in closed:
+            if self._is_needed(path):
+                continue
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size
             if size > offset:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from store import blob_references
+from store.blob_interface import path_of
 from store.blob_references import keep_swept, moved_until, remove_unreferenced, sweep
-from store.blobs import BlobStore, path_of
+from store.blobs import BlobStore
 from store.database import Readers, make_room, migrate, open_writer, run
 from store.ids import first_at
 from store.journal import Journal

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from store import object_blobs
-from store.blobs import Blobs, BlobStore, open_blobs, path_of
+from store.blob_interface import Blobs, path_of
+from store.blobs import BlobStore, open_blobs
 from store.errors import JournalError, NotReadyError, StoreError
 from store.object_blobs import ObjectBlobs
 from tests.s3_server import BUCKET, S3Server
@@ -158,6 +159,7 @@ def test_of_puts_and_removals_at_once_the_puts_win(place: Place, rounds: int) ->
         put, delete = partial(place.open().put, b"wanted"), partial(place.open().delete, key)
         at_once([put, put, delete, delete, lambda: list(place.open().listed())])
         assert place.open().get(key) == b"wanted"
+        assert not place.open().delete(key)  # it is young
     assert place.names() == [path_of(key)]
 
 
@@ -215,17 +217,26 @@ def test_a_put_repairs_what_was_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_list_clears_away_what_crashes_left(tmp_path: Path) -> None:
-    blobs = BlobStore(tmp_path)
-    key = blobs.put(b"half removed")
+    key = BlobStore(tmp_path).put(b"half removed")
     path = tmp_path / path_of(key)
-    path.rename(path.with_name(f".{path.name}.removed"))
-    old, young = path.with_name(".old"), path.with_name(".young")
-    old.write_bytes(b"half written")
-    young.write_bytes(b"being written")
-    os.utime(old, (0, 0))
-    list(blobs.listed())
-    assert sorted(p.name for p in path.parent.iterdir()) == [".young", path.name]
-    assert blobs.get(key) == b"half removed"
+    path.rename(path.with_name(f".{path.name}.0123.removed"))
+    path.with_name(".written").write_bytes(b"half written")
+    assert list(BlobStore(tmp_path).listed()) == []  # it may be under way
+    assert len(list(path.parent.iterdir())) == 2
+    list(BlobStore(tmp_path, grace_s=-1).listed())
+    assert list(path.parent.iterdir()) == [path]
+    assert BlobStore(tmp_path).get(key) == b"half removed"
+
+
+def test_a_removal_that_died_is_not_undone_where_there_was_a_put_since(tmp_path: Path) -> None:
+    key = BlobStore(tmp_path).put(b"half removed")
+    path = tmp_path / path_of(key)
+    path.rename(path.with_name(f".{path.name}.0123.removed"))
+    BlobStore(tmp_path).put(b"half removed")
+    put_at = path.stat().st_mtime_ns
+    list(BlobStore(tmp_path, grace_s=-1).listed())
+    assert list(path.parent.iterdir()) == [path]
+    assert path.stat().st_mtime_ns == put_at
 
 
 # Objects

@@ -218,6 +218,13 @@ def test_other_ground_truth_is_refused(server: Server, body, message) -> None:
     assert (status, answer["error"][: len(message)]) == (400, message)
 
 
+def test_all_methods_of_a_path_are_named(server: Server) -> None:
+    response = server.client.options("/api/inferences/1/ground-truth")
+    assert (response.status_code, response.headers["allow"]) == (204, "DELETE, OPTIONS, PUT")
+    response = server.client.get("/api/inferences/1/ground-truth")
+    assert sorted(response.headers["allow"].split(", ")) == ["DELETE", "OPTIONS", "PUT"]
+
+
 def test_ground_truth_is_stated_in_bulk_for_what_is_there_and_what_comes(server: Server) -> None:
     add(server, 1, 2, input=InputReference("image", HASH), metadata={"path": "a/1.png"})
     server.ok("POST", "inferences/1/metadata", {"frame": 7})

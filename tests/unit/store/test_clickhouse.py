@@ -382,7 +382,7 @@ def test_the_statements_of_the_page_do_what_it_says(place) -> None:
     ttl, by_key, by_label, by_hour, by_day, truth, metadata = STATEMENTS
     place.query(ttl)
     assert [row["seq"] for row in place.query(by_key)] == [ago[0]]
-    assert [row["seq"] for row in place.query(by_label)] == [ago[2] + 1, ago[0]]
+    assert [row["seq"] for row in place.query(by_label)] == [ago[0], ago[2] + 1]
     hours = place.query(by_hour)
     assert [(row["model"], row["n"], row["errors"]) for row in hours] == [
         ("other", 1, 0), ("shapes-detector", 2, 1), ("shapes-detector", 1, 0)

@@ -496,8 +496,8 @@ def random_store(other_place: Place, record) -> Iterator[Stored]:
     stored.close()
 
 
-@settings(max_examples=200, deadline=None)
-@given(where=filters, order=st.sampled_from(["ts", "-ts"]), limit=st.integers(10, 60))
+@settings(max_examples=100, deadline=None)
+@given(where=filters, order=st.sampled_from(["ts", "-ts"]), limit=st.integers(20, 90))
 def test_every_plan_finds_what_the_predicate_holds_for(
     random_store: Stored, where: Any, order: str, limit: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command `quadriga`: serve, inspect, validate, query, conformance."""
+"""The command `quadriga`: serve, inspect, validate, query, conformance, and those on the store."""
 
 import json
 import os
@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from engine import settings as settings_module
+from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
+from engine.store_commands import migrate, store
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 
@@ -133,7 +135,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 
 
 @main.command()
-@click.argument("where", metavar="FILTER", default="{}")
+@click.argument("where", metavar="FILTER", default="")
 @click.option("--data", default=None, help="Data folder of the server. [default: data]")
 @click.option("--database", default=None, help="SQLAlchemy URL of the store.")
 @click.option(
@@ -146,22 +148,28 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
 def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - a flag of the command line
-    """Find stored inferences by FILTER, in JSON.
+    """Find stored inferences by FILTER, in JSON or on one line.
 
-    For example '{"meta.altitude": {"ge": 100}, "label": "circle"}'.
+    For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
+    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.inferences import Inferences, QueryRequest  # noqa: PLC0415 - as above
+    from store.inferences import Inferences  # noqa: PLC0415 - as above
+    from store.query.request import QueryRequest  # noqa: PLC0415 - as above
 
     flags = {name: options[name] for name in ("data", "database") if options[name] is not None}
     try:
         settings = settings_module.load(flags, os.environ)
         inferences = Inferences(
-            settings.database_url, settings.journal_directory, BlobStore(settings.blob_directory)
+            settings.database_url,
+            settings.journal_directory,
+            open_blobs(settings.blob_place, settings.blob_grace_s),
         )
         request = QueryRequest(
-            where=json.loads(where), limit=options["limit"], order=options["order"], count="capped"
+            json.loads(where) if where.lstrip().startswith("{") else where,
+            limit=options["limit"],
+            order=options["order"],
+            count="capped",
         )
         page = inferences.query(request)
     except json.JSONDecodeError as error:
@@ -191,7 +199,8 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
         )
     console = Console()
     console.print(table)
-    console.print(f"{len(page.inferences)} of {page.count} shown")
+    more = "" if page.count_is_exact else " or more"
+    console.print(f"{len(page.inferences)} of {page.count}{more} shown")
 
 
 @main.command()
@@ -222,6 +231,12 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
             if text:
                 click.echo(f"{'':17}{what} {text}")
     sys.exit(0 if holds else 1)
+
+
+main.add_command(export_command)
+main.add_command(import_command)
+main.add_command(migrate)
+main.add_command(store)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -1,24 +1,26 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
-import base64
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from blake3 import blake3
 
 from store import journal
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
+from store.blob_urls import PRESIGN_S, BlobUrls
 from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
-from store.query.json_form import parse
-from store.query.plan import NARROW, Plan, Planner, Window
-from store.query.sql import Sql
-from store.query.syntax import Filter
+from store.query.catalog import marks
+from store.query.plan import NARROW, Planner, Window
+from store.query.request import QueryRequest, cursor, digest, window
+from store.query.search import Budget, Search
 from store.records import (
+    GivenFeedback,
     InputReference,
     JournaledRecord,
     ModelReference,
@@ -31,6 +33,15 @@ COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
 
 WAIT_S = 5.0
+_LATEST = (
+    "SELECT max(seq) FROM inference",
+    "SELECT max(id) FROM metadata_change",
+    "SELECT max(id) FROM truth",
+    "SELECT max(id) FROM feedback",
+)
+"""Where ids have gone."""
+
+ANY_TYPE = "application/octet-stream"
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
     " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
@@ -42,22 +53,6 @@ _MODEL = (  # outer joins never drive
 )
 
 
-class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to look for."""
-
-    where: Any = None
-    """A filter as JSON; see `store.query.json_form`."""
-    order: Literal["-ts", "ts"] = "-ts"
-    """Newest or oldest first."""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    cursor: str | None = None
-    """Where the page before ended; good for the same filter and order."""
-    count: Literal["none", "capped", "exact"] | None = None
-    """Whether to count all matches; `capped` stops at 10,001."""
-    consistency: Literal["journal"] | None = None
-    """`journal` waits until all that is acknowledged by now can be found."""
-
-
 class Page(msgspec.Struct, frozen=True):
     """Some of the matches, in order."""
 
@@ -65,25 +60,21 @@ class Page(msgspec.Struct, frozen=True):
     cursor: str | None
     """Of the next page; `None` where this is the last."""
     count: int | None
+    partial: bool = False
+    """Whether the time for one page was up before it was full: `cursor` goes on from there."""
+    count_is_exact: bool | None = None
+    """`False` where there may be more than `count`; `None` where nothing was counted."""
 
 
-_request_decoder = msgspec.json.Decoder(QueryRequest)
+class Count(msgspec.Struct, frozen=True):
+    """How many match."""
+
+    count: int
+    is_exact: bool
+    """`False` where there may be more."""
+
+
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
-
-
-def decode_request(body: bytes) -> QueryRequest:
-    """Read the body of a query; an empty one matches everything.
-
-    Raises:
-        QueryError: It is no JSON, or no query.
-    """
-    try:
-        return _request_decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with {', '.join(QueryRequest.__struct_fields__)}, "
-            f"got: {error}"
-        ) from error
 
 
 class Inferences:
@@ -95,21 +86,27 @@ class Inferences:
         blobs: The inputs that were kept.
         narrow: See `store.query.plan.NARROW`.
         timeout_s: What a query may take.
+        budget: What a page may take before it is answered as it is.
+        presign_s: How long a signed URL of an input is good.
     """
 
     def __init__(
         self,
         url: str,
         journal_directory: Path,
-        blobs: BlobStore,
+        blobs: Blobs,
         *,
         narrow: int = NARROW,
         timeout_s: float = 5.0,
+        budget: Budget = Budget(),  # noqa: B008 - it is immutable
+        presign_s: float = PRESIGN_S,
     ) -> None:
         self._readers = Readers(url, timeout_s=timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
+        self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow = narrow
+        self._budget = budget
 
     def query(self, request: QueryRequest) -> Page:
         """Return a page of matches.
@@ -119,18 +116,42 @@ class Inferences:
             NotReadyError: There is no database yet, or the journal was not moved in time.
             QueryTimeoutError: It took too long.
         """
-        tree = parse(request.where, time.time_ns() // 1000)
-        query = _digest(request)
-        window = _window(request, query)
+        tree = request.tree()
+        query = digest(request)
+        after = window(request, query)
         if request.consistency == "journal":
-            self._wait_for_journal()
+            self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            planner = Planner(connection, self._narrow)
-            rows = _rows(connection, planner.plan(tree, window), request)
-            count = _count(connection, planner, tree, request.count)
-        found = [_stored(row) for row in rows[: request.limit]]
-        more = len(rows) > request.limit
-        return Page(found, _cursor(int(found[-1].id), query) if more else None, count)
+            plan = Planner(connection, self._narrow).plan(tree)
+            search = Search(connection, plan, descending=request.order == "-ts")
+            # One more tells whether there is another page.
+            ids, resume = search.first(request.limit + 1, after, self._budget)
+            rows = _rows(connection, ids[: request.limit], request.order)
+            count = None
+            if request.count not in (None, "none"):
+                count = _count(search, self._budget, is_capped=request.count == "capped")
+        if len(ids) > request.limit:
+            resume = ids[request.limit - 1]
+        return Page(
+            [_stored(row) for row in rows],
+            None if resume is None else cursor(resume, query),
+            count.count if count else None,
+            len(ids) < request.limit and resume is not None,
+            count.is_exact if count else None,
+        )
+
+    def count(self, request: QueryRequest) -> Count:
+        """Count all matches of a filter, or as many as the time allows.
+
+        Raises:
+            StoreError: As `query`.
+        """
+        tree = request.tree()
+        with self._readers.snapshot() as connection:
+            search = Search(
+                connection, Planner(connection, self._narrow).plan(tree), descending=True
+            )
+            return _count(search, self._budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
         """Return one inference, also when it is only journaled yet.
@@ -146,7 +167,42 @@ class Inferences:
         found = self._row(seq) or self._journaled(seq) or self._row(seq)
         if found is None:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
+        return msgspec.structs.replace(found, feedback=self._feedback(seq))
+
+    def moved(self, inference_id: str) -> StoredInference:
+        """Return one inference once the database has it, so that it can be changed.
+
+        Raises:
+            QueryError: The id is none.
+            NotFoundError: There is no such inference.
+            NotReadyError: The journal was not moved in time.
+        """
+        found = self.get(inference_id)
+        if self._row(int(inference_id)) is None:
+            self.wait_for_journal()
+            found = self.get(inference_id)
         return found
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Give a connection that reads one state of the database; see `Readers.snapshot`."""
+        return self._readers.snapshot()
+
+    def presigned(self, inference_id: str, server: str) -> StoredInference:
+        """Return one inference with a URL that answers its input for a while, if that was kept.
+
+        Args:
+            inference_id: As `get`, with its errors.
+            server: Where this server answers, as `https://host`.
+
+        Raises:
+            NotReadyError: The object store cannot sign.
+        """
+        found = self.get(inference_id)
+        image = found.input
+        if not (image.hash and image.kept):
+            return found
+        url = self.urls.signed(image.hash, image.mime or ANY_TYPE, server)
+        return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the bytes that an inference was asked about, and their media type.
@@ -159,7 +215,7 @@ class Inferences:
         if data is None:
             was = "removed since" if image.kept else "not kept"
             raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
-        return data, image.mime or "application/octet-stream"
+        return data, image.mime or ANY_TYPE
 
     def latest_seq(self) -> int:
         """Return the largest id that is kept, 0 where there is none.
@@ -172,8 +228,8 @@ class Inferences:
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-        return max(journaled, stored or 0)
+            stored = [run(connection, statement).scalar() or 0 for statement in _LATEST]
+        return max(journaled, *stored)
 
     def close(self) -> None:
         """Close all connections."""
@@ -191,6 +247,20 @@ class Inferences:
             return None
         return None if row is None else _stored(row)
 
+    def _feedback(self, seq: int) -> list[GivenFeedback]:
+        statement = (
+            "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
+        )
+        try:
+            with self._readers.snapshot() as connection:
+                rows: Iterable[Any] = run(connection, statement, (seq,)).all()
+        except NotReadyError:
+            return []
+        return [
+            GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
+            for number, *rest in rows
+        ]
+
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
         for path in journal.segments(self._directory):
@@ -206,7 +276,12 @@ class Inferences:
         except NotReadyError:
             return {}
 
-    def _wait_for_journal(self) -> None:
+    def wait_for_journal(self) -> None:
+        """Wait until all that is in the journal now is in the database.
+
+        Raises:
+            NotReadyError: That took too long.
+        """
         waiting = journal.sizes(self._directory)
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -226,54 +301,25 @@ class Inferences:
             time.sleep(0.01)
 
 
-def _rows(connection: sa.Connection, plan: Plan, request: QueryRequest) -> list[Any]:
-    direction = "DESC" if request.order == "-ts" else "ASC"
-    text, values = plan.source
-    limit = request.limit + 1  # one more tells whether there is another page
-    if plan.ids is not None and plan.is_narrow:  # cut to the page before the rows are looked up
-        text = f" FROM inference AS i{{model}} WHERE i.seq IN ({plan.ids.text}"
-        text += f" ORDER BY d.seq {direction} LIMIT ?)"
-        values = (*plan.ids.values, limit)
+def _rows(connection: sa.Connection, ids: list[int], order: str) -> list[Any]:
+    if not ids:
+        return []
+    direction = "DESC" if order == "-ts" else "ASC"
     statement = (
-        f"{_COLUMNS}{text.replace('{model}', _MODEL)} ORDER BY {plan.key} {direction} LIMIT ?"
+        f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq IN ({marks(ids)})"
+        f" ORDER BY i.seq {direction}"
     )
-    return list(run(connection, statement, (*values, limit)))
+    return list(run(connection, statement, tuple(ids)))
 
 
-def _count(
-    connection: sa.Connection, planner: Planner, tree: Filter, how: str | None
-) -> int | None:
-    if how is None or how == "none":
-        return None
-    plan = planner.plan(tree)
-    text, values = plan.ids or Sql("SELECT 1" + plan.source.text, plan.source.values)
-    text = text.replace("{model}", "")
-    cap = COUNT_CAP if how == "capped" else -1
-    statement = f"SELECT count(*) FROM ({text} LIMIT ?)"
-    return int(run(connection, statement, (*values, cap)).scalar_one())
-
-
-def _digest(request: QueryRequest) -> str:
-    asked = msgspec.json.encode((request.order, request.where or {}), order="sorted")
-    return str(blake3(asked).hexdigest(length=8))
-
-
-def _cursor(seq: int, query: str) -> str:
-    return base64.urlsafe_b64encode(f"{seq}.{query}".encode()).decode().rstrip("=")
-
-
-def _window(request: QueryRequest, query: str) -> Window:
-    if request.cursor is None:
-        return Window()
-    try:
-        padding = "=" * (-len(request.cursor) % 4)
-        text = base64.b64decode(request.cursor + padding, altchars=b"-_", validate=True).decode()
-    except ValueError as error:
-        raise QueryError("expected cursor to be one that a page gave, got another text") from error
-    seq, _, of = text.partition(".")
-    if of != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
-        raise QueryError("expected cursor to be of the same filter and order, got one of another")
-    return Window(high=int(seq) - 1) if request.order == "-ts" else Window(low=int(seq) + 1)
+def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
+    """Count up to the cap, and if need be the rest."""
+    ids, resume = search.first(COUNT_CAP, Window(), budget)
+    if resume is None and len(ids) < COUNT_CAP:
+        return Count(len(ids), is_exact=True)
+    if is_capped:
+        return Count(len(ids), is_exact=False)
+    return Count(search.count(), is_exact=True)
 
 
 def _stored(row: Any) -> StoredInference:

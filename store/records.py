@@ -35,6 +35,8 @@ class InputReference(msgspec.Struct, frozen=True):
     """Whether the bytes were kept as a blob."""
     bytes: int | None = None
     """Size as received."""
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    """Answers the bytes for a while, to anybody; only where it was asked for."""
 
 
 class InferenceRecord(msgspec.Struct, frozen=True):
@@ -143,6 +145,17 @@ def is_change(payload: bytes) -> bool:
     return payload.startswith(b'"change":', payload.index(b",") + 1)
 
 
+class GivenFeedback(msgspec.Struct, frozen=True):
+    """Feedback as the API answers it."""
+
+    id: str
+    created_at: str
+    kind: str
+    value: float | None
+    comment: str
+    source: str
+
+
 class StoredInference(msgspec.Struct, frozen=True):
     """One inference as the API answers it."""
 
@@ -164,6 +177,8 @@ class StoredInference(msgspec.Struct, frozen=True):
     """What the engine itself wrote; see `InferenceRecord.standard`."""
     ground_truth: Any = None
     """Annotations, in the form of predictions without scores; None where there is no truth."""
+    feedback: Any = msgspec.UNSET
+    """A list of `GivenFeedback`, oldest first; not in pages."""
 
 
 def timestamp_text(milliseconds: int) -> str:

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from store.blobs import sync_path
 from store.errors import NotReadyError, StoreError
+from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -73,6 +76,19 @@ def check_in_place(connection: sa.Connection) -> None:
         raise NotReadyError(
             f"expected {info['path']} to be the database that was opened, got another or none"
         )
+
+
+def make_durable(connection: sa.Connection) -> None:
+    """Bring the log, which `synchronous=NORMAL` leaves to the system, to the disk.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    path: Path = connection.info["path"]
+    for written in (_beside(path, "-wal"), path):
+        with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
+            sync_path(written)
+    sync_path(path.parent)
 
 
 class Source:
@@ -174,6 +190,23 @@ def insert(
     """Insert many rows."""
     marks = ", ".join("?" * len(columns))
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Delete many rows by key."""
+    condition = " AND ".join(f"{column} = ?" for column in columns)
+    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Do nothing: only one transaction writes at a time."""
+
+
+def months(_: sa.Connection) -> list[Month]:
+    """Return nothing: there are no partitions."""
+    return []
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

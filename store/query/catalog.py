@@ -1,11 +1,12 @@
 """What the database knows by name: metadata keys, labels and models, as ids of its index tables."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.query.syntax import Compare, Filter, Label, Range, leaves
+from store.database import run
+from store.query.syntax import Compare, Filter, Place, Predicted, Range, leaves
 from store.schema import KeyType
 
 TASKS = {
@@ -16,6 +17,8 @@ TASKS = {
     "IMAGE_TEXT_TO_TEXT": "image-text",
 }
 """Short names of tasks."""
+
+_PLACE_EXISTS = (Compare("geo", "exists", True),)
 
 
 class Model(NamedTuple):
@@ -38,7 +41,11 @@ class Catalog:
             for leaf in found
             if isinstance(leaf, Compare | Range) and leaf.field.startswith("meta.")
         }
-        names = {name for leaf in found if isinstance(leaf, Label) for name in leaf.names}
+        if any(isinstance(leaf, Place) or leaf in _PLACE_EXISTS for leaf in found):
+            paths.add("")  # of the cells
+        names = {
+            name for leaf in found if isinstance(leaf, Predicted) for name in leaf.labels or ()
+        }
         keys = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
         self.keys = {
             (path, KeyType(type_)): int(number)
@@ -47,12 +54,12 @@ class Catalog:
         labels = "SELECT name, id FROM label WHERE name IN ({})"
         self.labels = {name: int(number) for name, number in _named(connection, labels, names)}
         self.models: list[Model] = []
-        if any(leaf.field in {"model", "task"} for leaf in compares):
-            rows = connection.exec_driver_sql("SELECT id, name, version, task FROM model")
+        if any(leaf.field in {"model", "version", "task"} for leaf in compares):
+            rows: Iterable[Any] = run(connection, "SELECT id, name, version, task FROM model")
             self.models = [Model(*row) for row in rows]
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
-        """Return the models that have one of these names, or tasks, in any case."""
+        """Return the models that have one of these names, versions or tasks, in any case."""
         wanted = {str(name).lower() for name in names}
         return tuple(model.id for model in self.models if wanted & _aliases(field, model))
 
@@ -62,13 +69,15 @@ def _aliases(field: str, model: Model) -> set[str]:
     if field == "model":
         name = model.name.lower()
         return {name, f"m-{name}", f"{name}:{model.version.lower()}"}
+    if field == "version":
+        return {model.version.lower()}
     return {model.task.lower(), TASKS.get(model.task, model.task.lower())}
 
 
 def _named(connection: sa.Connection, statement: str, names: set[str]) -> list[Any]:
     if not names:
         return []
-    return list(connection.exec_driver_sql(statement.format(marks(names)), tuple(names)))
+    return list(run(connection, statement.format(marks(names)), tuple(names)))
 
 
 def marks(values: Collection[Any]) -> str:

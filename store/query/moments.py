@@ -25,7 +25,8 @@ def microseconds(text: str, now_us: int) -> int:
         return now_us
     relative = _RELATIVE.fullmatch(text)
     if relative:
-        return now_us - int(relative[1]) * _UNITS_S[relative[2]] * 1_000_000
+        # Nothing is older than 1970; what is would be no date at some point.
+        return max(now_us - int(relative[1]) * _UNITS_S[relative[2]] * 1_000_000, 0)
     try:
         moment: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
     except msgspec.ValidationError as error:

@@ -1,30 +1,35 @@
 """Chooses how a filter is answered: from which index, or by walking the inferences in order.
 
 A narrow comparison of the outermost AND drives by its index, and the others are tested on the rows that
-it gives. Where all are wide, most rows match, and walking by time finds a page soonest. Ids are times, so
-a time range bounds every plan.
+it gives. Where all are wide, one whose index gives its ids in order drives, or the inferences are walked
+by time: most rows match. Ids are times, so a time range bounds every plan.
 """
 
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from store.database import run
 from store.ids import LARGEST
 from store.query.catalog import Catalog
+from store.query.geo_sql import compile_place
+from store.query.predicted import compile_predicted
 from store.query.sql import (
     EMPTY_RANGE,
     FALSE,
+    MAX_MERGED,
     TRUE,
-    Leaf,
     Scan,
     Sql,
-    compile_leaf,
+    Test,
+    compile_compare,
     seq_range,
 )
-from store.query.syntax import And, Compare, Filter, Label, Not, Range, merged
+from store.query.syntax import And, Compare, Filter, Leaf, Not, Place, Predicted, merged
+from store.query.words import WORDS
 
 NARROW = 10_000
-"""Rows up to which an index drives: it gives all of them, before the first is looked at."""
+"""Rows up to which an index drives that gives all of them, before the first is looked at."""
 
 WALKED_ROW_COST = 8
 """Testing a row costs so many times what a row of an index costs."""
@@ -32,6 +37,11 @@ WALKED_ROW_COST = 8
 MAX_PROBES = 16
 MAX_SCANS = 64
 """Of an OR; SQLite joins at most 500 selects."""
+
+_NO_JOINS_BUT_LOOPS = (
+    "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),"
+    " set_config('max_parallel_workers_per_gather', '0', true)"
+)
 
 
 class Window(NamedTuple):
@@ -46,16 +56,17 @@ class Window(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How to find the matching rows: `FROM` and `WHERE`, without columns, order and limit."""
+    """How to find the matching rows."""
 
-    source: Sql
-    """Joins `inference` as `i`; `{model}` stands where the model is joined, if its columns matter."""
-    key: str
-    """The column with the id, by which the rows are ordered."""
-    ids: Sql | None
-    """Gives `d.seq` of each match, where an index alone can tell."""
-    is_narrow: bool
-    """Whether an index drives that gives its ids in no order."""
+    scans: tuple[Scan, ...] | None
+    """What drives; `None` is a walk through the inferences."""
+    tests: tuple[Sql, ...]
+    """What rows `i` must pass, beside lying in the window."""
+    window: Window
+    is_bounded: bool
+    """Whether the filter says when."""
+    is_dense: bool
+    """Whether matches come often enough that a walk finds them."""
 
 
 class Planner:
@@ -68,16 +79,14 @@ class Planner:
 
     def __init__(self, connection: sa.Connection, narrow: int = NARROW) -> None:
         self._connection = connection
+        self._words = WORDS[connection.dialect.name]
         self._narrow = narrow
         self._probes = 0
+        if connection.dialect.name == "postgresql":
+            run(connection, _NO_JOINS_BUT_LOOPS)
 
-    def plan(self, tree: Filter, after: Window = Window()) -> Plan:  # noqa: B008 - it is immutable
-        """Plan a filter.
-
-        Args:
-            tree: The filter.
-            after: Where a page begins, as its cursor says.
-        """
+    def plan(self, tree: Filter) -> Plan:
+        """Plan a filter."""
         catalog = Catalog(self._connection, tree)
         asked, rest = Window(), []
         for part in _conjuncts(tree):
@@ -85,37 +94,38 @@ class Planner:
                 asked = asked.narrowed(*seq_range(part))
             else:
                 rest.append(part)
-        window = asked.narrowed(*after)
-        if window.low > window.high:
-            window = Window(*EMPTY_RANGE)
-        parts = [self._compile(part, catalog, window) for part in rest]
+        window = asked if asked.low <= asked.high else Window(*EMPTY_RANGE)
+        parts = [part for part in (self._compile(part, catalog) for part in rest) if part != TRUE]
         chosen = self._choose(parts, window, is_bounded=asked != Window())
-        tests = [part.test for part in parts if not (part is chosen and part.exact)]
-        key = "d.seq" if chosen is not None and _in_order(chosen) else "i.seq"
-        ids = _exact_ids(parts, window)
-        return Plan(_source(chosen, tests, window), key, ids, chosen is not None and key == "i.seq")
+        tests = tuple(part.test for part in parts if not (part is chosen and part.exact))
+        is_dense = all(part.scans is not None and part.dense for part in parts)
+        scans = None if chosen is None else chosen.scans
+        return Plan(scans, tests, window, asked != Window(), is_dense)
 
-    def _choose(self, parts: list[Leaf], window: Window, *, is_bounded: bool) -> Leaf | None:
+    def _choose(self, parts: list[Test], window: Window, *, is_bounded: bool) -> Test | None:
         """Return the part that drives, `None` to walk."""
-        best, rows = self._narrowest(parts, window)
+        usable = [part for part in parts if part.scans is not None]
+        if len(usable) == 1 and _in_order(usable[0]):
+            return usable[0]
+        usable.sort(key=_preference)
+        best, rows = self._narrowest(usable, window)
         if best is None:
-            rows = self._narrow + 1
-            best = next((part for part in parts if _in_order(part)), None)
-        if is_bounded and best is not None:
+            return next((part for part in usable if _in_order(part)), None)
+        if is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
             walk = Scan("inference AS d", Sql("1 = 1"), ordered=True)
             if self._count(walk, window, cap + 1) <= cap:
                 return None
         return best
 
-    def _narrowest(self, parts: list[Leaf], window: Window) -> tuple[Leaf | None, int]:
+    def _narrowest(self, parts: list[Test], window: Window) -> tuple[Test | None, int]:
         best, fewest = None, self._narrow + 1
         for part in parts:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
-            self._probes += 1
             rows = 0
             for scan in part.scans:
+                self._probes += 1
                 rows += self._count(scan, window, fewest - rows)
                 if rows >= fewest:
                     break
@@ -131,65 +141,39 @@ class Planner:
         )
         if scan.ordered:
             text, values = f"{text} AND d.seq BETWEEN ? AND ?", (*values, *window)
-        counted = self._connection.exec_driver_sql(
-            f"SELECT count(*) FROM ({text} LIMIT ?)", (*values, cap)
+        counted = run(
+            self._connection, f"SELECT count(*) FROM ({text} LIMIT ?) AS c", (*values, cap)
         )
         return int(counted.scalar_one())
 
-    def _compile(self, tree: Filter, catalog: Catalog, window: Window) -> Leaf:
-        if isinstance(tree, Compare | Range | Label):
-            return compile_leaf(tree, catalog)
+    def _compile(self, tree: Filter, catalog: Catalog) -> Test:
+        if isinstance(tree, Leaf):
+            return self._compile_leaf(tree, catalog)
         if isinstance(tree, Not):
-            test = self._compile(tree.part, catalog, window).test
-            return Leaf(Sql(f"NOT {test.text}", test.values))
+            test = self._compile(tree.part, catalog).test
+            return Test(Sql(f"NOT {test.text}", test.values))
         inner = _conjuncts(tree) if isinstance(tree, And) else tree.parts
-        parts = [self._compile(part, catalog, window) for part in inner]
+        parts = [self._compile(part, catalog) for part in inner]
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
-            best, _ = self._narrowest(parts, window)
-            return Leaf(_joined(" AND ", parts), best.scans if best else None)
+            usable = sorted((part for part in parts if part.scans is not None), key=_preference)
+            best, _ = self._narrowest(usable, Window())
+            best = best or next((part for part in usable if _in_order(part)), None)
+            dense = all(part.scans is not None and part.dense for part in parts)
+            return Test(_joined(" AND ", parts), best.scans if best else None, dense=dense)
         scans = tuple(scan for part in parts for scan in part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
-            return Leaf(_joined(" OR ", parts))
-        return Leaf(_joined(" OR ", parts), scans, all(part.exact for part in parts))
+            return Test(_joined(" OR ", parts))
+        is_dense = any(part.dense for part in parts)
+        return Test(_joined(" OR ", parts), scans, all(part.exact for part in parts), is_dense)
 
-
-def _source(driver: Leaf | None, tests: list[Sql], window: Window) -> Sql:
-    if driver is not None and _in_order(driver):
-        assert driver.scans is not None
-        scan = driver.scans[0]
-        # CROSS keeps the order of the join, and so that of the rows.
-        text = (
-            f" FROM {scan.source} CROSS JOIN inference AS i{{model}}"
-            f" WHERE {scan.condition.text} AND d.seq BETWEEN ? AND ? AND i.seq = d.seq"
-        )
-        values = (*scan.condition.values, *window)
-    else:
-        text, values = " FROM inference AS i{model} WHERE i.seq BETWEEN ? AND ?", tuple(window)
-        if driver is not None and driver.scans is not None:
-            ids = _ids(driver.scans, window)
-            text, values = f"{text} AND i.seq IN ({ids.text})", values + ids.values
-    for test in tests:
-        text, values = f"{text} AND {test.text}", values + test.values
-    return Sql(text, values)
-
-
-def _ids(scans: tuple[Scan, ...], window: Window) -> Sql:
-    if not scans:
-        return Sql("SELECT 0 WHERE 1 = 0")
-    selects = [
-        f"SELECT d.seq FROM {scan.source} WHERE {scan.condition.text} AND d.seq BETWEEN ? AND ?"
-        for scan in scans
-    ]
-    values = tuple(value for scan in scans for value in (*scan.condition.values, *window))
-    return Sql(" UNION ALL ".join(selects), values)
-
-
-def _exact_ids(parts: list[Leaf], window: Window) -> Sql | None:
-    if len(parts) == 1 and parts[0].exact and parts[0].scans and len(parts[0].scans) == 1:
-        return _ids(parts[0].scans, window)
-    return None
+    def _compile_leaf(self, leaf: Leaf, catalog: Catalog) -> Test:
+        if isinstance(leaf, Predicted):
+            return compile_predicted(leaf, catalog, self._words)
+        if isinstance(leaf, Place):
+            return compile_place(leaf, catalog, self._words)
+        return compile_compare(leaf, catalog, self._words)
 
 
 def _conjuncts(tree: Filter) -> list[Filter]:
@@ -207,10 +191,20 @@ def _is_range(part: Compare) -> bool:
     return part.field in {"id", "ts"} and part.operator not in {"in", "exists"}
 
 
-def _in_order(part: Leaf) -> bool:
-    return part.scans is not None and len(part.scans) == 1 and part.scans[0].ordered
+def in_order(scans: tuple[Scan, ...]) -> bool:
+    """Tell whether the first ids in order can be had without all of them."""
+    return len(scans) <= MAX_MERGED and all(scan.ordered for scan in scans)
 
 
-def _joined(word: str, parts: list[Leaf]) -> Sql:
+def _in_order(part: Test) -> bool:
+    return part.scans is not None and in_order(part.scans)
+
+
+def _preference(part: Test) -> tuple[bool, bool]:
+    """Order parts by what is asked first: ids in order, and of those what is rarer than a model."""
+    return not _in_order(part), any(scan.source == "inference AS d" for scan in part.scans or ())
+
+
+def _joined(word: str, parts: list[Test]) -> Sql:
     values = tuple(value for part in parts for value in part.test.values)
     return Sql(f"({word.join(part.test.text for part in parts)})", values)

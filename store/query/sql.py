@@ -1,31 +1,39 @@
-"""One comparison as SQL of SQLite: the exact test on a row, and the index that holds all matches.
+"""One comparison as SQL: the exact test on a row, and the parts of an index that hold all matches.
 
 Row aliases: `i` is `inference`, `d` the index table that drives. Values are always bound.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from store.ids import LARGEST, TIME_SHIFT, first_at
 from store.query.catalog import Catalog, marks
-from store.query.syntax import Compare, Label, Range, Scalar, merged
+from store.query.syntax import Compare, Range, Scalar, merged
+from store.query.words import Words
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 EXACT_INTEGERS = 1 << 53
 """Below, an integer and its value as REAL are the same."""
 
+MAX_MERGED = 16
+"""Of so many parts of an index, each in order, the first rows in order are found together."""
+
 EMPTY_RANGE = (1, 0)
-_SYMBOLS = {"eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+SYMBOLS = {"eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _RELAXED = {"eq": "=", "gt": ">=", "ge": ">=", "lt": "<=", "le": "<="}
 _COLUMNS = {
-    "request_id": "+i.request_id",  # the plus keeps SQLite from planning by itself
+    "request_id": "i.request_id",
     "action": "i.action",
-    "input.hash": "+i.input_hash",
-    "latency_ms": "i.latency_us / 1000.0",
+    "input.hash": "i.input_hash",
+    "latency_ms": "i.latency_us / CAST(1000 AS DOUBLE PRECISION)",
+    "status": "i.status",
+    "predictions": "i.prediction_count",
 }
 _INDEXED_COLUMNS = {"request_id": "d.request_id", "input.hash": "d.input_hash"}
-_JSON_TYPES = {KeyType.NUM: "m.type IN ('integer', 'real')", KeyType.STR: "m.type = 'text'"}
+_TRUTH = (
+    "EXISTS (SELECT 1 FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+    " WHERE g.seq = i.seq AND t.annotations IS NOT NULL{0} LIMIT 1 OFFSET 0)"
+)
 
 
 class Sql(NamedTuple):
@@ -41,10 +49,10 @@ class Scan(NamedTuple):
     source: str
     condition: Sql
     ordered: bool
-    """Whether its ids come in order, as where one value is looked for."""
+    """Whether its ids come in order, each once, as where one value is looked for."""
 
 
-class Leaf(NamedTuple):
+class Test(NamedTuple):
     """A comparison as SQL."""
 
     test: Sql
@@ -53,25 +61,29 @@ class Leaf(NamedTuple):
     """Together they give every match; `None` where no index does."""
     exact: bool = False
     """Whether the scans give nothing else."""
+    dense: bool = True
+    """Whether most of what the scans give are matches."""
 
 
-TRUE, FALSE = Leaf(Sql("1 = 1")), Leaf(Sql("1 = 0"), (), exact=True)
+TRUE, FALSE = Test(Sql("1 = 1")), Test(Sql("1 = 0"), (), exact=True)
 
 
-def compile_leaf(leaf: Compare | Range | Label, catalog: Catalog) -> Leaf:
-    """Translate one comparison."""
+def compile_compare(leaf: Compare | Range, catalog: Catalog, words: Words) -> Test:
+    """Translate a comparison of a field with values."""
     if isinstance(leaf, Range):
-        return _range(leaf, catalog)
-    if isinstance(leaf, Label):
-        return _label(leaf, catalog)
-    if leaf.field.startswith("meta."):
+        return _range(leaf, catalog, words)
+    if leaf.field.startswith(("meta.", "std.")):
         (either,) = merged([leaf])
-        return _range(either, catalog) if isinstance(either, Range) else _meta(leaf, catalog)
-    if leaf.field in {"id", "ts"}:
-        return _seq(leaf)
-    if leaf.field in {"model", "task"}:
-        return _model(leaf, catalog)
-    return _column(leaf)
+        if isinstance(either, Range):
+            return _range(either, catalog, words)
+        return _meta(leaf, catalog, words)
+    compilers: dict[str, Callable[[Compare, Catalog, Words], Test]] = {
+        "id": _seq, "ts": _seq,
+        "model": _model, "version": _model, "task": _model,
+        "answer": _answer, "geo": _place_exists,
+        "ground_truth": _truth, "ground_truth.label": _truth, "feedback": _feedback,
+    }  # fmt: skip
+    return compilers.get(leaf.field, _column)(leaf, catalog, words)
 
 
 def seq_range(leaf: Compare) -> tuple[int, int]:
@@ -89,145 +101,179 @@ def seq_range(leaf: Compare) -> tuple[int, int]:
     return (low, high) if low <= high else EMPTY_RANGE
 
 
-def _seq(leaf: Compare) -> Leaf:
+def _seq(leaf: Compare, *_: object) -> Test:
     if leaf.operator == "exists":
         return TRUE
     if leaf.operator != "in":
-        return Leaf(Sql("+i.seq BETWEEN ? AND ?", seq_range(leaf)))
-    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in _values(leaf)]
+        return Test(Sql("i.seq BETWEEN ? AND ?", seq_range(leaf)))
+    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in values_of(leaf)]
     ids = tuple(low for low, high in ranges if low <= high)
-    if leaf.field == "ts":
-        times = tuple(first >> TIME_SHIFT for first in ids)
-        return Leaf(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({marks(times)})", times))
-    scan = Scan("inference AS d", Sql(f"d.seq IN ({marks(ids)})", ids), ordered=True)
-    return Leaf(Sql(f"+i.seq IN ({marks(ids)})", ids), (scan,), exact=True)
-
-
-def _model(leaf: Compare, catalog: Catalog) -> Leaf:
-    if leaf.operator == "exists":
-        return TRUE
-    ids = catalog.model_ids(leaf.field, _values(leaf))
     if not ids:
         return FALSE
-    text = f"i.model_id IN ({marks(ids)})"
-    scan = Scan("inference AS d", Sql("d" + text[1:], ids), ordered=len(ids) == 1)
-    return Leaf(Sql("+" + text, ids), (scan,), exact=True)
+    if leaf.field == "ts":
+        times = tuple(first >> TIME_SHIFT for first in ids)
+        return Test(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({marks(times)})", times))
+    scan = Scan("inference AS d", Sql(f"d.seq IN ({marks(ids)})", ids), ordered=True)
+    return Test(Sql(f"i.seq IN ({marks(ids)})", ids), (scan,), exact=True)
 
 
-def _column(leaf: Compare) -> Leaf:
+def _model(leaf: Compare, catalog: Catalog, _: Words) -> Test:
+    if leaf.operator == "exists":
+        return TRUE
+    ids = catalog.model_ids(leaf.field, values_of(leaf))
+    if not ids:
+        return FALSE
+    test = Sql(f"i.model_id IN ({marks(ids)})", ids)
+    return Test(test, _each("inference AS d", "d.model_id", ids), exact=True)
+
+
+def _each(source: str, column: str, values: tuple[Any, ...], *key: Any) -> tuple[Scan, ...]:
+    """Return the parts of an index with these values: one for each, unless they are many."""
+    first = "d.key = ? AND " if key else ""
+    if len(values) <= MAX_MERGED:
+        return tuple(
+            Scan(source, Sql(f"{first}{column} = ?", (*key, value)), ordered=True)
+            for value in values
+        )
+    condition = Sql(f"{first}{column} IN ({marks(values)})", (*key, *values))
+    return (Scan(source, condition, ordered=False),)
+
+
+def _column(leaf: Compare, _: Catalog, words: Words) -> Test:
     column = _COLUMNS[leaf.field]
-    values = _values(leaf)
+    values = tuple(dict.fromkeys(values_of(leaf)))
     present = f"{column} IS NOT NULL"
     if leaf.operator == "exists":
-        return Leaf(Sql(present))
-    if leaf.operator == "in":
-        comparison = f"IN ({marks(values)})"
-    elif leaf.operator == "contains":
-        return Leaf(Sql(f"({present} AND instr({column}, ?) > 0)", values))
-    else:
-        comparison = f"{_SYMBOLS[leaf.operator]} ?"
-    test = Sql(f"({present} AND {column} {comparison})", values)
+        return Test(Sql(present))
+    comparison = _comparison(column, leaf.operator, values, words)
+    test = Sql(f"({present} AND {comparison.text})", comparison.values)
+    if comparison is FALSE.test:
+        return FALSE
     indexed = _INDEXED_COLUMNS.get(leaf.field)
     if indexed is None or leaf.operator not in {"eq", "in"}:
-        return Leaf(test)
-    condition = Sql(f"{indexed} {comparison}", values)
-    scan = Scan("inference AS d", condition, ordered=leaf.operator == "eq")
-    return Leaf(test, (scan,), exact=True)
+        return Test(test)
+    return Test(test, _each("inference AS d", indexed, values), exact=True)
 
 
-def _label(leaf: Label, catalog: Catalog) -> Leaf:
-    names = tuple(name for name in leaf.names if name in catalog.labels)
-    if not names:
+def _answer(leaf: Compare, _: Catalog, words: Words) -> Test:
+    text = words.text_of.format("answer")
+    test = _comparison(text, leaf.operator, values_of(leaf), words)
+    return Test(Sql(f"EXISTS (SELECT 1 FROM {words.predictions} WHERE {test.text})", test.values))
+
+
+def _place_exists(_: Compare, catalog: Catalog, words: Words) -> Test:
+    key = catalog.keys.get(("", KeyType.CELL))
+    if key is None:
         return FALSE
-    labels = tuple(catalog.labels[name] for name in names)
-    is_label = f"d.label IN ({marks(labels)})"
-    # The index has a label's best score: right for lower bounds, a first sieve for others.
-    lower = [(o if o == "gt" else "ge", v) for o, v in leaf.bounds if o in {"gt", "ge", "eq"}]
-    by_best = all(operator in {"gt", "ge"} for operator, _ in leaf.bounds)
-    if leaf.bounds and not lower:
-        lower = [("gt", -math.inf)]
-    conditions = "".join(f" AND d.score {_SYMBOLS[operator]} ?" for operator, _ in lower)
-    bound = (*labels, *(value for _, value in lower))
-    scan = Scan("pred AS d", Sql(is_label + conditions, bound), ordered=False)
-    text = f"EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {is_label}{conditions})"
-    if by_best:  # of several labels, the index has a row each: not one for each match
-        return Leaf(Sql(text, bound), (scan,), exact=len(labels) == 1)
-    score = "json_extract(m.value, '$.score')"
-    scores = "".join(f" AND {score} {_SYMBOLS[operator]} ?" for operator, _ in leaf.bounds)
-    text += (
-        " AND EXISTS (SELECT 1 FROM json_each(i.predictions) AS m WHERE m.type = 'object'"
-        " AND json_type(m.value, '$.label') = 'text'"
-        f" AND json_extract(m.value, '$.label') IN ({marks(names)})"
-        f" AND json_type(m.value, '$.score') IN ('integer', 'real'){scores})"
-    )
-    values = (*bound, *names, *(value for _, value in leaf.bounds))
-    return Leaf(Sql(f"({text})", values), (scan,))
+    test = f"EXISTS (SELECT 1 FROM {words.place} WHERE p.latitude + p.longitude IS NOT NULL)"
+    return Test(Sql(test), (_key_scan(KeyType.CELL, key),), exact=True)
 
 
-def _meta(leaf: Compare, catalog: Catalog) -> Leaf:
-    path = leaf.field[5:]
+def _truth(leaf: Compare, _: Catalog, words: Words) -> Test:
+    scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
+    if leaf.field == "ground_truth":
+        return Test(Sql(_TRUTH.format("")), (scan,))
+    test = _comparison(words.text, leaf.operator, values_of(leaf), words)
+    label = f" AND EXISTS (SELECT 1 FROM {words.annotated} AND {test.text})"
+    return Test(Sql(_TRUTH.format(label), test.values), (scan,), dense=False)
+
+
+def _feedback(*_: object) -> Test:
+    test = "EXISTS (SELECT 1 FROM feedback AS f WHERE f.seq = i.seq LIMIT 1 OFFSET 0)"
+    return Test(Sql(test), (Scan("feedback AS d", Sql("1 = 1"), ordered=False),))
+
+
+def _comparison(expression: str, operator: str, values: tuple[Scalar, ...], words: Words) -> Sql:
+    """Return a test of an expression that may be NULL."""
+    if operator == "exists":
+        return Sql(f"{expression} IS NOT NULL")
+    if operator == "contains":
+        return Sql(words.contains.format(expression), values)
+    if operator == "in":
+        if not values:
+            return FALSE.test
+        return Sql(f"{expression} IN ({marks(values)})", values)
+    return Sql(f"{expression} {SYMBOLS[operator]} ?", values)
+
+
+def _meta(leaf: Compare, catalog: Catalog, words: Words) -> Test:
+    is_indexed, path = _path(leaf.field)
     tests: list[Sql] = []
     scans: list[Scan] = []
     exact = True
     if leaf.operator == "exists":
         keys = [(type_, catalog.keys.get((path, type_))) for type_ in KeyType]
         scans = [_key_scan(type_, key) for type_, key in keys if key is not None]
-        tests = [Sql("m.type <> 'null'")] if scans else []
-    for type_, values in _by_type(_values(leaf)).items() if leaf.operator != "exists" else ():
+        tests = [Sql(words.present)] if scans or not is_indexed else []
+    for type_, values in _by_type(values_of(leaf)).items() if leaf.operator != "exists" else ():
         key = catalog.keys.get((path, type_))
-        if key is None:
+        if is_indexed and key is None:
             continue  # nobody has this key with a value of this type
-        tests.append(_json_test(type_, leaf.operator, values))
-        scan, is_exact = _value_scan(type_, key, leaf.operator, values)
-        scans.append(scan)
-        exact = exact and is_exact
+        tests.append(_json_test(type_, leaf.operator, values, words))
+        if key is not None:
+            found, is_exact = _value_scans(type_, key, leaf.operator, values)
+            scans += found
+            exact = exact and is_exact
     if not tests:
         return FALSE
-    return Leaf(_on_key(path, tests), tuple(scans), exact)
+    test = _on_key(leaf.field, tests, words)
+    return (
+        Test(test, tuple(scans), exact, leaf.operator != "contains") if is_indexed else Test(test)
+    )
 
 
-def _range(leaf: Range, catalog: Catalog) -> Leaf:
-    path = leaf.field[5:]
+def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
+    is_indexed, path = _path(leaf.field)
     values = tuple(value for _, value in leaf.bounds)
     ((type_, _),) = _by_type(values).items()
+    column = words.text if type_ is KeyType.STR else words.number
+    text = " AND ".join(f"{column} {SYMBOLS[operator]} ?" for operator, _ in leaf.bounds)
+    test = _on_key(leaf.field, [Sql(text, tuple(map(words.exact, values)))], words)
+    if not is_indexed:
+        return Test(test)
     key = catalog.keys.get((path, type_))
     if key is None:
         return FALSE
     exact, cut = _exact[type_](values)
-    symbols = _SYMBOLS if exact else _RELAXED
+    symbols = SYMBOLS if exact else _RELAXED
     condition = "".join(f" AND d.val {symbols[operator]} ?" for operator, _ in leaf.bounds)
-    test = "".join(f" AND m.value {_SYMBOLS[operator]} ?" for operator, _ in leaf.bounds)
     scan = Scan(_table(type_), Sql("d.key = ?" + condition, (key, *cut)), ordered=False)
-    return Leaf(_on_key(path, [Sql(_JSON_TYPES[type_] + test, values)]), (scan,), exact)
+    return Test(test, (scan,), exact)
 
 
-def _on_key(path: str, tests: list[Sql]) -> Sql:
+def _path(field: str) -> tuple[bool, str]:
+    """Return whether an index has a field's values, and its path."""
+    root, _, path = field.partition(".")
+    return root == "meta", path
+
+
+def _on_key(field: str, tests: list[Sql], words: Words) -> Sql:
     """Return whether one of the tests holds for the value of a metadata key."""
-    text = (
-        "EXISTS (SELECT 1 FROM json_each(coalesce(i.meta_flat, i.meta)) AS m WHERE m.key = ?"
-        f" AND ({' OR '.join(test.text for test in tests)}))"
-    )
-    return Sql(text, (path, *(value for test in tests for value in test.values)))
+    is_indexed, path = _path(field)
+    source = words.metadata if is_indexed else words.standard
+    bound = (path,) if is_indexed else words.standard_path(path)
+    text = f"EXISTS (SELECT 1 FROM {source} AND ({' OR '.join(test.text for test in tests)}))"
+    return Sql(text, (*bound, *(value for test in tests for value in test.values)))
 
 
-def _json_test(type_: KeyType, operator: str, values: tuple[Scalar, ...]) -> Sql:
+def _json_test(type_: KeyType, operator: str, values: tuple[Scalar, ...], words: Words) -> Sql:
     if type_ is KeyType.BOOL:
-        words = ", ".join(sorted({"'true'" if value else "'false'" for value in values}))
-        return Sql(f"m.type IN ({words})")
-    if operator == "contains":
-        return Sql(f"{_JSON_TYPES[type_]} AND instr(m.value, ?) > 0", values)
-    return Sql(f"{_JSON_TYPES[type_]} AND m.value IN ({marks(values)})", values)
+        return _comparison(
+            words.boolean, "in", tuple("true" if v else "false" for v in values), words
+        )
+    if type_ is KeyType.STR:
+        return _comparison(words.text, operator, values, words)
+    return _comparison(words.number, "in", tuple(map(words.exact, values)), words)
 
 
-def _value_scan(
+def _value_scans(
     type_: KeyType, key: int, operator: str, values: tuple[Scalar, ...]
-) -> tuple[Scan, bool]:
-    """Return the range of an index that holds all matches, and whether it holds nothing else."""
+) -> tuple[tuple[Scan, ...], bool]:
+    """Return the parts of an index that hold all matches, and whether they hold nothing else."""
     if operator == "contains":
-        return _key_scan(type_, key), False
+        return (_key_scan(type_, key),), False
     exact, cut = _exact[type_](values)
-    condition = Sql(f"d.key = ? AND d.val IN ({marks(cut)})", (key, *cut))
-    return Scan(_table(type_), condition, ordered=len(cut) == 1), exact
+    return _each(_table(type_), "d.val", tuple(dict.fromkeys(cut)), key), exact
 
 
 def _exact_numbers(values: tuple[Scalar, ...]) -> tuple[bool, tuple[Any, ...]]:
@@ -266,5 +312,6 @@ def _by_type(values: tuple[Scalar, ...]) -> dict[KeyType, tuple[Scalar, ...]]:
     return {type_: tuple(dict.fromkeys(group)) for type_, group in found.items()}
 
 
-def _values(leaf: Compare) -> tuple[Scalar, ...]:
+def values_of(leaf: Compare) -> tuple[Scalar, ...]:
+    """Return the values that a field is compared with."""
     return leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)

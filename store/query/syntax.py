@@ -3,15 +3,16 @@
 Filters are two-valued: a comparison with an absent key, or across types, is false, so its `Not` is true.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 Scalar = str | int | float | bool
 
-Ordering = Literal["gt", "ge", "lt", "le"]
+Bound = Literal["eq", "gt", "ge", "lt", "le"]
 Operator = Literal["eq", "gt", "ge", "lt", "le", "in", "exists", "contains"]
+Property = Literal["score", "area", "cx", "cy", "width", "height"]
 
 
 class And(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class Compare(msgspec.Struct, frozen=True):
     """A field compared with a value."""
 
     field: str
-    """A name in `FIELDS`, or `meta.` and a dotted path."""
+    """A name in `FIELDS`, or `meta.` or `std.` and a dotted path."""
     operator: Operator
     value: Scalar | tuple[Scalar, ...]
     """A tuple for `in`, `True` for `exists`; `id` is an integer, `ts` microseconds since the epoch."""
@@ -46,19 +47,56 @@ class Range(msgspec.Struct, frozen=True):
     """Bounds of one type on one metadata key, as `merged` makes them: one range of an index."""
 
     field: str
-    bounds: tuple[tuple[Ordering, Scalar], ...]
+    bounds: tuple[tuple[Bound, Scalar], ...]
 
 
-class Label(msgspec.Struct, frozen=True):
-    """Some prediction has one of these labels, and a score within all bounds."""
+class Predicted(msgspec.Struct, frozen=True):
+    """Some prediction has one of the labels and properties within all bounds; or so many have."""
 
-    names: tuple[str, ...]
-    bounds: tuple[tuple[Literal["eq", "gt", "ge", "lt", "le"], float], ...] = ()
+    labels: tuple[str, ...] | None
+    """`None` is any label, or none."""
+    bounds: tuple[tuple[Property, Bound, float], ...] = ()
+    """Lengths in pixels of the image."""
+    count: tuple[tuple[Bound, float], ...] = ()
+    """Of the predictions that have all that; no bounds mean at least one."""
 
 
-Filter = And | Or | Not | Compare | Range | Label
+class Near(msgspec.Struct, frozen=True):
+    """Places within a distance on the sphere."""
 
-Kind = Literal["id", "time", "text", "name", "number", "meta"]
+    latitude: float
+    longitude: float
+    metres: float
+
+
+class Box(msgspec.Struct, frozen=True):
+    """Places between parallels and meridians; from west eastwards to east, across 180 degrees too."""
+
+    south: float
+    west: float
+    north: float
+    east: float
+
+
+class Polygon(msgspec.Struct, frozen=True):
+    """Places inside a ring of (latitude, longitude), whose edges are straight on a map of both.
+
+    An edge takes the shorter way around the earth; a ring around a pole holds the pole.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The metadata's `latitude` and `longitude` lie in a shape; both ends of all ranges included."""
+
+    shape: Near | Box | Polygon
+
+
+Leaf = Compare | Range | Predicted | Place
+Filter = And | Or | Not | Leaf
+
+Kind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence"]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
 OPERATORS: dict[Kind, tuple[str, ...]] = {
@@ -66,32 +104,56 @@ OPERATORS: dict[Kind, tuple[str, ...]] = {
     "time": _ORDERED,
     "number": _ORDERED,
     "text": (*_ORDERED, "contains"),
-    "meta": (*_ORDERED, "contains"),
+    "value": (*_ORDERED, "contains"),
+    "texts": ("eq", "ne", "in", "exists", "contains"),
     "name": ("eq", "ne", "in", "exists"),
+    "presence": ("exists",),
 }
-"""What each kind of field can be asked."""
+"""What each kind of field can be asked; `texts` are several, one of which is looked for."""
 
 FIELDS: dict[str, Kind] = {
     "id": "id",
     "request_id": "text",
     "model": "name",
+    "version": "name",
     "task": "name",
     "action": "text",
     "ts": "time",
     "latency_ms": "number",
+    "status": "number",
+    "predictions": "number",
+    "answer": "texts",
     "input.hash": "text",
+    "ground_truth": "presence",
+    "ground_truth.label": "texts",
+    "feedback": "presence",
 }
-"""Fields beside `label` and `meta.<path>`."""
+"""Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
+
+PROPERTIES: tuple[Property, ...] = ("score", "area", "cx", "cy", "width", "height")
+BOUNDS: tuple[Bound, ...] = ("eq", "gt", "ge", "lt", "le")
+
+
+def kind_of(field: str) -> Kind | None:
+    """Return what kind of field this is; `None` where it is none that is compared with values."""
+    if field.startswith(("meta.", "std.")) and not field.endswith("."):
+        return "value"
+    return FIELDS.get(field)
+
+
+def joined(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
+    """Return the parts under one node; one part needs none."""
+    return parts[0] if len(parts) == 1 else kind(tuple(parts))
 
 
 def merged(parts: Iterable[Filter]) -> list[Filter]:
     """Join the bounds that the parts of an AND set on the same metadata key."""
     result: list[Filter] = []
-    ranges: dict[tuple[str, bool], list[tuple[Ordering, Scalar]]] = {}
+    ranges: dict[tuple[str, bool], list[tuple[Bound, Scalar]]] = {}
     for part in parts:
         if (
             isinstance(part, Compare)
-            and part.field.startswith("meta.")
+            and part.field.startswith(("meta.", "std."))
             and part.operator in {"gt", "ge", "lt", "le"}
             and not isinstance(part.value, tuple)
         ):
@@ -102,7 +164,7 @@ def merged(parts: Iterable[Filter]) -> list[Filter]:
     return result + [Range(field, tuple(bounds)) for (field, _), bounds in ranges.items()]
 
 
-def leaves(tree: Filter) -> list[Compare | Range | Label]:
+def leaves(tree: Filter) -> list[Leaf]:
     """Return all comparisons of a tree."""
     if isinstance(tree, And | Or):
         return [leaf for part in tree.parts for leaf in leaves(part)]

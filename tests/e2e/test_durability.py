@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,8 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
         for _ in range(3):
             before = len(clients.acknowledged)
             server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
-            server.wait_until(lambda: _child(server, "writer"))
-            os.kill(_child(server, "writer"), signal.SIGKILL)
+            server.wait_until(lambda: server.child_pid("writer"))
+            os.kill(server.child_pid("writer"), signal.SIGKILL)
         clients.finish()
         assert clients.failed == []
         server.wait_until(lambda: len(server.query({})) >= len(clients.acknowledged))
@@ -47,7 +46,7 @@ def test_a_worker_that_dies_is_started_again(data, shape):
     with ServerProcess(data) as server:
         body = {"inputs": [image_input(shape[0])]}
         assert server.call("POST", PATH, body)[0] == 200
-        os.kill(_child(server, "worker"), signal.SIGKILL)
+        os.kill(server.child_pid("worker"), signal.SIGKILL)
         status, _ = server.call("POST", PATH, body)  # waits in the listener's queue meanwhile
         assert status in (200, 503)
         server.wait_until(lambda: server.call("POST", PATH, body)[0] == 200)
@@ -122,24 +121,9 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _child(server: ServerProcess, role: str) -> int:
-    """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
-    for pid in server.child_pids()[1:]:
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
-            continue
-        if "sqlalchemy" not in maps:  # it has only just started
-            continue
-        runs_models = "onnxruntime" in maps
-        if runs_models == (role == "worker"):
-            return pid
-    return 0
-
-
 def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
     server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
-    os.kill(_child(server, "worker"), signal.SIGKILL)
+    os.kill(server.child_pid("worker"), signal.SIGKILL)
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
     assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)

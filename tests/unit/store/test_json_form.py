@@ -5,7 +5,18 @@ import pytest
 
 from store.errors import QueryError
 from store.query.json_form import parse
-from store.query.syntax import And, Compare, Filter, Label, Not, Or
+from store.query.syntax import (
+    And,
+    Box,
+    Compare,
+    Filter,
+    Near,
+    Not,
+    Or,
+    Place,
+    Polygon,
+    Predicted,
+)
 
 NOW_US = 1_770_000_000_000_000
 ALL = And(())
@@ -29,12 +40,27 @@ ALL = And(())
         ({"meta.a": {"exists": False}}, Not(Compare("meta.a", "exists", True))),
         ({"meta.a": {"contains": ""}}, Compare("meta.a", "contains", "")),
         ({"action": "predict", "model": "M-X"}, And((Compare("action", "eq", "predict"), Compare("model", "eq", "M-X")))),
-        ({"label": "circle"}, Label(("circle",))),
-        ({"label": {"ne": "circle"}}, Not(Label(("circle",)))),
-        ({"label": {"in": ["a", "b"]}}, Label(("a", "b"))),
-        ({"label": {"name": "a"}}, Label(("a",))),
-        ({"label": {"name": "a", "score": 1}}, Label(("a",), (("eq", 1.0),))),
-        ({"label": {"name": "a", "score": {"ge": 0.5, "lt": 1}}}, Label(("a",), (("ge", 0.5), ("lt", 1.0)))),
+        ({"label": "circle"}, Predicted(("circle",))),
+        ({"label": {"ne": "circle"}}, Not(Predicted(("circle",)))),
+        ({"label": {"in": ["a", "b"]}}, Predicted(("a", "b"))),
+        ({"label": {"name": "a"}}, Predicted(("a",))),
+        ({"label": {"name": "a", "score": 1}}, Predicted(("a",), (("score", "eq", 1.0),))),
+        ({"label": {"name": "a", "score": {"ge": 0.5, "lt": 1}}},
+         Predicted(("a",), (("score", "ge", 0.5), ("score", "lt", 1.0)))),
+        ({"label": {"name": {"in": ["a", "b"]}, "area": {"gt": 9}, "n": 2}},
+         Predicted(("a", "b"), (("area", "gt", 9.0),), (("eq", 2.0),))),
+        ({"box": {"cx": {"lt": 5}}}, Predicted(None, (("cx", "lt", 5.0),))),
+        ({"geo": {"near": [51.5, -0.12], "within": "5km"}}, Place(Near(51.5, -0.12, 5000.0))),
+        ({"geo": {"box": [1, 2, 3, -4]}}, Place(Box(1.0, 2.0, 3.0, -4.0))),
+        ({"geo": {"polygon": [[1, 2], [3, 4], [5, 6]]}}, Place(Polygon(((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))))),
+        ({"geo": {"exists": False}}, Not(Compare("geo", "exists", True))),
+        ({"std.stage.decode_ms": {"lt": 2}}, Compare("std.stage.decode_ms", "lt", 2)),
+        ({"answer": {"contains": "ship"}}, Compare("answer", "contains", "ship")),
+        ({"ground_truth.label": {"ne": "a"}}, Not(Compare("ground_truth.label", "eq", "a"))),
+        ({"feedback": {"exists": True}}, Compare("feedback", "exists", True)),
+        ("meta.a=1 & action=embed", And((Compare("meta.a", "eq", 1), Compare("action", "eq", "embed")))),
+        ({"or": ["meta.a=1", {"id": "2"}]}, Or((Compare("meta.a", "eq", 1), Compare("id", "eq", 2)))),
+        ({"ts": {"ge": "-999999999w"}}, Compare("ts", "ge", 0)),
         ({"id": "12"}, Compare("id", "eq", 12)),
         ({"latency_ms": {"gt": 3}}, Compare("latency_ms", "gt", 3.0)),
         ({"input.hash": {"exists": False}}, Not(Compare("input.hash", "exists", True))),
@@ -47,7 +73,7 @@ ALL = And(())
         ({"ts": {"lt": "1969-12-31T23:59:59Z"}}, Compare("ts", "lt", -1_000_000)),
         ({"or": [{"meta.a": 1}, {"and": [{"task": "detection"}], "not": {"id": "1"}}]},
          Or((Compare("meta.a", "eq", 1),
-             And((And((Compare("task", "eq", "detection"),)), Not(Compare("id", "eq", 1))))))),
+             And((Compare("task", "eq", "detection"), Not(Compare("id", "eq", 1))))))),
     ],
 )  # fmt: skip
 def test_filters_parse_to_trees(where: Any, tree: Filter) -> None:
@@ -61,18 +87,42 @@ def nested(depth: int) -> dict[str, Any]:
     return node
 
 
-FIELDS = "and, or, not, id, request_id, model, task, action, ts, latency_ms, input.hash, label, meta.<key>"
+FIELDS = (
+    "id, request_id, model, version, task, action, ts, latency_ms, status, predictions, answer, input.hash, "
+    "ground_truth, ground_truth.label, feedback, label, box, geo, meta.<key>, std.<key>"
+)
 
 
 @pytest.mark.parametrize(
     ("where", "message"),
     [
         ([], "expected where to be an object, got a list"),
-        ("x", "expected where to be an object, got a string 'x'"),
         ({"and": {}}, "expected where.and to be a list of filters, got an object"),
         ({"or": [{}, 3]}, "expected where.or[1] to be an object, got an integer '3'"),
         ({"not": []}, "expected where.not to be an object, got a list"),
-        ({"geo": {}}, f"expected where.geo to name one of {FIELDS}, got 'geo'"),
+        ({"gio": {}}, f"expected where.gio to name one of {FIELDS}, got 'gio'"),
+        ("x", "expected = after 'x'"),
+        ({"geo": {}}, 'expected where.geo to be {"near": [latitude, longitude], "within": "5km"}, {"box"'),
+        ({"geo": {"near": [91, 0], "within": "5km"}}, "expected where.geo.near to be a latitude of -90 to 90 degrees"),
+        ({"geo": {"near": [1, True], "within": "5km"}}, "expected where.geo.near to be a latitude"),
+        ({"geo": {"near": [1, 1], "within": 5}}, "expected where.geo.within to be a distance with m, km, mi or nmi, such as 5km, got an integer '5'"),
+        ({"geo": {"near": [1, 1], "within": "-5km"}}, "expected where.geo.within to be a distance"),
+        ({"geo": {"near": [1, 1], "within": "1e999km"}}, "expected where.geo.within to be a distance"),
+        ({"geo": {"box": [3, 0, 2, 0]}}, "expected where.geo.box to have its south first, got 3.0 before 2.0"),
+        ({"geo": {"polygon": [[1, 2], [3, 4]]}}, "expected where.geo.polygon to be 3 to 100 pairs"),
+        ({"geo": {"polygon": [[1, 2]] * 101}}, "expected where.geo.polygon to be 3 to 100 pairs"),
+        ({"geo": {"exists": 1}}, "expected where.geo.exists to be true or false"),
+        ({"box": {}}, "expected where.box to be an object with some of score, area, cx, cy, width, height, n"),
+        ({"box": {"name": "a"}}, "expected where.box to have some of score, area, cx, cy, width, height, n, got 'name'"),
+        ({"label": {"name": {"eq": "a"}, "score": 1}}, "expected where.label.name to have one of in, got 'eq'"),
+        ({"ground_truth": {"eq": 1}}, "expected where.ground_truth to have one of exists, got 'eq'"),
+        ({"answer": {"gt": "a"}}, "expected where.answer to have one of eq, ne, in, exists, contains, got 'gt'"),
+        ({'std.a"b': 1}, "to name letters, digits, _, - and dots"),
+        ({"meta.a": "a\0b"}, "expected 'where.meta.a' to be text without NUL, got one"),
+        ({"meta.a\0": 1}, "expected 'the name of a field' to be text without NUL"),
+        ({"meta.a": "\ud800"}, "expected 'where.meta.a' to be Unicode, got a surrogate"),
+        ({"\ud800": 1}, "to be Unicode, got a surrogate"),
+        ({"meta.a": "x" * 65537}, "expected where.meta.a to be at most 65536 bytes, got 65537"),
         ({"meta.": 1}, "expected where.meta. to name one of"),
         ({"meta": 1}, "expected where.meta to name one of"),
         ({"and": [{}, {"meta.altitude": None}]},
@@ -99,7 +149,7 @@ FIELDS = "and, or, not, id, request_id, model, task, action, ts, latency_ms, inp
         ({"model": {"gt": "a"}}, "expected where.model to have one of eq, ne, in, exists, got 'gt'"),
         ({"label": 1}, "expected where.label to be a string, got an integer '1'"),
         ({"label": {"score": {"ge": 1}}}, "expected where.label.name to be a string, got null"),
-        ({"label": {"name": "a", "count": 1}}, "expected where.label to have name and score only, got 'count'"),
+        ({"label": {"name": "a", "count": 1}}, "expected where.label to have some of name, score, area, cx, cy, width, height, n, got 'count'"),
         ({"label": {"name": "a", "score": {"ne": 1}}}, "expected where.label.score to have one of eq, gt, ge, lt, le, got 'ne'"),
         ({"label": {"name": "a", "score": "x"}}, "expected where.label.score to be a number, got a string 'x'"),
         ({"label": {"name": "a", "score": {}}}, "expected where.label.score to have one of"),

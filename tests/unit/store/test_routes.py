@@ -72,6 +72,7 @@ def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -
         "status": 200,
         "standard_metadata": {},
         "ground_truth": None,
+        "feedback": [],
     }
 
 
@@ -88,7 +89,7 @@ def test_a_query_is_json_whatever_its_content_type(client, content_type: str, sl
     assert response.status_code == 200
     body = response.json()
     assert [one["id"] for one in body.pop("inferences")] == [ID]
-    assert body == {"cursor": None, "count": 1}
+    assert body == {"cursor": None, "count": 1, "partial": False, "count_is_exact": True}
 
 
 def test_an_empty_body_finds_everything(client) -> None:
@@ -97,7 +98,8 @@ def test_an_empty_body_finds_everything(client) -> None:
     assert (body["cursor"], body["count"]) == (None, None)
 
 
-BODY = "expected the body to be a JSON object with where, order, limit, cursor, count, consistency, got: "
+FIELDS = "where, order, limit, cursor, count, consistency, metadata_filter, gps_box, time_range, pagination"
+BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,18 @@ BODY = "expected the body to be a JSON object with where, order, limit, cursor, 
         (b'{"order": "up"}', BODY + "Invalid enum value 'up' - at `$.order`"),
         (b'{"where": ' + b"[" * 100_000, BODY),
         (b'{"cursor": "\xff"}', BODY),
-        (b'{"where": {"geo": 1}}', "expected where.geo to name one of and, or, not"),
+        (b'{"where": {"gio": 1}}', "expected where.gio to name one of id, request_id"),
+        (b'{"where": "meta.camera"}', "expected = after 'meta.camera' at character 12"),
+        (
+            b'{"pagination": {"offset": 10}}',
+            "expected pagination without offset, got 10: pages follow",
+        ),
+        (b'{"pagination": {"sort": "id"}}', "expected pagination to sort by created_at"),
+        (b'{"metadata_filter": [{"key": "a"}]}', BODY + "Object missing required field `value`"),
+        (
+            b'{"metadata_filter": [{"key": "a", "value": "x", "type": "int"}]}',
+            "expected metadata_filter[0].value to be text of type int",
+        ),
         (b'{"cursor": "?"}', "expected cursor to be one that a page gave"),
         (b'{"cursor": "MTIuYWI"}', "expected cursor to be of the same filter and order"),
     ],
@@ -121,6 +134,55 @@ def test_a_bad_query_is_refused_with_its_reason(client, body: bytes, message: st
     response = client.post("/api/inferences/query", content=body)
     assert response.status_code == 400
     assert response.json()["error"].startswith(message)
+
+
+ASCENDING = b'{"pagination": {"limit": 2, "direction": "ASCENDING", "offset": 0}}'
+
+
+def test_chariots_pagination_is_a_limit_and_an_order(client) -> None:
+    body = client.post("/api/inferences/query", content=ASCENDING).json()
+    assert [one["id"] for one in body["inferences"]] == ["2", "3"]
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
+    body = client.get(
+        f"/api/inferences{slash}?meta.camera_id=north&!label=none&q=(meta.location.floor=2|id=4)"
+        "&limit=1&order=ts&count=capped"
+    ).json()
+    assert [one["id"] for one in body["inferences"]] == [ID]
+    first = client.get("/api/inferences?limit=3").json()
+    second = client.get(f"/api/inferences?limit=3&cursor={first['cursor']}").json()
+    assert [one["id"] for one in second["inferences"]] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("limit=0", "expected order, limit, cursor, count, consistency, got: Expected `int` >= 1"),
+        ("limit=x", "got: Expected `int`, got `str`"),
+        ("limit=1&limit=2", "expected limit once, got it twice"),
+        ("order=up", "got: Invalid enum value 'up'"),
+        ("colour=red", "expected colour to name one of id, request_id"),
+        ("meta.a=x%26y", "expected meta.a to have quotes around & | ( ) and quotes, got 'x&y'"),
+        ("meta.a=%ff", "expected at most 250 parameters in UTF-8"),
+        ("&".join(["meta.a=1"] * 251), "expected at most 250 parameters"),
+        ("q=(meta.a=1", "expected a closing parenthesis"),
+        ("ts=ge:yesterday", "expected ts.ge to be a moment such as"),
+    ],
+)
+def test_a_bad_query_in_a_url_is_refused_with_its_reason(client, query: str, message: str) -> None:
+    response = client.get(f"/api/inferences?{query}")
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+
+
+def test_matches_are_counted(client) -> None:
+    for body, count in ((b"", 4), (b'{"where": "meta.camera_id=north"}', 1)):
+        response = client.post("/api/inferences/count", content=body)
+        assert (response.status_code, response.json()) == (200, {"count": count, "is_exact": True})
+    response = client.post("/api/inferences/count", content=b'{"limit": 3}')
+    assert response.status_code == 400
 
 
 def test_an_input_comes_back_as_it_was_sent(client) -> None:
@@ -156,3 +218,39 @@ def test_what_is_not_there_is_said(client, path: str, status: int, message: str)
 def test_the_routes_are_described(client) -> None:
     paths = client.get("/schema/openapi.json").json()["paths"]
     assert "/api/inferences/query" in paths
+
+
+@pytest.mark.parametrize(
+    ("inference_id", "content", "content_type"),
+    [(ID, b"\x89PNG", "image/png"), ("2", b"<p>", "application/octet-stream")],
+)
+def test_a_presigned_url_answers_the_input(client, inference_id, content, content_type) -> None:
+    plain = client.get(f"/api/inferences/{inference_id}").json()
+    assert "url" not in plain["input"]
+    answer = client.get(f"/api/inferences/{inference_id}", params={"presign": "true"})
+    url = answer.json()["input"].pop("url")
+    assert url.startswith(f"{client.base_url}/api/blobs/")
+    response = client.get(url)
+    assert response.content == content
+    assert response.headers["content-type"] == content_type
+    assert response.headers["x-content-type-options"] == "nosniff"
+    changed = client.get(url.replace("type=", "type=x"))
+    assert changed.status_code == 400
+    assert "another signature" in changed.json()["error"]
+
+
+def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
+    url = client.get("/api/inferences/3?presign=True").json()["input"]["url"]
+    assert client.get(url).status_code == 404
+
+
+def test_an_input_that_was_not_kept_has_no_url(client) -> None:
+    assert "url" not in client.get("/api/inferences/4?presign=1").json()["input"]
+
+
+@pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
+def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
+    digest = BlobStore.key(b"\x89PNG").partition(":")[2]
+    response = client.get(f"/api/blobs/{digest}{query}")
+    assert response.status_code == 400
+    assert "expected a URL as this server signed it" in response.json()["error"]

@@ -1,0 +1,143 @@
+"""Filters as Chariot's clients write them: lists of `{key, type, operator, value}`, a box, a time range.
+
+Source: Chariot, Inference Store, `MetadataFilter`, `GPSBox`, `TimeRange`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from store.errors import QueryError
+from store.query.comparisons import Comparisons
+from store.query.syntax import And, Filter, Not, joined
+from store.query.wrong import counted, unexpected
+
+OPERATORS = {
+    "eq": "eq", "neq": "ne", "gt": "gt", "gte": "ge", "lt": "lt", "lte": "le", "in": "in",
+    "=": "eq", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge", "<": "lt", "<=": "le",
+    "ne": "ne", "ge": "ge", "le": "le", "contains": "contains", "exists": "exists",
+}  # fmt: skip
+"""Chariot's names and signs, and what they are here."""
+
+TYPES: dict[str, type] = {
+    "str": str, "string": str, "float": float, "int": int, "bool": bool, "dict": dict,
+}  # fmt: skip
+MAX_FILTERS = 200
+
+
+class MetadataFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One comparison with a metadata key."""
+
+    key: str
+    value: Any
+    """Text of the type; JSON's own values are taken, too."""
+    type: str = "string"
+    operator: str = "eq"
+
+
+class GPSBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Degrees."""
+
+    min_lat: float
+    min_lon: float
+    max_lat: float
+    max_lon: float
+
+
+class TimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Moments, both included."""
+
+    start: str | None = None
+    end: str | None = None
+
+
+def parse(
+    filters: list[MetadataFilter], box: GPSBox | None, times: TimeRange | None, now_us: int
+) -> Filter:
+    """Read filters, all of which must hold.
+
+    Raises:
+        QueryError: They mean nothing.
+    """
+    comparisons = Comparisons(now_us)
+    counted(len(filters), MAX_FILTERS, "filters in metadata_filter")
+    parts: list[Filter] = []
+    for position, one in enumerate(filters):
+        parts += _metadata(one, f"metadata_filter[{position}]", comparisons)
+    if box is not None:
+        corners = {"box": [box.min_lat, box.min_lon, box.max_lat, box.max_lon]}
+        parts += comparisons.read("geo", corners, "gps_box")
+    if times is not None:
+        ends = {"ge": times.start, "le": times.end}
+        for operator, moment in ends.items():
+            if moment is not None:
+                parts += comparisons.read("ts", {operator: moment}, "time_range")
+    return joined(And, parts)
+
+
+def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[Filter]:
+    operator = OPERATORS.get(one.operator.lower())
+    if operator is None:
+        raise QueryError(
+            f"expected {path}.operator to be one of {', '.join(OPERATORS)}, got {one.operator[:80]!r}"
+        )
+    type_ = TYPES.get(one.type.lower())
+    if type_ is None:
+        raise QueryError(
+            f"expected {path}.type to be one of {', '.join(TYPES)}, got {one.type[:80]!r}"
+        )
+    field = f"meta.{one.key}"
+    if operator == "exists":
+        return comparisons.read(field, {"exists": _typed(one.value, bool, path)}, path)
+    if operator == "in":
+        values = one.value.split(",") if isinstance(one.value, str) else one.value
+        if not isinstance(values, list) or type_ is dict:
+            raise unexpected(f"{path}.value", "a list, or text with commas, of one type", one.value)
+        return comparisons.read(
+            field, {"in": [_typed(value, type_, path) for value in values]}, path
+        )
+    value = _typed(one.value, type_, path)
+    if type_ is not dict:
+        return comparisons.read(field, {operator: value}, path)
+    if operator not in {"eq", "ne"}:
+        raise QueryError(
+            f"expected {path}.operator to be eq or neq for a dict, got {one.operator!r}"
+        )
+    inner = joined(And, _entries(field, value, path, comparisons))
+    return [Not(inner) if operator == "ne" else inner]
+
+
+def _entries(
+    field: str, value: dict[str, Any], path: str, comparisons: Comparisons, depth: int = 1
+) -> list[Filter]:
+    """Return that each entry of a dict is there: there may be more."""
+    found = comparisons.read(field, {"exists": True}, path)
+    counted(depth, 16, f"levels in {path}.value")
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            found += _entries(f"{field}.{key}", inner, path, comparisons, depth + 1)
+        else:
+            found += comparisons.read(f"{field}.{key}", inner, f"{path}.value.{key[:80]}")
+    return found
+
+
+def _typed(value: Any, type_: type, path: str) -> Any:
+    """Return the value that text of a type stands for."""
+    if not isinstance(value, str) or type_ is str:
+        if type_ is str and not isinstance(value, str):
+            raise unexpected(f"{path}.value", "a string", value)
+        return _checked(value, type_, path)
+    try:
+        return _checked(
+            msgspec.json.decode(value.strip().lower() if type_ is bool else value), type_, path
+        )
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise unexpected(f"{path}.value", f"text of type {type_.__name__}", value) from error
+
+
+def _checked(value: Any, type_: type, path: str) -> Any:
+    allowed = (int, float) if type_ is float else type_
+    is_boolean = isinstance(value, bool) and type_ is not bool
+    if not isinstance(value, allowed) or is_boolean:
+        raise unexpected(f"{path}.value", f"of type {type_.__name__}", value)
+    return value

@@ -1,0 +1,274 @@
+"""Filters as one line of text: `model=ships & (meta.camera=in:north,east | label=car:ge:0.8) & !meta.fog=true`.
+
+    either     = both ("|" both)*
+    both       = one ("&" one)*
+    one        = "!" one | "(" either ")" | "()" all | "(|)" none | field "=" operand
+    operand    = [operator ":"] value ("," value)*
+    label      = [("in" | "ne") ":"] name ("," name)* (":" [property ":"] operator ":" number)*
+    box        = property ":" operator ":" number (":" property ":" operator ":" number)*
+    geo        = latitude "," longitude "," distance | ("box" | "polygon") ":" numbers
+
+A value is a number or a boolean where it reads as one and the field can be one, else a string. In double
+quotes, with JSON's escapes, it is a string whatever it reads as, and may hold any character; so may a field.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from store.errors import QueryError
+from store.query.comparisons import MAX_DEPTH, Comparisons
+from store.query.syntax import BOUNDS, PROPERTIES, And, Filter, Not, Or, joined, kind_of
+
+OPTIONS = ("order", "limit", "cursor", "count", "consistency")
+"""Parameters of a URL that are no comparisons."""
+
+MAX_CHARACTERS = 65_536
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_SPACE = re.compile(r"\s*")
+_FIELD = re.compile(rf'(?:{_QUOTED}|[^"&|()=!]+)')
+_OPERAND = re.compile(rf'(?:{_QUOTED}|[^"&|()])*')
+_PIECE = {mark: re.compile(rf'(?:{_QUOTED}|[^"{mark}])*') for mark in ":,"}
+_OPERATOR = re.compile(r"\s*(eq|ne|gt|ge|lt|le|in|exists|contains)\s*:", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+def parse(text: str, now_us: int) -> Filter:
+    """Read a filter; empty text matches everything.
+
+    Raises:
+        QueryError: It is no filter; the message says where and what was expected.
+    """
+    return read(text, Comparisons(now_us))
+
+
+def read(text: str, comparisons: Comparisons) -> Filter:
+    """Read a filter within another one, which counts its comparisons; errors as `parse`."""
+    return _Parser(text, comparisons).whole()
+
+
+def split_url(query: str) -> tuple[str, dict[str, str]]:
+    """Read the query of a URL: comparisons, all of which must hold, `q=` with a whole filter, and options.
+
+    Returns:
+        The filter as text, and the parameters named in `OPTIONS`.
+
+    Raises:
+        QueryError: They mean nothing.
+    """
+    try:
+        given = parse_qsl(query, keep_blank_values=True, max_num_fields=250, errors="strict")
+    except ValueError as error:
+        raise QueryError(f"expected at most 250 parameters in UTF-8, got: {error}") from error
+    parts: list[str] = []
+    options: dict[str, str] = {}
+    for name, value in given:
+        if name not in OPTIONS:
+            parts.append(_parameter(name, value))
+        elif name in options:
+            raise QueryError(f"expected {name} once, got it twice")
+        else:
+            options[name] = value
+    return " & ".join(parts), options
+
+
+def _parameter(name: str, value: str) -> str:
+    if name == "q":
+        return f"({value})"
+    found = _OPERAND.match(value)
+    if found is None or found.end() < len(value):
+        raise QueryError(
+            f"expected {name[:80]} to have quotes around & | ( ) and quotes, got {value[:80]!r}"
+        )
+    field = name.lstrip("!")
+    quoted = field if field.startswith('"') else msgspec.json.encode(field).decode()
+    return f"{'!' * (len(name) - len(field))}{quoted}={value}"
+
+
+class _Parser:
+    def __init__(self, text: str, comparisons: Comparisons) -> None:
+        if len(text) > MAX_CHARACTERS:
+            raise QueryError(
+                f"expected a filter of at most {MAX_CHARACTERS} characters, got {len(text)}"
+            )
+        self._text, self._at = text, 0
+        self._comparisons = comparisons
+
+    def whole(self) -> Filter:
+        tree = And(()) if not self._text.strip() else self._either(1)
+        self._end()
+        return tree
+
+    def _end(self) -> None:
+        if self._skip_space() < len(self._text):
+            raise self._expected("& or | and another comparison, or quotes around the value")
+
+    def _either(self, depth: int) -> Filter:
+        parts = [self._both(depth)]
+        while self._take("|"):
+            parts.append(self._both(depth))
+        return joined(Or, parts)
+
+    def _both(self, depth: int) -> Filter:
+        parts = [self._one(depth)]
+        while self._take("&"):
+            parts.append(self._one(depth))
+        return joined(And, parts)
+
+    def _one(self, depth: int) -> Filter:
+        if depth > MAX_DEPTH:
+            raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more")
+        if self._take("!"):
+            return Not(self._one(depth + 1))
+        if self._take("("):
+            if self._take(")"):
+                return And(())
+            if self._take("|"):
+                tree: Filter = Or(())
+            else:
+                tree = self._either(depth + 1)
+            if not self._take(")"):
+                raise self._expected("a closing parenthesis")
+            return tree
+        found = _FIELD.match(self._text, self._skip_space())
+        if found is None:
+            raise self._expected("a comparison such as meta.camera=north")
+        self._at = found.end()
+        if not self._take("="):
+            raise self._expected(f"= after {found[0].strip()[:80]!r}")
+        return self._comparison(_plain(found[0]))
+
+    def _comparison(self, field: str) -> Filter:
+        found = _OPERAND.match(self._text, self._at)
+        assert found is not None  # it matches nothing, too
+        self._at = found.end()
+        if self._text.startswith('"', self._at):
+            raise self._expected("a closing quote")
+        return joined(And, self._comparisons.read(field, _operand(field, found[0]), field[:80]))
+
+    def _take(self, mark: str) -> bool:
+        if self._text.startswith(mark, self._skip_space()):
+            self._at += 1
+            return True
+        return False
+
+    def _skip_space(self) -> int:
+        found = _SPACE.match(self._text, self._at)
+        assert found is not None  # as above
+        self._at = found.end()
+        return self._at
+
+    def _expected(self, what: str) -> QueryError:
+        got = self._text[self._at : self._at + 40]
+        return QueryError(
+            f"expected {what} at character {self._at + 1} of the filter, "
+            f"got {repr(got) if got else 'its end'}"
+        )
+
+
+def _operand(field: str, text: str) -> Any:
+    """Return the operand as the JSON form has it."""
+    if field in {"label", "box"}:
+        return _prediction(field, text)
+    found = _OPERATOR.match(text)
+    if field == "geo" and (found is None or found[1] != "exists"):
+        return _shape(text)
+    if found is None:
+        return _typed(field, text)
+    operator, rest = found[1], text[found.end() :]
+    value: Any = _typed(field, rest) if operator not in {"in", "contains", "exists"} else None
+    if operator == "in":
+        value = [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
+    elif operator == "contains":
+        value = _plain(rest)
+    elif operator == "exists":
+        value = _scalar(rest)
+    return {operator: value}
+
+
+def _prediction(field: str, text: str) -> Any:
+    pieces = list(_pieces(text, ":"))
+    operator = pieces.pop(0).strip() if pieces[0].strip() in {"eq", "ne", "in"} else "eq"
+    found: dict[str, Any] = {}
+    if field == "label":
+        names = pieces.pop(0) if pieces else ""
+        name: Any = {"in": [_plain(one) for one in _pieces(names, ",")] if names.strip() else []}
+        if operator != "in":
+            name = _plain(names)
+        if not pieces:
+            return {"ne": name} if operator == "ne" else name
+        found["name"] = name
+    if operator == "ne":
+        raise QueryError(f"expected nothing after the name of {field}=ne, got {text[:80]!r}")
+    while pieces:
+        property_ = "score"
+        if pieces[0].strip() in (*PROPERTIES, "n"):
+            property_ = pieces.pop(0).strip()
+        if len(pieces) < 2 or pieces[0].strip() not in BOUNDS:
+            raise QueryError(
+                f"expected {field} to go on with one of {', '.join((*PROPERTIES, 'n'))}, one of "
+                f"{', '.join(BOUNDS)} and a number, with : between, got {':'.join(pieces)[:80]!r}"
+            )
+        bound = pieces.pop(0).strip()
+        bounds = found.setdefault(property_, {})
+        if bound in bounds:
+            raise QueryError(f"expected {field} to have {property_}:{bound} once, got it twice")
+        bounds[bound] = _scalar(pieces.pop(0))
+    return found
+
+
+def _shape(text: str) -> Any:
+    kind, _, rest = text.rpartition(":")
+    numbers = [_scalar(piece) for piece in _pieces(rest, ",")]
+    if kind.strip() == "polygon" and len(numbers) % 2 == 0:
+        return {"polygon": [numbers[at : at + 2] for at in range(0, len(numbers), 2)]}
+    if kind.strip() == "box":
+        return {"box": numbers}
+    if not kind and len(numbers) == 3:
+        return {"near": numbers[:2], "within": numbers[2]}
+    return text
+
+
+def _pieces(text: str, mark: str) -> Iterable[str]:
+    """Split text at a mark that stands outside of quotes."""
+    at = 0
+    while True:
+        found = _PIECE[mark].match(text, at)
+        assert found is not None  # it matches nothing, too
+        yield found[0]
+        at = found.end() + 1
+        if found.end() == len(text):
+            return
+
+
+def _typed(field: str, text: str) -> Any:
+    return _scalar(text) if kind_of(field) in {"value", "number"} else _plain(text)
+
+
+def _scalar(text: str) -> Any:
+    """Return the number, boolean or string that a value reads as."""
+    text = text.strip()
+    if text in {"true", "false"} or (_NUMBER.fullmatch(text) and len(text) < 400):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.MsgspecError as error:
+            raise QueryError(f"expected a number of 64 bits, got {text[:80]}") from error
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """Return a string without its quotes."""
+    text = text.strip()
+    if not text.startswith('"'):
+        if '"' in text:
+            raise QueryError(f"expected quotes around all of a value, got {text[:80]!r}")
+        return text
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise QueryError(
+            f"expected text in double quotes with JSON's escapes, got {text[:80]!r}"
+        ) from error

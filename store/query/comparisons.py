@@ -1,0 +1,201 @@
+"""Checks what a field is compared with, and makes leaves of the tree of it: the same for every form.
+
+A bare value means `eq`; several operators on one field must all hold.
+"""
+
+import re
+from typing import Any
+
+from store.errors import QueryError
+from store.query.moments import microseconds
+from store.query.places import place
+from store.query.syntax import (
+    BOUNDS,
+    FIELDS,
+    OPERATORS,
+    PROPERTIES,
+    Compare,
+    Filter,
+    Kind,
+    Not,
+    Predicted,
+    Scalar,
+    kind_of,
+)
+from store.query.wrong import check_number, check_text, counted, unexpected
+
+MAX_DEPTH = 16
+MAX_LEAVES = 200
+MAX_IN = 1000
+MAX_VALUES = 10_000
+"""Of all `in` lists together: a statement binds so many values at most."""
+
+_ID = re.compile(r"\d{1,19}", re.ASCII)
+_STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
+
+
+class Comparisons:
+    """Reads the comparisons of one filter, and counts them.
+
+    Args:
+        now_us: What `now` means, in microseconds since the epoch.
+    """
+
+    def __init__(self, now_us: int) -> None:
+        self._now_us = now_us
+        self._leaves = self._values = 0
+
+    def read(self, field: str, value: Any, path: str) -> list[Filter]:
+        """Read what a field is compared with.
+
+        Args:
+            field: Its name.
+            value: Decoded JSON: a value, or operators with their operands.
+            path: Where that stands, for the messages.
+
+        Raises:
+            QueryError: The field or the value means nothing; the message says what is allowed.
+        """
+        check_text(field, "the name of a field")
+        if field in {"label", "box"}:
+            return self._predicted(field, value, path)
+        if field == "geo" and not (isinstance(value, dict) and "exists" in value):
+            self._count_leaf()
+            return [place(value, path)]
+        kind = "presence" if field == "geo" else kind_of(field)
+        if kind is None:
+            known = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
+            raise QueryError(f"expected {path} to name one of {known}, got {field[:80]!r}")
+        if field.startswith("std.") and not _STANDARD.fullmatch(field):
+            raise QueryError(
+                f"expected {path} to name letters, digits, _, - and dots, got {field!r}"
+            )
+        return [
+            self._compare(field, kind, operator, operand, here)
+            for operator, operand, here in _operators(value, path, OPERATORS[kind])
+        ]
+
+    def _compare(self, field: str, kind: Kind, operator: str, value: Any, path: str) -> Filter:
+        self._count_leaf()
+        if operator == "exists":
+            if not isinstance(value, bool):
+                raise unexpected(path, "true or false", value)
+            present = Compare(field, "exists", True)
+            return present if value else Not(present)
+        if operator == "in":
+            return Compare(field, "in", self._list(kind, value, path))
+        scalar = self._scalar(kind, value, path)
+        if operator == "contains" and not isinstance(scalar, str):
+            raise unexpected(path, "a string", value)
+        if operator in {"gt", "ge", "lt", "le"} and isinstance(scalar, bool):
+            raise unexpected(path, "a number or a string", value)
+        if operator == "ne":
+            return Not(Compare(field, "eq", scalar))
+        return Compare(field, operator, scalar)  # type: ignore[arg-type]  # one of OPERATORS
+
+    def _predicted(self, field: str, value: Any, path: str) -> list[Filter]:
+        names = ("name", *PROPERTIES, "n") if field == "label" else (*PROPERTIES, "n")
+        if field == "label" and not (
+            isinstance(value, dict) and not value.keys().isdisjoint(names)
+        ):
+            return [
+                Not(Predicted(labels)) if operator == "ne" else Predicted(labels)
+                for operator, labels in self._labels(value, path, ("eq", "ne", "in"))
+            ]
+        if not isinstance(value, dict) or not value:
+            raise unexpected(path, f"an object with some of {', '.join(names)}", value)
+        labels: tuple[str, ...] | None = None
+        if field == "box":
+            self._count_leaf()
+        else:
+            ((_, labels),) = self._labels(value.get("name"), f"{path}.name", ("in",))
+        found: dict[str, list[tuple[str, float]]] = {}
+        for name, bounds in value.items():
+            if name not in names:
+                raise QueryError(
+                    f"expected {path} to have some of {', '.join(names)}, got {str(name)[:80]!r}"
+                )
+            if name != "name":
+                found[name] = [
+                    (operator, float(self._scalar("number", bound, here)))
+                    for operator, bound, here in _operators(bounds, f"{path}.{name}", BOUNDS)
+                ]
+        count = found.pop("n", [])
+        within = tuple((name, *bound) for name, bounds in found.items() for bound in bounds)
+        return [Predicted(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
+
+    def _labels(
+        self, value: Any, path: str, allowed: tuple[str, ...]
+    ) -> list[tuple[str, tuple[str, ...]]]:
+        found: list[tuple[str, tuple[str, ...]]] = []
+        for operator, operand, here in _operators(value, path, allowed):
+            self._count_leaf()
+            if operator == "in":
+                found.append((operator, tuple(map(str, self._list("text", operand, here)))))
+            else:
+                found.append((operator, (str(self._scalar("text", operand, here)),)))
+        if len(found) > 1 and "eq" not in allowed:
+            raise unexpected(path, "a string, or an object with in", value)
+        return found
+
+    def _count_leaf(self) -> None:
+        self._leaves = counted(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")
+
+    def _list(self, kind: Kind, value: Any, path: str) -> tuple[Scalar, ...]:
+        if not isinstance(value, list):
+            raise unexpected(path, "a list", value)
+        counted(len(value), MAX_IN, f"values in {path}")
+        self._values = counted(
+            self._values + len(value), MAX_VALUES, "values in all lists together"
+        )
+        return tuple(
+            self._scalar(kind, item, f"{path}[{position}]") for position, item in enumerate(value)
+        )
+
+    def _scalar(self, kind: Kind, value: Any, path: str) -> Scalar:
+        """Check one value and give the form in which it is compared."""
+        if isinstance(value, str):
+            check_text(value, path)
+        elif isinstance(value, int | float):
+            check_number(value, path)
+        if kind == "id":
+            if isinstance(value, str) and _ID.fullmatch(value):
+                return int(value)
+            raise unexpected(path, "an id as a string of digits", value)
+        if kind == "time":
+            return self._moment(value, path)
+        if kind == "number":
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise unexpected(path, "a number", value)
+            return float(value)
+        if kind in {"text", "texts", "name"}:
+            if not isinstance(value, str):
+                raise unexpected(path, "a string", value)
+        elif value is None:
+            raise QueryError(
+                f'expected {path} to be a value, got null; ask for {{"exists": false}}'
+            )
+        elif not isinstance(value, str | int | float):
+            raise unexpected(path, "a string, a number or a boolean", value)
+        scalar: Scalar = value
+        return scalar
+
+    def _moment(self, value: Any, path: str) -> int:
+        expected = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
+        if not isinstance(value, str):
+            raise unexpected(path, expected, value)
+        try:
+            return microseconds(value, self._now_us)
+        except ValueError as error:
+            raise unexpected(path, expected, value) from error
+
+
+def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:
+    """Return (operator, operand, path) of each; a bare value is `eq`."""
+    if not isinstance(value, dict):
+        return [("eq", value, path)]
+    found = next((operator for operator in value if operator not in allowed), None)
+    if found is not None or not value:
+        got = "nothing" if found is None else repr(str(found)[:80])
+        raise QueryError(f"expected {path} to have one of {', '.join(allowed)}, got {got}")
+    return [(operator, operand, f"{path}.{operator}") for operator, operand in value.items()]

@@ -1,0 +1,72 @@
+"""Shapes on the earth as filters name them.
+
+`{"near": [51.5, -0.12], "within": "5km"}`, `{"box": [south, west, north, east]}`,
+`{"polygon": [[latitude, longitude], …]}`.
+"""
+
+import math
+import re
+from typing import Any
+
+from store.errors import QueryError
+from store.query.syntax import Box, Near, Place, Polygon
+from store.query.wrong import unexpected
+
+MAX_CORNERS = 100
+_UNITS_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0}
+_DISTANCE = re.compile(r"(\d{1,9}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)(m|km|mi|nmi)", re.ASCII)
+_SHAPES = '{"near": [latitude, longitude], "within": "5km"}, {"box": [south, west, north, east]} or {"polygon": [[latitude, longitude], …]}'
+
+
+def place(value: Any, path: str) -> Place:
+    """Read a shape.
+
+    Raises:
+        QueryError: It is none; the message says what is.
+    """
+    keys = value.keys() if isinstance(value, dict) else set()
+    if keys == {"near", "within"}:
+        latitude, longitude = _point(value["near"], f"{path}.near")
+        return Place(Near(latitude, longitude, _metres(value["within"], f"{path}.within")))
+    if keys == {"box"}:
+        return Place(_box(value["box"], f"{path}.box"))
+    if keys == {"polygon"}:
+        return Place(_polygon(value["polygon"], f"{path}.polygon"))
+    raise unexpected(path, _SHAPES, value)
+
+
+def _box(value: Any, path: str) -> Box:
+    if not isinstance(value, list) or len(value) != 4:
+        raise unexpected(path, "[south, west, north, east]", value)
+    south, west = _point(value[:2], path)
+    north, east = _point(value[2:], path)
+    if south > north:
+        raise QueryError(f"expected {path} to have its south first, got {south} before {north}")
+    return Box(south, west, north, east)
+
+
+def _polygon(value: Any, path: str) -> Polygon:
+    if not isinstance(value, list) or not 3 <= len(value) <= MAX_CORNERS:
+        raise unexpected(path, f"3 to {MAX_CORNERS} pairs [latitude, longitude]", value)
+    return Polygon(tuple(_point(pair, f"{path}[{at}]") for at, pair in enumerate(value)))
+
+
+def _point(value: Any, path: str) -> tuple[float, float]:
+    if isinstance(value, list) and len(value) == 2:
+        latitude, longitude = value
+        if _is_within(latitude, 90) and _is_within(longitude, 180):
+            return float(latitude), float(longitude)
+    raise unexpected(path, "a latitude of -90 to 90 degrees and a longitude of -180 to 180", value)
+
+
+def _metres(value: Any, path: str) -> float:
+    match = _DISTANCE.fullmatch(value) if isinstance(value, str) else None
+    metres = float(match[1]) * _UNITS_M[match[2]] if match else math.inf
+    if not math.isfinite(metres):
+        raise unexpected(path, "a distance with m, km, mi or nmi, such as 5km", value)
+    return metres
+
+
+def _is_within(value: Any, bound: float) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -bound <= value <= bound

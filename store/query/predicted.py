@@ -1,0 +1,146 @@
+"""Comparisons with predictions as SQL.
+
+The index `pred` has a row for each label of an image: its best and worst score, -inf where a prediction
+has none, and how many there are. What that cannot tell is read from the predictions themselves.
+"""
+
+import math
+
+from store.query.catalog import Catalog, marks
+from store.query.sql import FALSE, SYMBOLS, TRUE, Scan, Sql, Test
+from store.query.syntax import Bound, Predicted
+from store.query.words import Words
+
+_IS_BOUND = {
+    "eq": float.__eq__, "gt": float.__gt__, "ge": float.__ge__,
+    "lt": float.__lt__, "le": float.__le__,
+}  # fmt: skip
+
+
+def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
+    """Translate what some prediction has, or so many have."""
+    labels = None
+    if leaf.labels is not None:
+        labels = tuple(catalog.labels[name] for name in leaf.labels if name in catalog.labels)
+    can_be_none = all(_IS_BOUND[operator](0.0, bound) for operator, bound in leaf.count)
+    needs_one = not leaf.count or not can_be_none
+    if labels == ():
+        return FALSE if needs_one else TRUE
+    scores = tuple((operator, bound) for name, operator, bound in leaf.bounds if name == "score")
+    if labels is None or not needs_one:
+        return Test(_counted(leaf, words))
+    best, worst = _sieve(scores, "+")
+    is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
+    possible = Sql(f"{is_label}{best.text}{worst.text}", (*labels, *best.values, *worst.values))
+    best, worst = _sieve(scores)
+    scans = tuple(
+        Scan("pred AS d", Sql(f"d.label = ?{best.text}{worst.text}",
+                              (label, *best.values, *worst.values)), ordered=False)
+        for label in labels
+    )  # fmt: skip
+    if len(scores) == len(leaf.bounds) and not leaf.count:
+        test, is_index_enough = _by_scores(leaf, scores, possible, words)
+        return Test(test, scans, exact=is_index_enough)
+    if not leaf.bounds:  # so many of the label, however they score
+        enough = Sql(
+            f"coalesce((SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label}), 0)",
+            labels,
+        )
+        return Test(_bounded(enough, leaf.count), scans)
+    counted = _counted(leaf, words)
+    text = f"({_of_row(possible.text)} AND {counted.text})"
+    return Test(Sql(text, (*possible.values, *counted.values)), scans)
+
+
+def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[Sql, Sql]:
+    """Return what the best and the worst score must be for a prediction within the bounds to exist."""
+    lower = [(op if op == "gt" else "ge", v) for op, v in scores if op in {"gt", "ge", "eq"}]
+    upper = [(op if op == "lt" else "le", v) for op, v in scores if op in {"lt", "le", "eq"}]
+    if upper and not lower:
+        lower = [("gt", -math.inf)]  # some prediction has a score at all
+    best = "".join(f" AND {plus}d.score {SYMBOLS[operator]} ?" for operator, _ in lower)
+    worst = "".join(f" AND d.worst {SYMBOLS[operator]} ?" for operator, _ in upper)
+    return (
+        Sql(best, tuple(bound for _, bound in lower)),
+        Sql(worst, tuple(bound for _, bound in upper)),
+    )
+
+
+def _by_scores(
+    leaf: Predicted, scores: tuple[tuple[Bound, float], ...], possible: Sql, words: Words
+) -> tuple[Sql, bool]:
+    """Return the test, and whether the index tells all: it does for bounds on one side."""
+    if all(operator in {"gt", "ge"} for operator, _ in scores):
+        return Sql(_of_row(possible.text), possible.values), True
+    best = " AND ".join(f"d.score {SYMBOLS[operator]} ?" for operator, _ in scores)
+    worst = " AND ".join(f"d.worst {SYMBOLS[operator]} ?" for operator, _ in scores)
+    values = tuple(bound for _, bound in scores)
+    counted = _counted(leaf, words)
+    text = (
+        f"{possible.text} AND CASE WHEN {best} THEN 1 = 1"
+        f" WHEN d.worst > ? AND {worst} THEN 1 = 1 ELSE {counted.text} END"
+    )
+    bound = (*possible.values, *values, -math.inf, *values, *counted.values)
+    return Sql(_of_row(text), bound), False
+
+
+def _of_row(condition: str) -> str:
+    # The limit keeps PostgreSQL from making a join of it.
+    return f"EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {condition} LIMIT 1 OFFSET 0)"
+
+
+def _counted(leaf: Predicted, words: Words) -> Sql:
+    """Return the test on the predictions themselves."""
+    tests: list[str] = []
+    values: list[str | float] = []
+    if leaf.labels is not None:
+        tests.append(f"{words.text_of.format('label')} IN ({marks(leaf.labels)})")
+        values += leaf.labels
+    for name, operator, bound in leaf.bounds:
+        tests.append(f"{_property(name, words)} {SYMBOLS[operator]} ?")
+        values.append(bound)
+    source = f"FROM {words.predictions} WHERE {' AND '.join(tests) or '1 = 1'}"
+    if not leaf.count:
+        return Sql(f"EXISTS (SELECT 1 {source})", tuple(values))
+    return _bounded(Sql(f"(SELECT count(*) {source})", tuple(values)), leaf.count)
+
+
+def _bounded(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
+    text = " AND ".join(f"{expression.text} {SYMBOLS[operator]} ?" for operator, _ in bounds)
+    return Sql(f"({text})", tuple(v for _, bound in bounds for v in (*expression.values, bound)))
+
+
+def _property(name: str, words: Words) -> str:
+    """Return a length in pixels of the image: of a box, an oriented box, or the box around contours."""
+
+    def number(key: str) -> str:
+        return words.number_of.format(key)
+
+    def end(axis: str, which: str) -> str:
+        return words.end_of_contour.format(axis, which)
+
+    width = (
+        f"coalesce({number('xmax')} - {number('xmin')}, {number('w')} * i.input_width,"
+        f" {end('x', 'max')} - {end('x', 'min')})"
+    )
+    height = (
+        f"coalesce({number('ymax')} - {number('ymin')}, {number('h')} * i.input_height,"
+        f" {end('y', 'max')} - {end('y', 'min')})"
+    )
+    if name == "width":
+        return width
+    if name == "height":
+        return height
+    if name == "area":
+        return f"{width} * {height}"
+    if name == "cx":
+        return (
+            f"coalesce(({number('xmin')} + {number('xmax')}) / 2.0, {number('cx')} * i.input_width,"
+            f" ({end('x', 'min')} + {end('x', 'max')}) / 2.0)"
+        )
+    if name == "cy":
+        return (
+            f"coalesce(({number('ymin')} + {number('ymax')}) / 2.0, {number('cy')} * i.input_height,"
+            f" ({end('y', 'min')} + {end('y', 'max')}) / 2.0)"
+        )
+    return number(name)

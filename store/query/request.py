@@ -1,0 +1,175 @@
+"""What is asked of the store: the filter in one of its forms, the order, and where a page begins."""
+
+import base64
+import time
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from store.errors import QueryError
+from store.query import chariot_form, compact_form, json_form
+from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
+from store.query.plan import Window
+from store.query.syntax import And, Filter, joined
+
+Order = Literal["-ts", "ts"]
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+class Pagination(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Pages as Chariot's clients ask for them; there are no offsets."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    offset: int = 0
+    sort: str = "created_at"
+    direction: str = "descending"
+
+
+class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to look for."""
+
+    where: Any = None
+    """A filter as JSON, see `store.query.json_form`, or as text, see `store.query.compact_form`."""
+    order: Order = "-ts"
+    """Newest or oldest first."""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+    """Where the page before ended; good for the same filter and order."""
+    count: Literal["none", "capped", "exact"] | None = None
+    """Whether to count all matches; `capped` stops at 10,001."""
+    consistency: Literal["journal"] | None = None
+    """`journal` waits until all that is acknowledged by now can be found."""
+    metadata_filter: list[MetadataFilter] = []
+    """Chariot's filters; they must hold, too."""
+    gps_box: GPSBox | None = None
+    time_range: TimeRange | None = None
+    pagination: Pagination | None = None
+    """In place of `limit` and `order`."""
+
+    def tree(self) -> Filter:
+        """Read the filter.
+
+        Raises:
+            QueryError: It is none.
+        """
+        now_us = time.time_ns() // 1000
+        tree = json_form.parse(self.where, now_us)
+        if not (self.metadata_filter or self.gps_box or self.time_range):
+            return tree
+        also = chariot_form.parse(self.metadata_filter, self.gps_box, self.time_range, now_us)
+        return also if tree == And(()) else joined(And, [tree, also])
+
+
+class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to count."""
+
+    where: Any = None
+    metadata_filter: list[MetadataFilter] = []
+    gps_box: GPSBox | None = None
+    time_range: TimeRange | None = None
+
+
+_query_decoder = msgspec.json.Decoder(QueryRequest)
+_count_decoder = msgspec.json.Decoder(CountRequest)
+
+
+def decode_request(body: bytes) -> QueryRequest:
+    """Read the body of a query; an empty one matches everything.
+
+    Raises:
+        QueryError: It is no JSON, or no query.
+    """
+    request = _decoded(body, _query_decoder)
+    asked = request.pagination
+    if asked is None:
+        return request
+    if asked.offset:
+        raise QueryError(
+            f"expected pagination without offset, got {asked.offset}: pages follow each other by "
+            "cursor; send the cursor that the page before answered"
+        )
+    order = {"ascending": "ts", "asc": "ts", "descending": "-ts", "desc": "-ts"}
+    if asked.direction.lower() not in order or asked.sort.lower() != "created_at":
+        raise QueryError(
+            f"expected pagination to sort by created_at, {' or '.join(order)}, "
+            f"got {asked.sort[:80]!r}, {asked.direction[:80]!r}"
+        )
+    return msgspec.structs.replace(
+        request, limit=asked.limit, order=order[asked.direction.lower()], pagination=None
+    )
+
+
+def decode_count(body: bytes) -> QueryRequest:
+    """Read the body of a count.
+
+    Raises:
+        QueryError: As `decode_request`.
+    """
+    asked = _decoded(body, _count_decoder)
+    return QueryRequest(
+        asked.where,
+        metadata_filter=asked.metadata_filter,
+        gps_box=asked.gps_box,
+        time_range=asked.time_range,
+    )
+
+
+def from_url(query: str) -> QueryRequest:
+    """Read the query of a URL; see `compact_form.parse_url`.
+
+    Raises:
+        QueryError: It means nothing.
+    """
+    texts, options = compact_form.split_url(query)
+    known = {
+        name: int(value) if name == "limit" and value.isdecimal() and len(value) < 9 else value
+        for name, value in options.items()
+    }
+    try:
+        return msgspec.convert({"where": texts, **known}, QueryRequest)
+    except msgspec.ValidationError as error:
+        raise QueryError(f"expected {', '.join(compact_form.OPTIONS)}, got: {error}") from error
+
+
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+    try:
+        return decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        known = ", ".join(decoder.type.__struct_fields__)
+        raise QueryError(
+            f"expected the body to be a JSON object with {known}, got: {error}"
+        ) from error
+
+
+def digest(request: QueryRequest) -> str:
+    """Return what tells queries apart whose pages do not continue each other."""
+    asked = (
+        request.order, request.where or {},
+        request.metadata_filter, request.gps_box, request.time_range,
+    )  # fmt: skip
+    return str(blake3(msgspec.json.encode(asked, order="sorted")).hexdigest(length=8))
+
+
+def cursor(seq: int, query: str) -> str:
+    """Return the text that begins the next page after an id."""
+    return base64.urlsafe_b64encode(f"{seq}.{query}".encode()).decode().rstrip("=")
+
+
+def window(request: QueryRequest, query: str) -> Window:
+    """Return the ids that a page may have, by its cursor.
+
+    Raises:
+        QueryError: The cursor is of no page of this query.
+    """
+    if request.cursor is None:
+        return Window()
+    try:
+        padding = "=" * (-len(request.cursor) % 4)
+        text = base64.b64decode(request.cursor + padding, altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise QueryError("expected cursor to be one that a page gave, got another text") from error
+    seq, _, of = text.partition(".")
+    if of != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
+        raise QueryError("expected cursor to be of the same filter and order, got one of another")
+    return Window(high=int(seq) - 1) if request.order == "-ts" else Window(low=int(seq) + 1)

@@ -1,0 +1,206 @@
+"""Runs a plan: ids of matches in order, a window of candidates after another, within a budget.
+
+A window is the next so many candidates that the driving index, or a walk, gives in order; the statement
+ends as soon as it has enough matches. What is not done within the budget is said, and where to go on.
+"""
+
+import re
+import time
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from store.database import run
+from store.errors import QueryError
+from store.query.plan import Plan, Window, in_order
+from store.query.sql import Scan, Sql
+
+MOST_ROWS = 10_000
+"""Of a window."""
+
+_COLUMN = re.compile(r"\bi\.(\w+)")
+
+
+class Budget(NamedTuple):
+    """What one search may take; at least one window is searched."""
+
+    rows: int = 1_000_000
+    """Candidates to test."""
+    seconds: float = 1.0
+    first: int = 1000
+    """Candidates of the first window; each is thrice the one before."""
+    small: int = 100_000
+    """So many inferences may be walked through without an index or a time."""
+
+
+class Found(NamedTuple):
+    """Ids of matches, in order."""
+
+    ids: list[int]
+    resume: int | None
+    """The last candidate that was looked at, where the budget ended the search."""
+
+
+class Search:
+    """Runs one plan in one direction.
+
+    Args:
+        connection: The snapshot that the plan was made in.
+        plan: What to run.
+        descending: Largest ids first.
+    """
+
+    def __init__(self, connection: sa.Connection, plan: Plan, *, descending: bool) -> None:
+        self._connection = connection
+        self._plan = plan
+        self._descending = descending
+        self._direction = "DESC" if descending else "ASC"
+        self._is_sqlite = connection.dialect.name == "sqlite"
+
+    def first(self, limit: int, after: Window, budget: Budget) -> Found:
+        """Return the first matches.
+
+        Args:
+            limit: How many at most.
+            after: Where a page begins, as its cursor says.
+            budget: What it may take.
+
+        Raises:
+            QueryError: No index and no time bounds what had to be looked at.
+        """
+        window = self._plan.window.narrowed(*after)
+        found: list[int] = []
+        if window.low > window.high or self._plan.scans == ():
+            return Found(found, None)
+        if not self._plan.tests:
+            return Found(self._ids(self._candidates(window, limit)), None)
+        self._check_bounded(budget)
+        deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
+        while True:
+            rows = min(rows, left)
+            found += self._ids(self._matches(window, rows, limit - len(found)))
+            if len(found) >= limit:
+                return Found(found, None)
+            end = self._end(window, rows)
+            left -= rows
+            if end is None:
+                return Found(found, None)
+            if left <= 0 or time.monotonic() > deadline:
+                return Found(found, end)
+            window = self._beyond(window, end)
+            if window.low > window.high:
+                return Found(found, None)
+            rows = min(rows * 3, MOST_ROWS)
+
+    def count(self) -> int:
+        """Count all matches."""
+        plan = self._plan
+        if plan.window.low > plan.window.high or plan.scans == ():
+            return 0
+        tests, values = _all(plan.tests)
+        if plan.scans is None:
+            text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ?{tests}"
+            bound = (*plan.window, *values)
+        else:
+            ids = _union(plan.scans, plan.window)
+            text, bound = f"SELECT count(*) FROM ({ids.text}) AS c", ids.values
+            if tests:
+                text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq{tests}"
+                bound += values
+        return int(run(self._connection, text, bound).scalar_one())
+
+    def _check_bounded(self, budget: Budget) -> None:
+        plan = self._plan
+        if plan.scans is not None or plan.is_bounded or plan.is_dense:
+            return
+        there = run(
+            self._connection,
+            "SELECT count(*) FROM (SELECT 1 FROM inference LIMIT ?) AS c",
+            (budget.small + 1,),
+        ).scalar_one()
+        if there > budget.small:
+            raise QueryError(
+                f"expected a filter that an index or a time bounds, as there are more than {budget.small} "
+                'inferences, got neither; add for example {"ts": {"ge": "-24h"}}, a model, a label, '
+                "or a metadata key with eq, in, gt, ge, lt or le"
+            )
+
+    def _ids(self, statement: Sql) -> list[int]:
+        return [int(seq) for (seq,) in run(self._connection, statement.text, statement.values)]
+
+    def _candidates(self, window: Window, rows: int) -> Sql:
+        """Return the ids of so many candidates, in order."""
+        text, values = self._ordered(window, rows)
+        return Sql(f"{text} LIMIT ?", (*values, rows))
+
+    def _end(self, window: Window, rows: int) -> int | None:
+        """Return the last of so many candidates; `None` where there are fewer."""
+        text, values = self._ordered(window, rows)
+        ids = self._ids(Sql(f"{text} LIMIT 1 OFFSET ?", (*values, rows - 1)))
+        return ids[0] if ids else None
+
+    def _ordered(self, window: Window, rows: int) -> Sql:
+        scans, direction = self._plan.scans, self._direction
+        if scans is None:
+            text = "SELECT d.seq FROM inference AS d WHERE d.seq BETWEEN ? AND ?"
+            return Sql(f"{text} ORDER BY d.seq {direction}", tuple(window))
+        if len(scans) == 1 and scans[0].ordered:
+            text, values = _select(scans[0], window)
+            return Sql(f"{text} ORDER BY d.seq {direction}", values)
+        if in_order(scans):  # the first of each hold the first of all
+            parts = [_select(scan, window) for scan in scans]
+            text = " UNION ".join(
+                f"SELECT seq FROM ({part.text} ORDER BY d.seq {direction} LIMIT ?) AS d{at}"
+                for at, part in enumerate(parts)
+            )
+            values = tuple(value for part in parts for value in (*part.values, rows))
+            return Sql(f"SELECT seq FROM ({text}) AS u ORDER BY seq {direction}", values)
+        text, values = _union(scans, window)
+        return Sql(f"SELECT seq FROM ({text}) AS u ORDER BY seq {direction}", values)
+
+    def _matches(self, window: Window, rows: int, limit: int) -> Sql:
+        """Return the ids of the matches among so many candidates."""
+        tests, values = _all(self._plan.tests)
+        direction = self._direction
+        if self._plan.scans is None:
+            columns = ", ".join(sorted({"seq", *_COLUMN.findall(tests)}))
+            text = (
+                f"SELECT i.seq FROM (SELECT {columns} FROM inference AS d WHERE d.seq BETWEEN ? AND ?"
+                f" ORDER BY d.seq {direction} LIMIT ?) AS i WHERE 1 = 1{tests}"
+            )
+            order = f" ORDER BY i.seq {direction}"
+            bound = (*window, rows, *values, limit)
+        else:
+            candidates = self._candidates(window, rows)
+            text = (
+                f"SELECT i.seq FROM ({candidates.text}) AS c CROSS JOIN inference AS i"
+                f" WHERE i.seq = c.seq{tests}"
+            )
+            order = f" ORDER BY c.seq {direction}"
+            bound = (*candidates.values, *values, limit)
+        # SQLite keeps the order of the candidates as it is, and would sort what has it already.
+        return Sql(f"{text}{'' if self._is_sqlite else order} LIMIT ?", bound)
+
+    def _beyond(self, window: Window, end: int) -> Window:
+        if self._descending:
+            return window.narrowed(0, end - 1)
+        return Window(max(window.low, end + 1), window.high)
+
+
+def _select(scan: Scan, window: Window) -> Sql:
+    text = f"SELECT d.seq FROM {scan.source} WHERE {scan.condition.text} AND d.seq BETWEEN ? AND ?"
+    return Sql(text, (*scan.condition.values, *window))
+
+
+def _union(scans: tuple[Scan, ...], window: Window) -> Sql:
+    """Return the ids that scans give, each once."""
+    parts = [_select(scan, window) for scan in scans]
+    text = " UNION ".join(part.text for part in parts)
+    if len(parts) == 1 and not scans[0].ordered:
+        text = text.replace("SELECT", "SELECT DISTINCT", 1)
+    return Sql(text, tuple(value for part in parts for value in part.values))
+
+
+def _all(tests: tuple[Sql, ...]) -> Sql:
+    text = "".join(f" AND {test.text}" for test in tests)
+    return Sql(text, tuple(value for test in tests for value in test.values))

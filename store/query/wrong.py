@@ -1,0 +1,60 @@
+"""What is wrong with a filter, in words: bounds that all forms share, and the errors they raise."""
+
+import math
+from typing import Any
+
+from store.errors import QueryError
+from store.metadata import LARGEST_INTEGER, MAX_BYTES, SMALLEST_INTEGER
+
+_KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list",
+          dict: "an object", type(None): "null"}  # fmt: skip
+
+
+def check_text(value: str, path: str) -> None:
+    """See that text is one that a database can be asked for.
+
+    Raises:
+        QueryError: It is not.
+    """
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise QueryError(f"expected {path!a} to be Unicode, got a surrogate") from error
+    if size > MAX_BYTES:
+        raise QueryError(f"expected {path[:80]} to be at most {MAX_BYTES} bytes, got {size}")
+    if "\0" in value:
+        raise QueryError(f"expected {path!r} to be text without NUL, got one")
+
+
+def check_number(
+    value: int | float,  # noqa: PYI041 - each is checked its way
+    path: str,
+) -> None:
+    """See that a number is one that metadata can have.
+
+    Raises:
+        QueryError: It is not.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise unexpected(path, "a finite number", value)
+    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
+        bits = value.bit_length() + 1
+        raise QueryError(f"expected {path} to be a number of 64 bits, got one of {bits}")
+
+
+def counted(count: int, limit: int, what: str) -> int:
+    """Return a count that is within its limit.
+
+    Raises:
+        QueryError: It is not.
+    """
+    if count > limit:
+        raise QueryError(f"expected at most {limit} {what}, got more")
+    return count
+
+
+def unexpected(path: str, expected: str, value: Any) -> QueryError:
+    """Return the error that says what was expected at a place, and what was there."""
+    kind = _KINDS.get(type(value), type(value).__name__)
+    shown = "" if value is None or isinstance(value, list | dict) else f" {str(value)[:80]!r}"
+    return QueryError(f"expected {path} to be {expected}, got {kind}{shown}")

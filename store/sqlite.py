@@ -1,5 +1,7 @@
 """What SQLite needs: one file that may be removed or replaced under us, and its settings."""
 
+import math
+import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -127,6 +129,11 @@ class Source:
 
 def _prepare_reader(connection: Any, entry: Any) -> None:
     _configure(connection, _READER_SETTINGS)
+    try:
+        connection.execute("SELECT sin(1)").close()
+    except sqlite3.OperationalError:  # a SQLite without mathematics
+        for function in (math.sin, math.cos, math.radians):
+            connection.create_function(function.__name__, 1, function, deterministic=True)
     deadline = entry.info["deadline"] = [0.0]
     connection.set_progress_handler(
         lambda: time.monotonic() > deadline[0], _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK

@@ -20,7 +20,8 @@ from store.writer import Writer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
 RECORDS, CHARIOT = (
-    msgspec.json.decode(block) for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    msgspec.json.decode(block)
+    for block in re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 )
 EXAMPLES = [
     tuple(cell.strip(" `").replace("\0", "|") for cell in row[1:-1].split(" | "))

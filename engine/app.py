@@ -22,21 +22,30 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
+from engine.room import RoomLimits
+from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
-from proto.chariot import without_gateway_prefix
+from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
 from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store import journal
-from store.blobs import BlobStore
-from store.errors import NotReadyError, QueryTimeoutError
+from store.aggregates import Statistics
+from store.blobs import open_blobs
+from store.change_routes import change_routes
+from store.changing import Changes
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
+from store.job_routes import job_routes
+from store.jobs import Jobs
 from store.journal import Journal
+from store.journal import latest_seq as latest_journaled
+from store.retention_rules import RetentionRules
 from store.routes import routes as store_routes
+from store.upkeep_routes import upkeep_routes
 
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
@@ -53,7 +62,7 @@ class Application:
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
-        engine.session.LoadError: There is no model to serve.
+        engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
 
     def __init__(
@@ -72,11 +81,37 @@ class Application:
         handlers: list[Any] = []
         recorder = None
         if settings.store:
-            blobs = BlobStore(settings.blob_directory)
-            inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            ids = IdSource(worker, latest_seq(inferences, settings.journal_directory))
-            recorder = Recorder(ids, Journal(settings.journal_directory, worker), blobs)
-            handlers = store_routes(inferences)
+            try:
+                blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+            except StoreError as error:
+                raise LoadError(str(error)) from error
+            inferences = Inferences(
+                settings.database_url,
+                settings.journal_directory,
+                blobs,
+                presign_s=settings.presign_s,
+            )
+            number = settings.first_worker + worker
+            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
+            journal = Journal(settings.journal_directory, number)
+            recorder = Recorder(
+                ids,
+                journal,
+                blobs,
+                RoomLimits.of(settings, settings.journal_directory),
+                version("quadriga"),
+                durability=settings.durability,
+            )
+            changes = Changes(inferences, journal, ids, read_metadata)
+            handlers = [
+                *store_routes(inferences),
+                *change_routes(changes),
+                *job_routes(Jobs(settings.jobs_directory)),
+                *upkeep_routes(
+                    Statistics(settings.database_url, inferences),
+                    RetentionRules(inferences, changes),
+                ),
+            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -175,7 +210,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
                 _log.error(
                     "new ids follow the clock alone, the newest stored is unknown: %s", error
                 )
-                return journal.latest_seq(journal_directory)
+                return latest_journaled(journal_directory)
         time.sleep(0.05)
 
 

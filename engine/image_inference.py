@@ -8,7 +8,7 @@ import pybase64
 
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
-from engine.recording import Answered, request_metadata
+from engine.recording import Answered, Wishes, request_metadata, request_wishes
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.containers import ImageError
@@ -42,6 +42,7 @@ class _Asked(msgspec.Struct, frozen=True):
     """Its own, above those of the request."""
     options: Any
     metadata: dict[str, Any]
+    wishes: Wishes
     legacy: bool
     """Whether predictions are wanted in their old shape."""
     element: str | bytes
@@ -164,6 +165,7 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
             shared = {name: value for name, value in shared.items() if name not in PROMPTS}
         parameters = {**shared, **own}
         metadata = request_metadata(parameters, where)
+        wishes = request_wishes(parameters, where)
         try:
             options = images.answerer.options(parameters)
             in_old_shape = wants_legacy(parameters, images.spec.task)
@@ -174,7 +176,9 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
             if encoded and isinstance(element, bytes):
                 element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
             here = f"{where}: data[{index}]"
-            yield _Asked(here, tensor.name, parameters, options, metadata, in_old_shape, element)
+            yield _Asked(
+                here, tensor.name, parameters, options, metadata, wishes, in_old_shape, element
+            )
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
@@ -200,7 +204,23 @@ def _answered(
         width=image.width,
         height=image.height,
         mime=image.mime,
+        wishes=asked.wishes,
     )
+
+
+def failed_images(images: ImageModel, request: InferRequest) -> list[Answered]:
+    """Give what there is to keep of a request that the model failed to answer."""
+    return [
+        Answered(
+            input_name=item.input_name,
+            action=item.options.action,
+            predictions=[],
+            metadata=item.metadata,
+            image=_image_bytes(item),
+            wishes=item.wishes,
+        )
+        for item in _asked(images, request)
+    ]
 
 
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:

@@ -1,8 +1,9 @@
 """What Prometheus asks for: `/metrics`, read off the counters that the workers keep anyway."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -11,7 +12,7 @@ from prometheus_client.core import (
     Metric,
     SummaryMetricFamily,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from proto.messages import Duration, ModelStatistics, Serving
@@ -86,8 +87,9 @@ def metrics_route(metrics: Metrics) -> HTTPRouteHandler:
     registry.register(metrics)
 
     @get("/metrics", sync_to_thread=True, media_type="text/plain")
-    def read_metrics() -> Response[bytes]:
-        """Answer all metrics, in the text form of Prometheus."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    def read_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """Answer all metrics, in the text form that Prometheus asks for."""
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=media_type.removesuffix("; charset=utf-8"))
 
     return read_metrics

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from engine.generation import TextPackage
@@ -15,7 +16,7 @@ from engine.session import RunError, Session
 from engine.stopwatch import Counters, Stopwatch
 from proto.datatypes import NUMPY_TYPES
 from proto.messages import ModelInfo, TensorInfo
-from tasks.specification import ModelSpec
+from tasks.specification import InputSpec, ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
 
@@ -69,6 +70,8 @@ class Model:
             if self.recognition.spec is not None:
                 self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
             self.paths, self.sha256 = [path], _sha256(path)
+        self.preprocessing = None if self.spec is None else _short_hash(self.spec.input)
+        """Tells how images become input: models with one such hash prepare them alike."""
         if self.recognition.runtime.warmup:
             self._warm_up()
 
@@ -117,6 +120,10 @@ def folder_of(path: Path) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _short_hash(spec: InputSpec) -> str:
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:12]
 
 
 def _zeros(tensor: TensorInfo) -> Any:

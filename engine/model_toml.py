@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from engine.schema import explain
 from engine.session import LoadError
+from engine.settings import Durability, FullPolicy
 from tasks import SHORT_NAMES
 from tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
@@ -34,8 +35,14 @@ class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The table `[store]`: what is kept."""
 
     enabled: bool = True
-    inputs: Literal["all", "none"] = "all"
-    """Whether input images are kept as blobs."""
+    inputs: Literal["all", "sampled", "none"] = "all"
+    """Which input images are kept as blobs."""
+    sample_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Of the images that are kept where they are sampled: chosen by their hash, so that duplicates agree."""
+    durability: Durability | None = None
+    """What an acknowledged inference has survived; None for the server's."""
+    journal_full: FullPolicy | None = None
+    """What becomes of inferences that there is no room for; None for the server's."""
 
 
 class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

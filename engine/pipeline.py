@@ -1,6 +1,6 @@
 """One request through the house: read this first.
 
-    parameters and metadata checked → images decoded → preprocess → session → predict → journal → answer
+    room → parameters and metadata checked → images decoded → preprocess → session → predict → journal → answer
 
 What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
 it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
@@ -13,27 +13,76 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from engine.explanation import explain_images, wishes
 from engine.image_graph import ImageGraph
-from engine.image_inference import ImageModel, infer_images, stream_image, wants_tensors
+from engine.image_inference import (
+    ImageModel,
+    failed_images,
+    infer_images,
+    stream_image,
+    wants_tensors,
+)
 from engine.model import Model
 from engine.model_control import ModelControl
 from engine.readiness import Board
-from engine.recording import Answered, Recorder
+from engine.recording import Answered, Handled, Kept, Recorder
 from engine.repository import ModelRepository
+from engine.room import ADMITTED, Admission
 from engine.session import RunError
-from engine.stopwatch import Event
-from engine.tensor_inference import infer_tensors, rows
-from proto.errors import InternalError, InvalidRequest, Overloaded, Unsupported
+from engine.stopwatch import Event, stages_ms
+from engine.tensor_inference import failed_tensors, infer_tensors, rows
+from proto.errors import (
+    InternalError,
+    InvalidRequest,
+    Overloaded,
+    ProtocolError,
+    Unsupported,
+    as_answered,
+)
 from proto.messages import InferPiece, InferRequest, InferResponse, Tensor
 from store.errors import JournalError
 from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
+
+
+MAX_ERROR_CHARACTERS = 2000
+"""Of why a model failed, as it is stored."""
+
+_NOTHING = Kept()
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A request on its way."""
+
+    model: Model
+    request: InferRequest
+    started_s: float
+    """Of `time.perf_counter`."""
+    queue_ns: int
+    """That it waited for a thread."""
+    events: list[Event]
+
+    def handled(self, error: str = "") -> Handled:
+        """Say what is kept of the request beside its images."""
+        protocol = self.request.protocol
+        takes_images = self.model.images is not None and not wants_tensors(self.request)
+        if protocol == "v2" and takes_images:  # which of the two, the model's task says
+            protocol = "chariot-v2-kserve"
+        return Handled(
+            self.model,
+            self.request.id,
+            protocol,
+            round((time.perf_counter() - self.started_s) * 1000, 3),
+            stages_ms(self.queue_ns, self.events),
+            error,
+        )
 
 
 class _Waited(threading.local):
@@ -119,20 +168,28 @@ class Pipeline:
         model = self._repository.get(request.model, request.version)
         queue_ns, self._waited.ns = self._waited.ns, 0
         model.stopwatch.start()
+        images = None
         try:
+            admission = self._admit(model, request)
             images = self._image_model(model, request)
             outputs, answered = _answered(model, images, request)
             events = model.stopwatch.stop()
-            ids = self._record(model, request, started, answered)
-        except Exception:
-            model.counters.failed(queue_ns, model.stopwatch.stop())
+            asked = _Asked(model, request, started, queue_ns, events)
+            kept = self._record(asked, answered, admission)
+        except Exception as error:
+            events = model.stopwatch.stop()
+            model.counters.failed(queue_ns, events)
+            self._record_failure(_Asked(model, request, started, queue_ns, events), images, error)
             raise
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
-        if ids and images is not None:
-            outputs = _with_ids(outputs, ids)
-        chosen = _selected(outputs, request)
-        return InferResponse(model.name, model.version, request.id, chosen, ids)
+        told = _with_ids(outputs, kept, per_image=images is not None)
+        chosen = _selected(told, request)
+        ids = [each for each in kept.ids if each]
+        lag_bytes = admission.lag_bytes
+        return InferResponse(
+            model.name, model.version, request.id, chosen, ids, kept.stored, lag_bytes
+        )
 
     def stream(self, request: InferRequest) -> Iterator[InferPiece]:
         """Answer one prompt about one image piece by piece; each step in its caller's thread.
@@ -151,34 +208,62 @@ class Pipeline:
             )
         queue_ns, self._waited.ns = self._waited.ns, 0
         events: list[Event] = []
+        asked = _Asked(model, request, started, queue_ns, events)
         try:
+            admission = self._admit(model, request)
             for text, answered in _timed(model, stream_image(images, request), events):
-                ids = []
+                kept = _NOTHING
                 if answered is not None:  # the last piece, after which a client may not ask again
-                    ids = self._record(model, request, started, [answered])
+                    kept = self._record(asked, [answered], admission)
                     model.counters.succeeded(1, queue_ns, events)
-                yield InferPiece(model.name, model.version, request.id, text, ids)
+                ids = [each for each in kept.ids if each]
+                yield InferPiece(model.name, model.version, request.id, text, ids, kept.stored)
         except Exception as error:
             model.counters.failed(queue_ns, events)
+            self._record_failure(asked, images, error)
             if isinstance(error, RunError | OutputError):
                 raise InternalError(f"model {model.name!r} failed: {error}") from error
             raise
 
-    def _record(
-        self, model: Model, request: InferRequest, started: float, answered: Sequence[Answered]
-    ) -> list[str]:
-        """Keep what was answered since `started`, unless nothing is kept; give its ids.
+    def _admit(self, model: Model, request: InferRequest) -> Admission:
+        """See that what a request asks to be kept can be, before the model is run.
+
+        Raises:
+            Overloaded: It cannot.
+        """
+        if self._recorder is None or not model.recognition.store.enabled or _declines(request):
+            return ADMITTED
+        try:
+            return self._recorder.room.admit(model.recognition.store.journal_full)
+        except JournalError as error:
+            raise Overloaded(str(error)) from error
+
+    def _record(self, asked: "_Asked", answered: Sequence[Answered], admission: Admission) -> Kept:
+        """Keep what was answered, unless nothing is kept.
 
         Raises:
             Overloaded: It could not be kept, as on a full disk.
         """
-        if self._recorder is None or not model.recognition.store.enabled:
-            return []
-        latency_ms = round((time.perf_counter() - started) * 1000, 3)
+        if self._recorder is None or not asked.model.recognition.store.enabled:
+            return _NOTHING
         try:
-            return self._recorder.record(model, request.id, latency_ms, answered)
+            return self._recorder.record(asked.handled(), answered, shed=admission.shed)
         except JournalError as error:
             raise Overloaded(str(error)) from error
+
+    def _record_failure(self, asked: "_Asked", images: ImageModel | None, error: Exception) -> None:
+        """Keep what the model failed to answer; what a client did wrong is not kept."""
+        model, fault = asked.model, as_answered(error)
+        if self._recorder is None or not model.recognition.store.enabled:
+            return
+        if isinstance(fault, ProtocolError) and fault.status != InternalError.status:
+            return
+        own = isinstance(fault, ProtocolError | RunError | OutputError)
+        text = str(fault) if own else f"{type(fault).__name__}: {fault}"
+        with suppress(ProtocolError, JournalError):
+            failed = failed_tensors if images is None else partial(failed_images, images)
+            handled = asked.handled(text[:MAX_ERROR_CHARACTERS] or type(fault).__name__)
+            self._recorder.record(handled, failed(asked.request))
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and say what of each image decided; the answer alone is recorded.
@@ -260,16 +345,25 @@ def _selected(outputs: Sequence[Tensor], request: InferRequest) -> Sequence[Tens
     return [tensor for name in names for tensor in by_name[name]]
 
 
-def _with_ids(outputs: Sequence[Tensor], ids: Sequence[str]) -> list[Tensor]:
-    """Add to each output the ids of its images' records."""
-    given = iter(ids)
-    return [
-        msgspec.structs.replace(
-            tensor,
-            parameters={
-                **tensor.parameters,
-                "inference_id": ",".join(next(given) for _ in tensor.data),
-            },
-        )
-        for tensor in outputs
-    ]
+def _declines(request: InferRequest) -> bool:
+    """Tell whether a request wants nothing of it kept."""
+    by_default = request.parameters.get("store") is False
+    return all(tensor.parameters.get("store", not by_default) is False for tensor in request.inputs)
+
+
+def _with_ids(outputs: Sequence[Tensor], kept: Kept, *, per_image: bool) -> Sequence[Tensor]:
+    """Add to each output the ids of its images' records, or that there was no room for them."""
+    if not kept.stored:
+        return [_with_parameters(tensor, stored=False) for tensor in outputs]
+    if not (per_image and any(kept.ids)):
+        return outputs
+    given = iter(kept.ids)
+    found = []
+    for tensor in outputs:
+        ids = ",".join(filter(None, [next(given) for _ in tensor.data]))
+        found.append(_with_parameters(tensor, inference_id=ids) if ids else tensor)
+    return found
+
+
+def _with_parameters(tensor: Tensor, **more: Any) -> Tensor:
+    return msgspec.structs.replace(tensor, parameters={**tensor.parameters, **more})

@@ -14,8 +14,15 @@ import msgspec
 from msgspec import Meta
 
 from engine.schema import explain
+from store.ids import WORKERS
 
 PREFIX = "QUADRIGA_"
+
+Durability = Literal["memory", "process", "power", "database"]
+"""What an acknowledged inference has survived: nothing, the process's end, the power's, or it is committed."""
+
+FullPolicy = Literal["block", "shed", "fail"]
+"""What becomes of an inference that there is no room for."""
 
 CHARIOT_VARIABLES = {
     "MODEL_DIR": "models",
@@ -63,6 +70,29 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="SQLAlchemy URL of the store; default: store.db in the data folder.",
         ),
     ] = ""
+    clickhouse: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://.+)?$",
+            description="URL of a ClickHouse database that is sent all that is stored, too.",
+        ),
+    ] = ""
+    blobs: Annotated[
+        str,
+        Meta(
+            pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$",
+            description="Where images are kept: a folder, or s3://, gs:// or az:// with a bucket; default: "
+            "blobs in the data folder.",
+        ),
+    ] = ""
+    blob_grace_s: Annotated[
+        float,
+        Meta(ge=600, description="Seconds that an image stays after it came, whatever needs it."),
+    ] = 3600.0
+    presign_s: Annotated[
+        float,
+        Meta(ge=1, le=604800, description="Seconds that a signed URL of an image is good."),
+    ] = 3600.0
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
     ] = 1
@@ -71,6 +101,54 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, le=256, description="Threads of a worker that run requests; 0: one per core."),
     ] = 0
     store: Annotated[bool, Meta(description="Keep inferences at all.")] = True
+    durability: Annotated[
+        Durability,
+        Meta(
+            description="What an acknowledged inference has survived, where the model does not say: "
+            "memory, process, power or database."
+        ),
+    ] = "process"
+    journal_full: Annotated[
+        FullPolicy,
+        Meta(
+            description="What becomes of inferences that there is no room for, where the model does not "
+            "say: block, shed or fail."
+        ),
+    ] = "fail"
+    journal_soft_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes behind which answers say how far the store is; 0: half the hard limit.",
+        ),
+    ] = 0
+    journal_hard_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes behind which the journal is full; 0: 1 GiB or 10 % of the free disk, "
+            "whichever is less.",
+        ),
+    ] = 0
+    journal_block_ms: Annotated[
+        int, Meta(ge=0, le=600_000, description="Milliseconds that block waits for room.")
+    ] = 1000
+    first_worker: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1023,
+            description="Number of the first worker in ids; servers that share a database have "
+            "different ranges.",
+        ),
+    ] = 0
+    max_input_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
+        ),
+    ] = 0
     score_threshold: Annotated[
         float | None,
         Meta(description="Detections below are dropped, where neither model nor request says."),
@@ -131,6 +209,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),
     ] = 15.0
+    job_days: Annotated[
+        float, Meta(ge=0, le=36500, description="Days after which a job that ended is removed.")
+    ] = 7.0
     strict_readiness: Annotated[
         bool,
         Meta(description="Not ready while a model has failed to load, not only while one loads."),
@@ -157,8 +238,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def blob_directory(self) -> Path:
-        """Where input images are kept."""
+        """Where input images are kept, if `blobs` does not say."""
         return Path(self.data) / "blobs"
+
+    @property
+    def jobs_directory(self) -> Path:
+        """Where jobs are, each in a folder."""
+        return Path(self.data) / "jobs"
+
+    @property
+    def blob_place(self) -> str:
+        """The folder, or the URL, where input images are kept."""
+        return self.blobs or str(self.blob_directory)
+
+    @property
+    def rebuild_file(self) -> Path:
+        """Where a rebuild of the store keeps how far it is."""
+        return Path(self.data) / "rebuild.progress"
 
     @property
     def thread_count(self) -> int:
@@ -231,4 +327,10 @@ def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
         except msgspec.ValidationError as error:
             text = explain(error, Settings)
             raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
-    return msgspec.convert(values, Settings, strict=False)
+    settings = msgspec.convert(values, Settings, strict=False)
+    if settings.first_worker + settings.workers > WORKERS:
+        raise SettingsError(
+            f"expected first_worker and workers to be at most {WORKERS} together, got "
+            f"{settings.first_worker} and {settings.workers}"
+        )
+    return settings

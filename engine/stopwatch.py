@@ -54,6 +54,32 @@ class Stopwatch(threading.local):
         return events
 
 
+def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
+    """Give the milliseconds of each stage of a request, from what `Stopwatch.stop` gives."""
+    before = events[0][1]
+    preparing = running = reading = 0
+    has_run = False
+    for started, ended, batch in events:
+        if started:
+            if has_run:
+                reading += started - before
+            else:
+                preparing += started - before
+            running += ended - started
+            has_run, before = True, ended
+        elif batch < 0:
+            before = ended
+        elif has_run:
+            reading += ended - before
+            has_run, before = False, ended
+    return {  # whole microseconds: rounding would cost more than all of it
+        "queue": queue_ns // 1000 / 1000,
+        "preprocess": preparing // 1000 / 1000,
+        "infer": running // 1000 / 1000,
+        "postprocess": reading // 1000 / 1000,
+    }
+
+
 class Counters:
     """What one version of a model has done since it was loaded; safe from several threads."""
 

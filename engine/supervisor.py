@@ -1,7 +1,7 @@
-"""Processes: starts workers and the store's writer, starts them again when they die, ends them in order.
+"""Processes: starts workers, jobs and the store's writer, starts them again when they die, ends them in order.
 
 Workers share one listening socket that the supervisor holds, so a restart refuses no connection. On
-SIGTERM or SIGINT the workers stop first, then the writer, so that everything journaled is stored.
+SIGTERM or SIGINT workers and jobs stop first, then the writer, so that everything journaled is stored.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ class _Child:
 
     def start(self) -> None:
         descriptors = [fd for fd in (self._task.listener_fd, self._task.board_fd) if fd >= 0]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "engine.worker"],
+        self._process = subprocess.Popen(  # noqa: S603 - our own module; its role is for `ps`
+            [sys.executable, "-P", "-m", "engine.worker", self._task.role],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )
@@ -150,17 +150,18 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         for number in range(settings.workers)
     ]
     writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []
-    for child in (*writers, *workers):
+    jobs = [_Child("jobs", ChildTask("jobs", settings))] if settings.store else []
+    for child in (*writers, *workers, *jobs):
         child.start()
     announce(f"http://{address(listener)}", grpc_address)
     try:
         while not stopping:
-            for child in (*writers, *workers):
+            for child in (*writers, *workers, *jobs):
                 child.watch()
             time.sleep(_POLL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
-        clean = _stop(workers, writers, settings.exit_timeout_s)
+        clean = _stop([*workers, *jobs], writers, settings.exit_timeout_s)
         if grpc is not None:
             grpc.close()
         shutil.rmtree(run, ignore_errors=True)
@@ -195,7 +196,7 @@ def _reserved(settings: Settings) -> socket.socket | None:
 
 
 def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> bool:
-    """End the workers, then the writers; tells whether all ended by themselves."""
+    """End workers and jobs, then the writers; tells whether all ended by themselves."""
     clean = True
     for group in (workers, writers):
         until = time.monotonic() + timeout_s  # a slow worker does not take the writer's time

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pybase64
 
 from engine.model import Model
-from engine.recording import Answered, request_metadata
+from engine.recording import Answered, request_metadata, request_wishes
 from engine.session import RunError
 from proto.datatypes import DATATYPES
 from proto.errors import InvalidRequest
@@ -32,11 +33,7 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
             f"expected the inputs {', '.join(expected)}, got {', '.join(map(repr, given))}"
         )
     feeds = {name: _feed(given[name], info) for name, info in expected.items()}
-    parameters = {
-        **request.parameters,
-        **{k: v for t in request.inputs for k, v in t.parameters.items()},
-    }
-    metadata = request_metadata(parameters, "inputs[0]")
+    unanswered = _asked(request)
     names = [output.name for output in request.requested_outputs]
     known = [info.name for info in model.session.outputs]
     if not set(names) <= set(known):
@@ -47,7 +44,23 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
         raise InvalidRequest(f"model {model.name!r} refuses the input: {error}") from error
     outputs = [_output_tensor(name, array) for name, array in results.items()]
     kept = [_kept(tensor) for tensor in outputs]
-    return outputs, [Answered(request.inputs[0].name, "predict", kept, metadata)]
+    return outputs, [msgspec.structs.replace(unanswered, predictions=kept)]
+
+
+def failed_tensors(request: InferRequest) -> list[Answered]:
+    """Give what there is to keep of a request that the model failed to answer."""
+    return [_asked(request)]
+
+
+def _asked(request: InferRequest) -> Answered:
+    """Check metadata and wishes, of the request and of all its inputs; what was answered is left out."""
+    parameters = {
+        **request.parameters,
+        **{k: v for t in request.inputs for k, v in t.parameters.items()},
+    }
+    metadata = request_metadata(parameters, "inputs[0]")
+    wishes = request_wishes(parameters, "inputs[0]")
+    return Answered(request.inputs[0].name, "predict", [], metadata, wishes=wishes)
 
 
 def rows(model: Model, request: InferRequest) -> int:

@@ -1,4 +1,4 @@
-"""The child processes of the server: a worker, which answers requests, and the store's writer.
+"""The child processes of the server: a worker, which answers requests, the store's writer, and jobs.
 
 A child reads its task as one line of JSON from standard input. It stops, gracefully, when standard
 input ends: then its supervisor wants it to, or has died.
@@ -34,7 +34,7 @@ _log = logging.getLogger("quadriga")
 class ChildTask(msgspec.Struct, frozen=True):
     """What a child is to do."""
 
-    role: Literal["worker", "writer"]
+    role: Literal["worker", "writer", "jobs"]
     settings: Settings
     number: int = 0
     """Of a worker; no two that run at once share one."""
@@ -65,6 +65,8 @@ def configure_logging(role: str) -> None:
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # the sink says it once
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # as above
 
 
 def main() -> None:
@@ -73,8 +75,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
-    if task.role == "writer":
-        _write(task.settings)
+    if task.role != "worker":
+        (_write if task.role == "writer" else _do_jobs)(task.settings)
         return
     from engine.session import LoadError  # noqa: PLC0415 - the writer needs no onnxruntime in memory
 
@@ -97,11 +99,45 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _write(settings: Settings) -> None:
+    from store.blob_references import keep_swept  # noqa: PLC0415 - as below
+    from store.blobs import open_blobs  # noqa: PLC0415 - as below
+    from store.retention import Upkeep  # noqa: PLC0415 - as below
     from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
 
     stop = threading.Event()
     _when_told(stop.set)
-    Writer(settings.journal_directory, settings.database_url).run(stop)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    upkeep = Upkeep(blobs, settings.journal_directory, settings.max_input_bytes)
+    swept = (blobs, settings.database_url, settings.journal_directory, stop)
+    threading.Thread(target=keep_swept, args=swept, name="sweep", daemon=True).start()
+    if not settings.clickhouse:
+        Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
+        return
+    try:
+        from store.clickhouse import Sink  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        _log.error("expected clickhouse-connect, got %s: pip install quadriga[clickhouse]", error)
+        sys.exit(UNUSABLE)
+    sink = Sink(settings.journal_directory, settings.clickhouse)
+    writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
+    sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
+    sending.start()
+    writer.run(stop)
+    sending.join()
+
+
+def _do_jobs(settings: Settings) -> None:
+    from store.blobs import open_blobs  # noqa: PLC0415 - only this child does jobs
+    from store.inferences import Inferences  # noqa: PLC0415 - as above
+    from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
+
+    stop = threading.Event()
+    _when_told(stop.set)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    inferences = Inferences(
+        settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
+    )
+    run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
 
 
 async def _serve(task: ChildTask) -> None:

@@ -43,8 +43,15 @@ def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises:
         InvalidRequest: The text is no JSON, or a value does not parse as its type.
     """
-    value = parameters.get("metadata")
-    where = f"{where}: parameters.metadata"
+    return read_metadata(parameters.get("metadata"), f"{where}: parameters.metadata")
+
+
+def read_metadata(value: Any, where: str) -> dict[str, Any]:
+    """Read metadata in any of its forms; see `metadata_of`.
+
+    Raises:
+        InvalidRequest: As `metadata_of`.
+    """
     if isinstance(value, str):
         value = read_json(value, "a text", object, f"{where}: ")
     if value is None:

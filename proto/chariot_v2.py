@@ -15,7 +15,7 @@ import msgspec
 from proto.errors import InvalidRequest
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
+from proto.operations import Answer, Call, Operation, Options, post, request_id, store_headers
 from proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
@@ -92,9 +92,10 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
             f"expected a model of images, got {info.name!r}, which takes tensors: "
             f"POST /v2/models/{info.name}/infer"
         )
-    response = serving.infer(InferRequest(name, None, request_id(call), inputs))
+    request = InferRequest(name, None, request_id(call), inputs, protocol="chariot-v2")
+    response = serving.infer(request)
     answers = [msgspec.json.encode({"output": output.data[0]}) for output in response.outputs]
-    headers = ids_header(response)
+    headers = store_headers(response)
     if len(answers) == 1:
         return Answer(answers[0], headers=headers)
     return Answer(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)

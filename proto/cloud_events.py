@@ -61,7 +61,7 @@ def answering(
         event = _read(call, unnamed=unnamed)
         if event is None:
             return answer(call)
-        answered = answer(msgspec.structs.replace(call, body=event.data))
+        answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
         attributes = _attributes(event, options, str(call.path["name"]))
         return (
             _binary(answered, attributes)

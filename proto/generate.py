@@ -16,7 +16,7 @@ from proto.errors import InvalidRequest
 from proto.http import error_answer
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferPiece, InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, ids_header, post, request_id
+from proto.operations import Answer, Call, Operation, Options, post, request_id, store_headers
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 
@@ -37,13 +37,15 @@ class GenerateBody(msgspec.Struct):
 
 
 class GenerateAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer, or a piece of one; `inference_id` comes with the last piece."""
+    """An answer, or a piece of one; `inference_id` and `stored` come with the last piece."""
 
     model_name: str
     model_version: str
     id: str
     text_output: str
     inference_id: str = ""
+    stored: bool = True
+    """Whether the store had room for it."""
 
 
 def operations(serving: Serving, _: Options) -> list[Operation]:
@@ -79,6 +81,7 @@ def parse_generate(call: Call) -> InferRequest:
         version=call.path["version"],
         id=request_id(call, given_id),
         inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],
+        protocol="generate",
     )
 
 
@@ -104,7 +107,7 @@ def _generate(serving: Serving, call: Call) -> Answer:
     response = serving.infer(_request(serving, call))
     (answer,) = response.outputs[0].data[0]
     body = GenerateAnswer(response.model, response.version, response.id, answer.answer)
-    return Answer(msgspec.json.encode(body), headers=ids_header(response))
+    return Answer(msgspec.json.encode(body), headers=store_headers(response))
 
 
 def _generate_stream(serving: Serving, call: Call) -> Answer:
@@ -122,7 +125,12 @@ def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
     try:
         for piece in chain([first], rest):
             body = GenerateAnswer(
-                piece.model, piece.version, piece.id, piece.text, ",".join(piece.inference_ids)
+                piece.model,
+                piece.version,
+                piece.id,
+                piece.text,
+                ",".join(piece.inference_ids),
+                piece.stored,
             )
             yield b"data: %b\n\n" % msgspec.json.encode(body)
     except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event

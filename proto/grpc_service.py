@@ -9,7 +9,7 @@ they differ.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -20,8 +20,8 @@ from google.protobuf import json_format
 from proto.classification import infer
 from proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
-from proto.messages import Serving
-from proto.operations import MAX_IDS_HEADER_BYTES
+from proto.messages import InferResponse, Serving
+from proto.operations import store_headers
 from proto.v2_extensions import config_json, index_json, parse_load, statistics_json
 from proto.v2_grpc import parse_infer, read_parameters, render_infer
 from proto.v2_rest import EXTENSIONS, model_json
@@ -36,9 +36,9 @@ SHUTTING_DOWN = "the server is shutting down"
 
 _log = logging.getLogger("quadriga.grpc")
 
-_Ids = Sequence[str] | None
-_Fill = Callable[[Serving, Any, Any], _Ids]
-"""Takes the server, the request and an empty answer to fill; gives the ids of stored inferences."""
+_Trailer = tuple[tuple[str, str], ...]
+_Fill = Callable[[Serving, Any, Any], InferResponse | None]
+"""Takes the server, the request and an empty answer to fill; gives what a model answered."""
 
 
 class GrpcService:
@@ -77,19 +77,21 @@ class GrpcService:
         try:
             if self._closing.is_set():
                 raise ModelNotReady(SHUTTING_DOWN)
-            answer, ids = await self._serving.run(job) if method.name in _IN_THREAD else job()
+            answer, trailer = await self._serving.run(job) if method.name in _IN_THREAD else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has a status
             await _abort(context, error)
-        if 0 < len(ids) <= MAX_IDS_HEADER_BYTES:
-            context.set_trailing_metadata((("quadriga-inference-ids", ids),))
+        if trailer:
+            context.set_trailing_metadata(trailer)
         return answer
 
-    def _answer(self, method: Any, body: bytes) -> tuple[bytes, str]:
-        """Read, answer and write; gives the bytes, and the ids of the stored inferences."""
+    def _answer(self, method: Any, body: bytes) -> tuple[bytes, _Trailer]:
+        """Read, answer and write; gives the bytes, and what became of the inferences in the store."""
         asked = decoded(message(method.input_type), body)
         answer = message(method.output_type)()
-        ids = self._fills[method.name](self._serving, asked, answer)
-        return answer.SerializeToString(), ",".join(ids or ())
+        response = self._fills[method.name](self._serving, asked, answer)
+        headers = [] if response is None else store_headers(response)
+        trailer = tuple((name.decode(), value.decode()) for name, value in headers)
+        return answer.SerializeToString(), trailer
 
     async def _stream(self, _: object, context: Any) -> None:
         """Answer requests one after the other, until the client ends or the server does."""
@@ -161,10 +163,10 @@ def _write(answer: Any, value: Any) -> None:
     json_format.Parse(msgspec.json.encode(value), answer, ignore_unknown_fields=True)
 
 
-def _infer(serving: Serving, asked: Any, answer: Any) -> _Ids:
+def _infer(serving: Serving, asked: Any, answer: Any) -> InferResponse:
     response = infer(serving, parse_infer(asked))
     render_infer(response, answer, raw=bool(asked.raw_input_contents))
-    return response.inference_ids
+    return response
 
 
 def _server_live(_: Serving, __: Any, answer: Any) -> None:

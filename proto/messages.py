@@ -70,6 +70,8 @@ class InferRequest(msgspec.Struct, frozen=True):
     requested_outputs: Sequence[RequestedOutput] = ()
     """The outputs wanted, in their order; empty for all."""
     parameters: Mapping[str, Any] = {}
+    protocol: str = "v2"
+    """By which it came, as it is stored."""
 
 
 class InferResponse(msgspec.Struct, frozen=True):
@@ -81,6 +83,10 @@ class InferResponse(msgspec.Struct, frozen=True):
     outputs: Sequence[Tensor]
     inference_ids: Sequence[str] = ()
     """Ids of the stored inferences, in the order of the images."""
+    stored: bool = True
+    """False where the store had no room for it and it was answered all the same."""
+    lag_bytes: int = 0
+    """That the store is behind, where that is more than it should be."""
 
 
 class InferPiece(msgspec.Struct, frozen=True):
@@ -92,6 +98,8 @@ class InferPiece(msgspec.Struct, frozen=True):
     text: str
     inference_ids: Sequence[str] = ()
     """Id of the stored inference; with the last piece alone."""
+    stored: bool = True
+    """As in `InferResponse`; with the last piece alone."""
 
 
 class TensorInfo(msgspec.Struct, frozen=True):

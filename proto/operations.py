@@ -16,12 +16,14 @@ from litestar.types import Receive, Scope, Send
 
 from proto.errors import MethodNotAllowed, Overloaded
 from proto.http import Headers, compress, decompress, read_body, send_body, send_error
-from proto.messages import InferResponse, NotFinite, Serving, first_id
+from proto.messages import InferRequest, InferResponse, NotFinite, Serving, first_id
 
 JSON = b"application/json"
 
 MAX_IDS_HEADER_BYTES = 3072
 """A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
+
+IDS_HEADER = b"quadriga-inference-ids"
 
 BUSY_S = 0.05
 """After which a stream asks again for a thread."""
@@ -47,6 +49,8 @@ class Call(msgspec.Struct, frozen=True):
     """By name in lower case."""
     body: bytes = b""
     """Decompressed."""
+    is_event: bool = False
+    """Whether it came as a CloudEvent."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -224,10 +228,22 @@ def request_id(call: Call, given: str | None = None) -> str:
     return first_id(given, call.headers.get(b"x-request-id", b"").decode("latin-1"))
 
 
-def ids_header(response: InferResponse) -> Headers:
-    """Name the stored inferences in a header, unless they are too many for one."""
+def came_by(call: Call, request: InferRequest) -> InferRequest:
+    """Note in a request that it came as a CloudEvent, where it did."""
+    if not call.is_event:
+        return request
+    return msgspec.structs.replace(request, protocol=f"{request.protocol}-cloudevents")
+
+
+def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
+    """Say in headers what became of an answer in the store: its ids, unless they are too many for one."""
     ids = ",".join(response.inference_ids).encode()
-    return [(b"quadriga-inference-ids", ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
+    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
+    if not response.stored:
+        headers.append((b"quadriga-stored", b"false"))
+    if response.lag_bytes:
+        headers.append((b"quadriga-store-lag", b"%d" % response.lag_bytes))
+    return headers
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -186,6 +186,7 @@ def _make_request(
         id=request_id,
         inputs=inputs,
         parameters=parameters_of(document),
+        protocol="v1",
     )
 
 

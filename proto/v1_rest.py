@@ -17,11 +17,12 @@ from proto.operations import (
     Call,
     Operation,
     Options,
-    ids_header,
+    came_by,
     json_answer,
     look,
     post,
     request_id,
+    store_headers,
 )
 from proto.tf_json import TYPES
 from proto.v1_requests import (
@@ -75,31 +76,31 @@ def _predict(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
     rows = options.v1_inputs == "kserve"
     asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
-    response = serving.infer(asked.request)
+    response = serving.infer(came_by(call, asked.request))
     body = render_predict(asked, response, options.not_finite)
-    return Answer(body, headers=ids_header(response))
+    return Answer(body, headers=store_headers(response))
 
 
 def _explain(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
     asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=True)
-    response, explanations = serving.explain(asked.request)
+    response, explanations = serving.explain(came_by(call, asked.request))
     body = render_predict(asked, response, options.not_finite, explanations)
-    return Answer(body, headers=ids_header(response))
+    return Answer(body, headers=store_headers(response))
 
 
 def _classify(serving: Serving, call: Call) -> Answer:
     info = _served(serving, call)
     response = serving.infer(parse_examples(call.body, info, request_id(call), "classify"))
     body = render_classes(response, info.labels)
-    return Answer(body, headers=ids_header(response))
+    return Answer(body, headers=store_headers(response))
 
 
 def _regress(serving: Serving, options: Options, call: Call) -> Answer:
     info = _served(serving, call)
     response = serving.infer(parse_examples(call.body, info, request_id(call), "regress"))
     body = render_regressions(response, options.not_finite)
-    return Answer(body, headers=ids_header(response))
+    return Answer(body, headers=store_headers(response))
 
 
 def _models(serving: Serving, _: Call) -> Answer:

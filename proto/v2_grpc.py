@@ -82,6 +82,7 @@ def parse_infer(asked: Any) -> InferRequest:
             for output in asked.outputs
         ],
         parameters=read_parameters(asked.parameters, "the request"),
+        protocol="v2-grpc",
     )
 
 

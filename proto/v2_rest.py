@@ -12,7 +12,17 @@ from proto.classification import infer
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady
 from proto.messages import ModelInfo, Serving
-from proto.operations import Answer, Call, Operation, Options, ids_header, json_answer, look, post
+from proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Options,
+    came_by,
+    json_answer,
+    look,
+    post,
+    store_headers,
+)
 from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
@@ -62,9 +72,9 @@ def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
         request = parse_raw(call.body, info, version, request_id)
     else:
         request = parse_infer(call.body, name, version, request_id, json_bytes)
-    response = infer(serving, request)
+    response = infer(serving, came_by(call, request))
     body, json_bytes = render_infer(request, response, options.not_finite)
-    headers = ids_header(response)
+    headers = store_headers(response)
     if json_bytes is None:
         return Answer(body, headers=headers)
     headers = [*headers, (_JSON_BYTES, str(json_bytes).encode())]

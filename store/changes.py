@@ -1,12 +1,178 @@
 """Changes of what is stored, as the writer applies them: in the order of the journal, each once."""
 
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
 import sqlalchemy as sa
 
-from store.errors import StoreError
-from store.records import JournaledChange
-from store.rows import Names
+from store import metadata, rollups, truth
+from store.database import delete as delete_rows
+from store.database import insert, run, run_in
+from store.records import (
+    Deletion,
+    Feedback,
+    JournaledChange,
+    MetadataChange,
+    RetentionRule,
+    TruthStatement,
+)
+from store.rows import Names, Rows, text
+
+_INDEXES = {"meta_num": ("key", "val", "seq"), "meta_str": ("key", "val", "seq")}
+_KEYED_BY_SEQ = ("pred", "metadata_change", "feedback", "ground_truth", "inference")
+_SET_RULE = (
+    "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
+    " ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,"
+    " inferences_days = excluded.inferences_days"
+)
+_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
-def apply(_connection: sa.Connection, _names: Names, journaled: JournaledChange) -> None:
-    """Apply one change within the writer's transaction."""
-    raise StoreError(f"expected a known change, got {type(journaled.change).__name__}")
+def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
+    """Apply changes within the writer's transaction; what was applied before changes nothing.
+
+    A change of an inference that is not there any more is passed over.
+
+    Returns:
+        Keys of blobs that a record less refers to.
+
+    Raises:
+        MetadataError: Metadata would break a rule; the one who asked looks whether it was applied.
+    """
+    freed: set[str] = set()
+    for kind, group in groupby(changes, lambda one: type(one.change)):
+        same = list(group)
+        if kind is TruthStatement:
+            truth.state(connection, same)
+        elif kind is Feedback:
+            _add_feedback(connection, same)
+        elif kind is MetadataChange:
+            _change_metadata(connection, names, same)
+        else:
+            for one in same:
+                freed |= _apply_one(connection, names, one)
+    return freed
+
+
+def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
+    change = journaled.change
+    if isinstance(change, Deletion):
+        rollups.subtract(connection, change.targets)
+        return delete(connection, names, change.targets)
+    if isinstance(change, RetentionRule):
+        values = (text(change.model), change.inputs_days, change.inferences_days)
+        run(connection, _SET_RULE, values)
+    return set()
+
+
+def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> set[str]:
+    """Remove inferences and all that hangs on them.
+
+    Statements of truth that no inference can have any more go too: by these ids, and by requests none of
+    whose inferences is left.
+
+    Returns:
+        Keys of blobs that a record less refers to.
+    """
+    columns = "seq, request_id, image_no, input_hash, input_kept, meta"
+    found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
+    rows = Rows(names)
+    derived: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INDEXES}
+    for seq, _, _, _, _, given in found:
+        paths = metadata.index(_METADATA.decode(given))
+        for table, of_record in rows.metadata_rows(seq, paths).items():
+            derived[table] += of_record
+    for table, keys in derived.items():
+        delete_rows(connection, table, _INDEXES[table], keys)
+    for table in _KEYED_BY_SEQ:
+        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", [row[0] for row in found])
+    _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
+    return {digest for _, _, _, digest, is_kept, _ in found if digest is not None and is_kept}
+
+
+def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]]) -> None:
+    statement = "SELECT DISTINCT request_id, image_no FROM inference WHERE request_id IN ({})"
+    left = {
+        tuple(row) for row in run_in(connection, statement, {request for _, request, _ in gone})
+    }
+    requests = {request for request, _ in left}
+    values = {request for _, request, _ in gone} - requests
+    values |= {f"{request}#{image}" for _, request, image in gone if (request, image) not in left}
+    statement = "DELETE FROM truth WHERE join_on = ? AND value IN ({})"
+    run_in(connection, statement, values, ("request_id",))
+    run_in(connection, statement, {str(seq) for seq, _, _ in gone}, ("id",))
+
+
+def _change_metadata(
+    connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]
+) -> None:
+    asked = [(one.seq, one.change) for one in changes if isinstance(one.change, MetadataChange)]
+    statement = "SELECT id FROM metadata_change WHERE id IN ({})"
+    done = {number for (number,) in run_in(connection, statement, [number for number, _ in asked])}
+    statement = "SELECT seq, meta FROM inference WHERE seq IN ({})"
+    found = run_in(connection, statement, {change.target for _, change in asked})
+    before: dict[int, str] = dict(found)
+    after: dict[int, str] = {}
+    history = []
+    for number, change in asked:
+        seq = change.target
+        if number in done or seq not in before:
+            continue
+        was = after.get(seq, before[seq])
+        new = changed(_METADATA.decode(was), change)
+        metadata.check(new)
+        history.append((number, seq, msgspec.json.encode(change).decode(), was))
+        after[seq] = msgspec.json.encode(new).decode()
+    _write_metadata(connection, names, before, after)
+    insert(connection, "metadata_change", ("id", "seq", "change", "before"), history)
+    truth.link_stored(connection, after)
+
+
+def _write_metadata(
+    connection: sa.Connection, names: Names, before: dict[int, str], after: dict[int, str]
+) -> None:
+    """Write the rows of new metadata, JSON by id, and take those of the old away."""
+    rows = Rows(names)
+    were: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    are: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    written = []
+    for seq, given in after.items():
+        paths = metadata.index(_METADATA.decode(given))
+        written.append((given, names.flat_beside(paths, given), seq))
+        old = rows.metadata_rows(seq, metadata.index(_METADATA.decode(before[seq])))
+        new = rows.metadata_rows(seq, paths)
+        for table in _INDEXES:
+            were[table] |= set(old[table])
+            are[table] |= set(new[table])
+    if written:
+        run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
+    for table, columns in _INDEXES.items():
+        delete_rows(connection, table, columns, were[table] - are[table])
+        insert(connection, table, columns, are[table] - were[table])
+
+
+def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
+    """Return metadata with a change."""
+    kept = {key: value for key, value in before.items() if key not in change.remove}
+    return kept | change.set
+
+
+def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
+    given = [(one.seq, one.change) for one in changes if isinstance(one.change, Feedback)]
+    targets = {feedback.target for _, feedback in given}
+    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", targets)
+    there = {int(seq) for (seq,) in found}
+    rows = [
+        (seq, one.target, text(one.kind), one.value, text(one.comment), text(one.source))
+        for seq, one in given
+        if one.target in there
+    ]
+    if rows:
+        run(
+            connection,
+            "INSERT INTO feedback (id, seq, kind, value, comment, source) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (id) DO NOTHING",
+            rows,
+        )

@@ -4,7 +4,7 @@ SQL is written once, with `?` for bound values; what the two say differently sta
 `store.postgresql` and the words of `store.query.sql`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,11 @@ from alembic.util import CommandError
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
+from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
+_AT_ONCE = 1000
+"""Values bound by one statement of `run_in`."""
 
 
 def open_writer(url: str) -> sa.Engine:
@@ -41,12 +44,59 @@ def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.
     return connection.exec_driver_sql(text, values)
 
 
+def run_in(
+    connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
+) -> list[Any]:
+    """Execute SQL with `({})` for many values, some at a time, and return all rows that it gives.
+
+    `before` is bound before them, each time.
+    """
+    rows: list[Any] = []
+    remaining = list(values)
+    for start in range(0, len(remaining), _AT_ONCE):
+        some = remaining[start : start + _AT_ONCE]
+        found = run(connection, text.format(", ".join("?" * len(some))), (*before, *some))
+        if found.returns_rows:
+            rows += found
+    return rows
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> None:
     """Insert many rows, none of which is there yet."""
-    backend = _BACKENDS[connection.dialect.name]
-    backend.insert(connection, table, columns, sorted(rows))  # neighbours in the index together
+    ordered = sorted(rows)  # neighbours in the index together
+    if ordered:
+        _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
+
+
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
+) -> None:
+    """Delete the rows that have these values, the key of the table; each value is one type's."""
+    if rows:
+        _BACKENDS[connection.dialect.name].delete(connection, table, columns, sorted(rows))
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Wait, at the beginning of a transaction that writes, for other servers' that write.
+
+    Those that only add rows run side by side. One that changes or removes rows, or states what rows are
+    joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
+    """
+    _BACKENDS[connection.dialect.name].take_turn(connection, alone=alone)
+
+
+def months(connection: sa.Connection) -> list[Month]:
+    """Return the partitions that the tables have, oldest first; none where there are none."""
+    found: list[Month] = _BACKENDS[connection.dialect.name].months(connection)
+    return found
+
+
+def drop_month(connection: sa.Connection, month: Month) -> bool:
+    """Drop a partition with all that hangs on its inferences; False where readers hold it too long."""
+    dropped: bool = _BACKENDS[connection.dialect.name].drop_month(connection, month)
+    return dropped
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
@@ -63,17 +113,29 @@ def check_in_place(connection: sa.Connection) -> None:
     _BACKENDS[connection.dialect.name].check_in_place(connection)
 
 
-def migrate(url: str) -> None:
-    """Bring the tables up to date; safe to repeat."""
+def make_durable(connection: sa.Connection) -> None:
+    """Bring what is committed to the disk, where commits alone do not.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    _BACKENDS[connection.dialect.name].make_durable(connection)
+
+
+def migrate(url: str) -> tuple[str | None, str | None]:
+    """Bring the tables up to date, as `upgrade`; safe to repeat."""
     engine = open_writer(url)
     try:
-        upgrade(engine)
+        return upgrade(engine)
     finally:
         engine.dispose()
 
 
-def upgrade(engine: sa.Engine) -> None:
+def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     """Bring the tables of an opened database up to date.
+
+    Returns:
+        The revisions before and after, None for a database without tables.
 
     Raises:
         StoreError: A newer or another version of this code made them.
@@ -82,9 +144,12 @@ def upgrade(engine: sa.Engine) -> None:
     try:
         with engine.connect() as connection:
             _BACKENDS[connection.dialect.name].lock(connection)
+            before = MigrationContext.configure(connection).get_current_revision()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            after = MigrationContext.configure(connection).get_current_revision()
             connection.commit()
+            return before, after
     except CommandError as error:
         raise StoreError(f"expected a database that this version can read, got: {error}") from error
 

@@ -2,11 +2,13 @@
 
 StoreError            500  our own fault, or the machine's
 ├── QueryError        400  a filter, cursor or query that means nothing
+├── ChangeError       400  a change of what is stored that cannot be understood
 ├── MetadataError     400  metadata that breaks the rules of `store.metadata`
 ├── NotFoundError     404  no such inference, or its input was not kept
 ├── NotReadyError     503  no database yet, or the writer is behind
 ├── QueryTimeoutError 503  a query that took longer than it may
 └── JournalError      503  a record or an image that could not be kept, as on a full disk
+    └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
 """
 
 
@@ -18,6 +20,12 @@ class StoreError(Exception):
 
 class QueryError(StoreError):
     """The query cannot be understood."""
+
+    status = 400
+
+
+class ChangeError(StoreError):
+    """The change cannot be understood."""
 
     status = 400
 
@@ -50,3 +58,7 @@ class JournalError(StoreError):
     """The record or its image could not be kept, so the inference may not be acknowledged."""
 
     status = 503
+
+
+class Unconfirmed(JournalError):
+    """The record is journaled and may still be stored, but that is not certain yet."""

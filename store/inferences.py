@@ -1,6 +1,8 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from store import journal
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
+from store.blob_urls import PRESIGN_S, BlobUrls
 from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
@@ -17,6 +20,7 @@ from store.query.plan import NARROW, Planner, Window
 from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
 from store.records import (
+    GivenFeedback,
     InputReference,
     JournaledRecord,
     ModelReference,
@@ -29,6 +33,15 @@ COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
 
 WAIT_S = 5.0
+_LATEST = (
+    "SELECT max(seq) FROM inference",
+    "SELECT max(id) FROM metadata_change",
+    "SELECT max(id) FROM truth",
+    "SELECT max(id) FROM feedback",
+)
+"""Where ids have gone."""
+
+ANY_TYPE = "application/octet-stream"
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
     " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
@@ -74,21 +87,24 @@ class Inferences:
         narrow: See `store.query.plan.NARROW`.
         timeout_s: What a query may take.
         budget: What a page may take before it is answered as it is.
+        presign_s: How long a signed URL of an input is good.
     """
 
     def __init__(
         self,
         url: str,
         journal_directory: Path,
-        blobs: BlobStore,
+        blobs: Blobs,
         *,
         narrow: int = NARROW,
         timeout_s: float = 5.0,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
+        presign_s: float = PRESIGN_S,
     ) -> None:
         self._readers = Readers(url, timeout_s=timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
+        self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow = narrow
         self._budget = budget
 
@@ -104,7 +120,7 @@ class Inferences:
         query = digest(request)
         after = window(request, query)
         if request.consistency == "journal":
-            self._wait_for_journal()
+            self.wait_for_journal()
         with self._readers.snapshot() as connection:
             plan = Planner(connection, self._narrow).plan(tree)
             search = Search(connection, plan, descending=request.order == "-ts")
@@ -151,7 +167,42 @@ class Inferences:
         found = self._row(seq) or self._journaled(seq) or self._row(seq)
         if found is None:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
+        return msgspec.structs.replace(found, feedback=self._feedback(seq))
+
+    def moved(self, inference_id: str) -> StoredInference:
+        """Return one inference once the database has it, so that it can be changed.
+
+        Raises:
+            QueryError: The id is none.
+            NotFoundError: There is no such inference.
+            NotReadyError: The journal was not moved in time.
+        """
+        found = self.get(inference_id)
+        if self._row(int(inference_id)) is None:
+            self.wait_for_journal()
+            found = self.get(inference_id)
         return found
+
+    def snapshot(self) -> AbstractContextManager[sa.Connection]:
+        """Give a connection that reads one state of the database; see `Readers.snapshot`."""
+        return self._readers.snapshot()
+
+    def presigned(self, inference_id: str, server: str) -> StoredInference:
+        """Return one inference with a URL that answers its input for a while, if that was kept.
+
+        Args:
+            inference_id: As `get`, with its errors.
+            server: Where this server answers, as `https://host`.
+
+        Raises:
+            NotReadyError: The object store cannot sign.
+        """
+        found = self.get(inference_id)
+        image = found.input
+        if not (image.hash and image.kept):
+            return found
+        url = self.urls.signed(image.hash, image.mime or ANY_TYPE, server)
+        return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the bytes that an inference was asked about, and their media type.
@@ -164,7 +215,7 @@ class Inferences:
         if data is None:
             was = "removed since" if image.kept else "not kept"
             raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
-        return data, image.mime or "application/octet-stream"
+        return data, image.mime or ANY_TYPE
 
     def latest_seq(self) -> int:
         """Return the largest id that is kept, 0 where there is none.
@@ -177,8 +228,8 @@ class Inferences:
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = connection.exec_driver_sql("SELECT max(seq) FROM inference").scalar()
-        return max(journaled, stored or 0)
+            stored = [run(connection, statement).scalar() or 0 for statement in _LATEST]
+        return max(journaled, *stored)
 
     def close(self) -> None:
         """Close all connections."""
@@ -196,6 +247,20 @@ class Inferences:
             return None
         return None if row is None else _stored(row)
 
+    def _feedback(self, seq: int) -> list[GivenFeedback]:
+        statement = (
+            "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
+        )
+        try:
+            with self._readers.snapshot() as connection:
+                rows: Iterable[Any] = run(connection, statement, (seq,)).all()
+        except NotReadyError:
+            return []
+        return [
+            GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
+            for number, *rest in rows
+        ]
+
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
         for path in journal.segments(self._directory):
@@ -211,7 +276,12 @@ class Inferences:
         except NotReadyError:
             return {}
 
-    def _wait_for_journal(self) -> None:
+    def wait_for_journal(self) -> None:
+        """Wait until all that is in the journal now is in the database.
+
+        Raises:
+            NotReadyError: That took too long.
+        """
         waiting = journal.sizes(self._directory)
         deadline = time.monotonic() + WAIT_S
         while True:

@@ -6,6 +6,7 @@ payload length u32, CRC-32 of what follows u32, seq i64, payload (JSON of an `In
 `JournaledChange`, whose first field is the same seq: so a frame is found again behind damage).
 """
 
+import errno
 import fcntl
 import os
 import secrets
@@ -16,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -31,6 +32,16 @@ _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
 
+class Position(NamedTuple):
+    """Where an append ends."""
+
+    segment: str
+    end: int
+    """Bytes of the segment until there."""
+    held: int | None = None
+    """A descriptor of the segment, to be closed by whoever asked for it: until then it is no closed one."""
+
+
 class Journal:
     """The appending side, for one worker process; safe to use from several threads.
 
@@ -41,35 +52,49 @@ class Journal:
     """
 
     def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:
-        self._directory = directory
+        self.directory = directory
         self._worker = worker
         self._segment_bytes = segment_bytes
         self._encoder = msgspec.json.Encoder()
         self._lock = threading.Lock()
         self._descriptor: int | None = None
+        self._name = ""
         self._size = 0
+        self.appended_bytes = 0
+        """By this process."""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(self, records: Sequence[InferenceRecord | JournaledChange]) -> None:
+    def append(
+        self, records: Sequence[InferenceRecord | JournaledChange], *, hold: bool = False
+    ) -> Position:
         """Append all records of a request by one write; what returns has survived `kill -9`.
+
+        Args:
+            records: In the order of their ids.
+            hold: Whether the segment is held, so that it can be synced to disk.
 
         Raises:
             JournalError: They could not be appended, as on a full disk; none of them is kept.
         """
         data = b"".join(self._frame(record) for record in records)
+        held = None
         with self._lock:
             try:
                 descriptor = self._segment(len(data))
+                held = os.dup(descriptor) if hold else None
                 written = os.write(descriptor, data)
+                if written != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 self._abandon()
+                if held is not None:
+                    os.close(held)
                 raise JournalError(
                     f"expected the journal to take {len(data)} bytes: {error}"
                 ) from error
-            if written != len(data):
-                self._abandon()
-                raise JournalError(f"expected the journal to take {len(data)} bytes, got {written}")
             self._size += written
+            self.appended_bytes += written
+            return Position(self._name, self._size, held)
 
     def close(self) -> None:
         """Close the open segment; the next append begins a new one."""
@@ -88,12 +113,12 @@ class Journal:
             self._release()  # somebody removed it: what is appended to it would be lost
         if self._descriptor is None:
             name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
-            hidden = self._directory / f".{name}"
+            hidden = self.directory / f".{name}"
             descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Only once locked does it take its name: a segment in sight without a lock is closed.
-            hidden.rename(self._directory / name)
-            self._descriptor, self._size = descriptor, 0
+            hidden.rename(self.directory / name)
+            self._descriptor, self._name, self._size = descriptor, name, 0
         return self._descriptor
 
     def _abandon(self) -> None:

@@ -1,16 +1,18 @@
 """What SQLite needs: one file that may be removed or replaced under us, and its settings."""
 
 import math
-import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from store.blobs import sync_path
 from store.errors import NotReadyError, StoreError
+from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -77,6 +79,19 @@ def check_in_place(connection: sa.Connection) -> None:
         )
 
 
+def make_durable(connection: sa.Connection) -> None:
+    """Bring the log, which `synchronous=NORMAL` leaves to the system, to the disk.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    path: Path = connection.info["path"]
+    for written in (_beside(path, "-wal"), path):
+        with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
+            sync_path(written)
+    sync_path(path.parent)
+
+
 class Source:
     """Where readers get their connections from."""
 
@@ -129,9 +144,7 @@ class Source:
 
 def _prepare_reader(connection: Any, entry: Any) -> None:
     _configure(connection, _READER_SETTINGS)
-    try:
-        connection.execute("SELECT sin(1)").close()
-    except sqlite3.OperationalError:  # a SQLite without mathematics
+    if ("ENABLE_MATH_FUNCTIONS",) not in connection.execute("PRAGMA compile_options").fetchall():
         for function in (math.sin, math.cos, math.radians):
             connection.create_function(function.__name__, 1, function, deterministic=True)
     deadline = entry.info["deadline"] = [0.0]
@@ -181,6 +194,23 @@ def insert(
     """Insert many rows."""
     marks = ", ".join("?" * len(columns))
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
+
+def delete(
+    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
+) -> None:
+    """Delete many rows by key."""
+    condition = " AND ".join(f"{column} = ?" for column in columns)
+    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
+
+
+def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+    """Do nothing: only one transaction writes at a time."""
+
+
+def months(_: sa.Connection) -> list[Month]:
+    """Return nothing: there are no partitions."""
+    return []
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

@@ -10,6 +10,8 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,11 +22,16 @@ import sqlalchemy as sa
 from store import database, journal
 from store.changes import apply
 from store.errors import NotReadyError, StoreError
+from store.lag import write_offsets
 from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
+from store.retention import Upkeep
 from store.rows import Names, Rows
+from store.truth import link_new
 
-BATCH_RECORDS = 1000
+BATCH_RECORDS = 10_000
+"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
 TIDY_S = 1.0
@@ -59,22 +66,36 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
+        upkeep: Removes what is kept no longer, between batches.
+        is_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
     """
 
-    def __init__(self, journal_directory: Path, url: str) -> None:
+    def __init__(
+        self,
+        journal_directory: Path,
+        url: str,
+        upkeep: Upkeep | None = None,
+        is_needed: Callable[[Path], bool] = lambda _: False,
+    ) -> None:
+        self._upkeep = upkeep
         self._directory = journal_directory
+        self._is_needed = is_needed
         self._beside = journal_directory.parent
         self._journal_id = journal.identity(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
+        self._told: dict[str, int] | None = None
+        """The offsets that workers know."""
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
         self.parts_damaged = 0
+        self.freed: set[str] = set()
+        """Keys of blobs that a record less refers to, since somebody took them from here."""
 
     def run(self, stop: threading.Event) -> None:
         """Move records as they come until `stop` is set, then those still there, and return.
@@ -88,6 +109,8 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
+                if not stopping:
+                    self._keep_up()
             except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
                 if isinstance(error, sa.exc.DBAPIError) and not database.is_away(error):
                     raise
@@ -101,6 +124,18 @@ class Writer:
             if stopping:
                 return
             stop.wait(pause_s)
+
+    def _keep_up(self) -> None:
+        """Do a step of the upkeep, now that no journaled record waits; its faults stop no inference."""
+        if self._upkeep is None or self._names is None:
+            return
+        try:
+            self._upkeep.step(self._engine, self._names, self.freed)
+        except Exception as error:
+            self._forget()
+            if database.is_away(error) or isinstance(error, NotReadyError):
+                raise
+            _log.exception("the upkeep failed, and is tried again later")
 
     def _has_news(self) -> bool:
         offsets = self._offsets or {}
@@ -131,12 +166,21 @@ class Writer:
         if self._offsets is None:
             self._offsets = self._begin()
         while True:
+            self._tell(self._offsets)
             closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
+                self._tell(self._offsets)
                 return
             self._commit(batch, self._offsets)
+
+    def _tell(self, offsets: dict[str, int]) -> None:
+        """Let workers know what is committed; on a full disk they hear of it later."""
+        if offsets != self._told:
+            with suppress(OSError):
+                write_offsets(self._directory, offsets)
+                self._told = dict(offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -182,8 +226,9 @@ class Writer:
                 raise
             self._names = None
             if len(batch) > 1:
-                for frame in batch:
-                    self._commit([frame], offsets)
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
                 return
             self._bury(batch[0], error)
             self._insert([], ends)
@@ -196,20 +241,22 @@ class Writer:
             database.make_room(connection, (frame.seq for frame in batch))
             if self._names is None:
                 self._names = Names(connection)
+        freed: set[str] = set()
         with self._engine.begin() as connection:
             database.check_in_place(connection)
+            database.take_turn(connection, alone=any(is_change(one.payload) for one in batch))
             self._names.use(connection)
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
-                    for frame in frames:
-                        apply(connection, self._names, _change_decoder.decode(frame.payload))
+                    changes = [_change_decoder.decode(frame.payload) for frame in frames]
+                    freed |= apply(connection, self._names, changes)
                 else:
-                    self._add(
-                        connection, self._names, {frame.seq: frame.payload for frame in frames}
-                    )
+                    payloads = {frame.seq: frame.payload for frame in frames}
+                    self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.run(connection, _SET_OFFSET, offsets)
+        self.freed |= freed
 
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
@@ -222,9 +269,11 @@ class Writer:
         for (seq,) in there:
             del payloads[seq]
         rows = Rows(names)
-        for payload in payloads.values():
-            rows.add(_decoder.decode(payload))
+        records = [_decoder.decode(payload) for payload in payloads.values()]
+        for record in records:
+            rows.add(record)
         rows.insert(connection)
+        link_new(connection, records)
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"
@@ -246,7 +295,11 @@ class Writer:
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
+            if closed:  # until here the journal is what survives a loss of power
+                database.make_durable(connection)
         for path in closed:
+            if self._is_needed(path):
+                continue
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size
             if size > offset:

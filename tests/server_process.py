@@ -105,6 +105,17 @@ class ServerProcess:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [self.process.pid, *map(int, children.split())]
 
+    def child_pid(self, role: str) -> int:
+        """Find a child by its role, which its command line ends with; 0 if it is not there."""
+        for pid in self.child_pids()[1:]:
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+                continue
+            if command.endswith(b"\0" + role.encode() + b"\0"):
+                return pid
+        return 0
+
     def kill(self) -> None:
         """End the whole process group at once, as a power cut of the processes would."""
         assert self.process is not None

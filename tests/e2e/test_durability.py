@@ -1,96 +1,14 @@
 """Nothing acknowledged is lost, and nothing in flight is cut."""
 
-import json
 import os
 import signal
 import socket
-import threading
 import time
-from http.client import HTTPConnection, HTTPException
-from pathlib import Path
 
 import pytest
 
+from tests.clients import PATH, Clients
 from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
-
-PATH = "/v2/models/shapes-classifier/infer"
-KILLS = 5
-CLIENTS = 6
-
-
-class Clients:
-    """Threads that send small requests until they are told to stop, and remember what they heard."""
-
-    def __init__(self, server: ServerProcess, image: bytes) -> None:
-        self._server = server
-        self._image = image
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send, args=(number,)) for number in range(CLIENTS)
-        ]
-        self.acknowledged: list[str] = []
-        self.refused: list[str] = []
-        self.failed: list[str] = []
-        for thread in self._threads:
-            thread.start()
-
-    def _send(self, number: int) -> None:
-        connection: HTTPConnection | None = None
-        sent = 0
-        while not self._stop.is_set():
-            metadata = {"client": number, "sent": sent}
-            body = json.dumps({"inputs": [image_input(self._image, metadata=metadata)]})
-            try:
-                if connection is None:
-                    connection = HTTPConnection(self._server.host, timeout=30)
-                    connection.connect()
-            except OSError as error:
-                self.refused.append(repr(error))
-                time.sleep(0.01)
-                connection = None
-                continue
-            try:
-                connection.request("POST", PATH, body)
-                response = connection.getresponse()
-                answer = response.read()
-            except (OSError, HTTPException) as error:
-                self.failed.append(repr(error))
-                connection.close()
-                connection = None
-                continue
-            if response.status != 200:
-                self.failed.append(f"{response.status} {answer!r}")
-                continue
-            sent += 1
-            self.acknowledged.append(json.loads(answer)["outputs"][0]["parameters"]["inference_id"])
-            if response.getheader("connection") == "close":
-                connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
-
-    def finish(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
-@pytest.mark.timeout(300)
-def test_every_acknowledged_inference_survives_kill_9_once(data, shape):
-    server = ServerProcess(data)
-    acknowledged: list[str] = []
-    for _ in range(KILLS):
-        server.start()
-        clients = Clients(server, shape[0])
-        server.wait_until(lambda clients=clients: len(clients.acknowledged) > 100)
-        server.kill()
-        clients.finish()
-        acknowledged += clients.acknowledged
-    with server:
-        stored = [record["id"] for record in server.query({})]
-    assert len(stored) == len(set(stored)), "an inference is stored twice"
-    assert set(acknowledged) <= set(stored), "an acknowledged inference is lost"
-    assert len(acknowledged) > 100 * KILLS
 
 
 def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
@@ -99,8 +17,8 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
         for _ in range(3):
             before = len(clients.acknowledged)
             server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
-            server.wait_until(lambda: _child(server, "writer"))
-            os.kill(_child(server, "writer"), signal.SIGKILL)
+            server.wait_until(lambda: server.child_pid("writer"))
+            os.kill(server.child_pid("writer"), signal.SIGKILL)
         clients.finish()
         assert clients.failed == []
         server.wait_until(lambda: len(server.query({})) >= len(clients.acknowledged))
@@ -128,7 +46,7 @@ def test_a_worker_that_dies_is_started_again(data, shape):
     with ServerProcess(data) as server:
         body = {"inputs": [image_input(shape[0])]}
         assert server.call("POST", PATH, body)[0] == 200
-        os.kill(_child(server, "worker"), signal.SIGKILL)
+        os.kill(server.child_pid("worker"), signal.SIGKILL)
         status, _ = server.call("POST", PATH, body)  # waits in the listener's queue meanwhile
         assert status in (200, 503)
         server.wait_until(lambda: server.call("POST", PATH, body)[0] == 200)
@@ -203,24 +121,9 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _child(server: ServerProcess, role: str) -> int:
-    """Find a child by its role, 0 if it is not there: the writer maps no onnxruntime."""
-    for pid in server.child_pids()[1:]:
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
-            continue
-        if "sqlalchemy" not in maps:  # it has only just started
-            continue
-        runs_models = "onnxruntime" in maps
-        if runs_models == (role == "worker"):
-            return pid
-    return 0
-
-
 def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
     server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
-    os.kill(_child(server, "worker"), signal.SIGKILL)
+    os.kill(server.child_pid("worker"), signal.SIGKILL)
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
     assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)

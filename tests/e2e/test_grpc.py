@@ -172,6 +172,7 @@ def test_an_image_is_answered_as_over_rest(speaking, client, photo, raw):
     assert dict(call.trailing_metadata())["quadriga-inference-ids"] == inference_id
     (stored,) = speaking.query({"id": inference_id})
     assert stored["metadata"] == {"camera_id": "north"}
+    assert stored["standard_metadata"]["protocol"] == "v2-grpc"
 
 
 def test_prompts_are_a_json_text(speaking, client, photo):

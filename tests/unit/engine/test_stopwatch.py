@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from engine.stopwatch import Counters, Stopwatch, merged
+from engine.stopwatch import Counters, Stopwatch, merged, stages_ms
 from proto.messages import BatchStatistics, Duration, ModelStatistics
 
 
@@ -52,6 +52,10 @@ def test_what_precedes_a_run_is_input_and_what_follows_is_output(events, batches
     assert found.queue == Duration(1, 7)
     assert found.compute_input == Duration(1, sum(times[1] for times in batches.values()))
     assert found.fail == Duration()
+    in_ms = [(started * 10**6, ended * 10**6, batch) for started, ended, batch in events]
+    assert list(stages_ms(7 * 10**6, in_ms).values()) == [
+        7, *(sum(times[kind] for times in batches.values()) for kind in (1, 2, 3))
+    ]  # fmt: skip
 
 
 def test_a_failure_counts_no_inference():

@@ -34,7 +34,10 @@ class Talker:
             for word in self.words:
                 if isinstance(word, Exception):
                     raise word
-                yield InferPiece(request.model, "1", request.id, word)
+                if isinstance(word, InferPiece):
+                    yield word
+                else:
+                    yield InferPiece(request.model, "1", request.id, word)
         except GeneratorExit:
             self.ended_early = True
             raise
@@ -84,6 +87,11 @@ async def test_an_error_after_the_first_event_is_the_last_event(error, said):
     assert status == 200
     assert [event.get("text_output") for event in events] == ["a", "b", None]
     assert said in events[-1]["error"]
+
+
+async def test_only_what_is_not_kept_says_so():
+    _, events = await ask(Talker("a", InferPiece("m", "1", "r", "b", stored=False)))
+    assert [event.get("stored") for event in events] == [None, False]
 
 
 async def test_an_error_before_it_has_its_status():

@@ -7,8 +7,19 @@ import zlib
 import pytest
 
 from proto.errors import InvalidRequest, TooLarge
+from proto.messages import InferRequest, InferResponse
 from proto.openapi import add_operations
-from proto.operations import Answer, Operation, Operations, Options, pattern, plain_paths
+from proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Operations,
+    Options,
+    came_by,
+    pattern,
+    plain_paths,
+    store_headers,
+)
 from proto.table import operations
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
@@ -39,6 +50,28 @@ def test_a_template_matches_its_paths_alone(template, path, groups):
         assert match is None
     else:
         assert groups.items() <= match.groupdict().items()
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers"),
+    [
+        ({}, {}),
+        ({"inference_ids": ["5", "6"]}, {"quadriga-inference-ids": "5,6"}),
+        ({"inference_ids": ["5" * 19] * 150}, {"quadriga-inference-ids": ",".join(["5" * 19] * 150)}),
+        ({"inference_ids": ["5" * 19] * 200}, {}),
+        ({"stored": False, "lag_bytes": 7}, {"quadriga-stored": "false", "quadriga-store-lag": "7"}),
+        ({"inference_ids": ["5"], "lag_bytes": 7}, {"quadriga-inference-ids": "5", "quadriga-store-lag": "7"}),
+    ],
+)  # fmt: skip
+def test_headers_say_what_became_of_an_answer_in_the_store(fields, headers):
+    sent = store_headers(InferResponse("m", "1", "r", [], **fields))
+    assert {name.decode(): value.decode() for name, value in sent} == headers
+
+
+def test_a_request_that_came_as_an_event_says_so():
+    request = InferRequest("m", None, "r", [], protocol="v1")
+    assert came_by(Call({}, {}), request) is request
+    assert came_by(Call({}, {}, is_event=True), request).protocol == "v1-cloudevents"
 
 
 @pytest.mark.timeout(10)

@@ -1,0 +1,29 @@
+# Two stages: what installs stays out of what runs. Every package comes from the lock file, by its hash.
+FROM python:3.13-slim-bookworm AS build
+WORKDIR /build
+RUN python -m venv /opt/quadriga
+COPY requirements-extras.lock ./
+RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements-extras.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY engine engine
+COPY proto proto
+COPY tasks tasks
+COPY store store
+COPY monitor monitor
+RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps .
+
+FROM python:3.13-slim-bookworm
+RUN useradd --uid 10001 --home-dir /data --no-create-home quadriga && install --directory --owner=10001 --group=10001 /data
+COPY --from=build /opt/quadriga /opt/quadriga
+ENV PATH=/opt/quadriga/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    QUADRIGA_HOST=0.0.0.0 \
+    QUADRIGA_MODELS=/models \
+    QUADRIGA_DATA=/data
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8080 8081
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8080/v2/health/live', timeout=2)"]
+ENTRYPOINT ["quadriga"]
+CMD ["serve"]

@@ -1,0 +1,153 @@
+"""Whether the journal has room for more, and what becomes of a request where it has none.
+
+The database may be away or slow, or the disk full. Nothing is computed that is known not to be kept, nothing is
+acknowledged that is not kept, and whoever is told otherwise is counted.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from engine.settings import FullPolicy, Settings
+from store.errors import JournalError, Unconfirmed
+from store.lag import Lag, default_limit
+
+_PAUSE_S = 0.02
+
+
+class RoomLimits(msgspec.Struct, frozen=True):
+    """How far the database may be behind."""
+
+    soft_bytes: int
+    hard_bytes: int
+    full: FullPolicy = "fail"
+    """What happens beyond, for models that say nothing."""
+    block_s: float = 1.0
+
+    @classmethod
+    def of(cls, settings: Settings, journal_directory: Path) -> "RoomLimits":
+        """Take them from the settings, and what these leave open from the disk as it is now."""
+        hard = settings.journal_hard_bytes or default_limit(journal_directory)
+        return cls(
+            min(settings.journal_soft_bytes or hard // 2, hard),
+            hard,
+            settings.journal_full,
+            settings.journal_block_ms / 1000,
+        )
+
+
+class Counts(msgspec.Struct):
+    """What became of requests since the start of the process."""
+
+    stored: int = 0
+    """Records acknowledged."""
+    shed: int = 0
+    """Records that were answered and not kept, as there was no room."""
+    refused: int = 0
+    """Requests refused, as they could not be kept, or not for certain."""
+    blocked: int = 0
+    """Requests that waited for room."""
+    behind: int = 0
+    """Requests answered while the store was behind its soft limit."""
+    failed: int = 0
+    """Records of requests that the model failed to answer."""
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What is known of the room when a request begins."""
+
+    shed: bool = False
+    """Whether the request is to be answered and not kept."""
+    lag_bytes: int = 0
+    """How far the database is behind, where that is beyond the soft limit."""
+
+
+ADMITTED = Admission()
+
+Counted = Literal["stored", "shed", "refused", "blocked", "behind", "failed"]
+
+
+class Room:
+    """The room of one journal, as one worker sees it; safe from several threads."""
+
+    def __init__(self, journal_directory: Path, limits: RoomLimits) -> None:
+        self._limits = limits
+        self._lag = Lag(journal_directory)
+        self._lock = threading.Lock()
+        self.counts = Counts()
+
+    def count(self, name: Counted, number: int = 1) -> None:
+        """Add to a counter."""
+        with self._lock:
+            setattr(self.counts, name, getattr(self.counts, name) + number)
+
+    def lag_bytes(self) -> int:
+        """Return how far the database is behind, as of at most 0.1 s ago."""
+        return self._lag.bytes()
+
+    def admit(self, full: FullPolicy | None) -> Admission:
+        """Decide before the model is run whether a request can be kept.
+
+        Args:
+            full: The model's policy; None for the server's.
+
+        Raises:
+            JournalError: The journal is full, and what cannot be kept is not to be answered.
+        """
+        lag = self._lag.bytes()
+        if lag <= self._limits.soft_bytes:
+            return ADMITTED
+        full = full or self._limits.full
+        if lag > self._limits.hard_bytes and full == "block":
+            self.count("blocked")
+            until = time.monotonic() + self._limits.block_s
+            while lag > self._limits.hard_bytes and time.monotonic() < until:
+                time.sleep(_PAUSE_S)
+                lag = self._lag.bytes()
+        if lag > self._limits.hard_bytes and full != "shed":
+            self.count("refused")
+            raise JournalError(
+                f"expected at most {self._limits.hard_bytes} bytes of the journal to wait for the "
+                f"database, got {lag}"
+            )
+        self.count("behind")
+        return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
+
+    def patiently(self, full: FullPolicy | None, keep: Callable[[], object]) -> bool:
+        """Keep something; where that fails, as on a full disk, do as the policy says.
+
+        Args:
+            full: The model's policy; None for the server's.
+            keep: Raises a JournalError where nothing is kept.
+
+        Returns:
+            Whether it is kept; False where that failed and what was answered is to be shed.
+
+        Raises:
+            JournalError: It is to be refused; or it may be kept, and that is not certain.
+        """
+        full = full or self._limits.full
+        until = 0.0
+        while True:
+            try:
+                keep()
+            except Unconfirmed:
+                self.count("refused")
+                raise
+            except JournalError:
+                if full == "shed":
+                    return False
+                now = time.monotonic()
+                if full == "block" and not until:
+                    self.count("blocked")
+                    until = now + self._limits.block_s
+                if now >= until:
+                    self.count("refused")
+                    raise
+            else:
+                return True
+            time.sleep(_PAUSE_S)

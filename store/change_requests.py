@@ -1,0 +1,249 @@
+"""What clients ask to change, read from the bodies of their requests."""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from store.annotations import annotations_of
+from store.errors import ChangeError
+from store.ids import LARGEST
+from store.records import Feedback, MetadataChange, TruthStatement
+from store.truth import join_text
+
+MAX_STATEMENTS = 10_000
+"""Of one request."""
+
+MAX_JOIN_BYTES = 2000
+"""Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
+
+MAX_KIND_CHARACTERS = 64
+MAX_SOURCE_CHARACTERS = 256
+MAX_COMMENT_CHARACTERS = 10_000
+_LINE_KEYS = {
+    "path": "meta.path",
+    "datum_id": "meta.datum_id",
+    "data_hash": "input.hash",
+    "inference_id": "id",
+    "request_id": "request_id",
+}
+"""What tells the datum of a line of `annotations.jsonl`, and the join that it is."""
+
+_HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
+_T = TypeVar("_T")
+
+
+class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request, in which no key goes unread."""
+
+
+class GroundTruthBody(_Strict, frozen=True):
+    """What is true of one inference."""
+
+    annotations: list[Any]
+    source: str = ""
+
+
+class StatementBody(_Strict, frozen=True):
+    """One of many statements."""
+
+    value: Any
+    annotations: list[Any] | None
+
+
+class StatementsBody(_Strict, frozen=True):
+    """Many statements, joined on one field."""
+
+    join: str
+    items: list[StatementBody]
+    source: str = ""
+
+
+class FeedbackBody(_Strict, frozen=True):
+    """Feedback on one inference."""
+
+    kind: str
+    value: float | bool | None = None
+    comment: str = ""
+    source: str = ""
+
+
+class DeleteBody(_Strict, frozen=True):
+    """Which inferences to delete."""
+
+    where: Any = None
+    dry_run: bool = False
+    all: bool = False
+
+
+def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
+    """Read the body of a request.
+
+    Raises:
+        ChangeError: It is no JSON, or not what was wanted.
+    """
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ChangeError(f"expected the body to be {wanted}, got: {error}") from error
+
+
+def metadata_change(
+    target: int, body: bytes, read_metadata: Callable[[Any, str], dict[str, Any]]
+) -> MetadataChange:
+    """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form.
+
+    Raises:
+        ChangeError: It is none.
+    """
+    asked = decode(body, object, "a JSON object")
+    if isinstance(asked, dict) and asked and asked.keys() <= {"set", "remove"}:
+        new, remove = asked.get("set", {}), asked.get("remove", [])
+    else:
+        new, remove = read_metadata(asked, "body"), []
+    if not isinstance(new, dict):
+        raise ChangeError(f"expected set to be an object, got {new!r:.60}")
+    if not isinstance(remove, list) or not all(isinstance(key, str) for key in remove):
+        raise ChangeError(f"expected remove to be a list of keys, got {remove!r:.60}")
+    if not new and not remove:
+        raise ChangeError("expected keys to set or to remove, got none")
+    if both := new.keys() & set(remove):
+        raise ChangeError(f"expected each key to be set or removed, got {min(both)!r:.80} in both")
+    return MetadataChange(target, new, remove)
+
+
+def ground_truth(target: int, body: bytes) -> TruthStatement:
+    """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone.
+
+    Raises:
+        ChangeError: It is none.
+    """
+    wanted = "a list of annotations, or a JSON object with annotations and source"
+    asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
+    if isinstance(asked, list):
+        asked = GroundTruthBody(asked)
+    source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
+    return TruthStatement("id", str(target), annotations_of(asked.annotations), source)
+
+
+def statements(body: bytes) -> list[TruthStatement]:
+    """Read many statements: `{"join", "source", "items": [{"value", "annotations"}]}`, or JSON lines.
+
+    A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
+    `data_hash`, `inference_id` or `request_id` for the path.
+
+    Raises:
+        ChangeError: It is neither, or one of them is no statement; the message names its place.
+    """
+    try:
+        whole = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        whole = None
+    if not isinstance(whole, dict) or whole.keys() & _LINE_KEYS.keys():
+        return _lines(body)
+    asked = decode(body, StatementsBody, "a JSON object with join, items and source, or JSON lines")
+    source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
+    _check_number(len(asked.items))
+    return [
+        _statement(asked.join, item.value, item.annotations, source, f"items[{number}]")
+        for number, item in enumerate(asked.items)
+    ]
+
+
+def _lines(body: bytes) -> list[TruthStatement]:
+    found = []
+    for number, line in enumerate(body.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        try:
+            node = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ChangeError(f"{where}: expected a JSON object, got: {error}") from error
+        named = node.keys() & _LINE_KEYS.keys() if isinstance(node, dict) else set()
+        if len(named) != 1 or node.keys() - named - {"annotations", "source"}:
+            raise ChangeError(
+                f"{where}: expected an object with annotations, source and one of "
+                f"{', '.join(_LINE_KEYS)}, got {line!r:.80}"
+            )
+        (key,) = named
+        source = _short(f"{where}: source", node.get("source", ""), MAX_SOURCE_CHARACTERS)
+        if "annotations" not in node:
+            raise ChangeError(f"{where}: expected annotations, got none")
+        join, value = _LINE_KEYS[key], node[key]
+        found.append(_statement(join, value, node["annotations"], source, where))
+        _check_number(len(found))
+    _check_number(len(found))
+    return found
+
+
+def _check_number(number: int) -> None:
+    if not 0 < number <= MAX_STATEMENTS:
+        raise ChangeError(f"expected 1 to {MAX_STATEMENTS} statements, got {number} or more")
+
+
+def _statement(
+    join: str, value: Any, annotations: list[Any] | None, source: str, where: str
+) -> TruthStatement:
+    if annotations is not None:
+        annotations = annotations_of(annotations, f"{where}.annotations")
+    made = TruthStatement(join, _join_value(join, value, where), annotations, source)
+    size = len(made.join.encode()) + len(made.value.encode())
+    if size > MAX_JOIN_BYTES:
+        raise ChangeError(
+            f"{where}: expected a value of at most {MAX_JOIN_BYTES} bytes, got {size}"
+        )
+    return made
+
+
+def _join_value(join: str, value: Any, where: str) -> str:
+    """Return a value as statements name it."""
+    if join.startswith("meta.") and len(join) > 5:
+        if "\0" not in join and isinstance(value, str | int | float) and value != "":
+            return join_text(value).replace("\0", "\ufffd")
+        raise ChangeError(f"{where}: expected a text, number or boolean, got {value!r:.80}")
+    if join == "id":
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+            return str(min(int(value), LARGEST))
+        raise ChangeError(f"{where}: expected an id as a string of digits, got {value!r:.80}")
+    if join == "input.hash":
+        if isinstance(value, str) and _HASH.fullmatch(value):
+            return value
+        raise ChangeError(f"{where}: expected 'blake3:' and 64 hex digits, got {value!r:.80}")
+    if join == "request_id":
+        if isinstance(value, str) and value:
+            return value.replace("\0", "\ufffd")
+        raise ChangeError(f"{where}: expected a request id, got {value!r:.80}")
+    raise ChangeError(
+        f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
+    )
+
+
+def feedback(target: int, body: bytes) -> Feedback:
+    """Read feedback.
+
+    Raises:
+        ChangeError: It is none.
+    """
+    asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
+    if not asked.kind:
+        raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")
+    value = None if asked.value is None else float(asked.value)
+    if value is not None and not math.isfinite(value):
+        raise ChangeError(f"expected value to be a finite number, got {value}")
+    return Feedback(
+        target,
+        _short("kind", asked.kind, MAX_KIND_CHARACTERS),
+        value,
+        _short("comment", asked.comment, MAX_COMMENT_CHARACTERS),
+        _short("source", asked.source, MAX_SOURCE_CHARACTERS),
+    )
+
+
+def _short(name: str, value: Any, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        got = f"{len(value)}" if isinstance(value, str) else f"{value!r:.60}"
+        raise ChangeError(f"expected {name} to be a text of at most {most} characters, got {got}")
+    return value

@@ -1,0 +1,255 @@
+"""The worker's side of changes: checked, journaled, and waited for until the writer has applied them."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from store import change_requests
+from store.changes import changed
+from store.database import run, run_in
+from store.errors import ChangeError, NotReadyError, QueryTimeoutError
+from store.ids import IdSource, milliseconds
+from store.inferences import Inferences
+from store.journal import Journal
+from store.metadata import check
+from store.query.json_form import parse
+from store.query.request import QueryRequest
+from store.query.syntax import leaves
+from store.records import (
+    Change,
+    Deletion,
+    JournaledChange,
+    MetadataChange,
+    StoredInference,
+    TruthStatement,
+    timestamp_text,
+)
+from store.truth import candidates
+
+MAX_MATCHES = 20_000
+"""Stored inferences that the statements of one request may be joined to."""
+
+MAX_DELETED = 10_000
+"""Inferences that one request deletes."""
+
+MAX_HISTORY = 1000
+SEARCH_S = 20.0
+"""How long a deletion looks for inferences."""
+
+_PAGE = 1000
+_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_MADE = msgspec.json.Decoder(MetadataChange)
+
+
+class MadeChange(msgspec.Struct, frozen=True):
+    """A change of metadata that was made."""
+
+    id: str
+    created_at: str
+    set: dict[str, Any]
+    remove: list[str]
+    before: Any
+    """`msgspec.Raw` in fact: the metadata until then."""
+
+
+class History(msgspec.Struct, frozen=True):
+    """Changes of one inference's metadata, newest first; at most `MAX_HISTORY`."""
+
+    history: list[MadeChange]
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """What became of statements of ground truth."""
+
+    stated: int
+    matched: int
+    """Stored inferences whose truth is one of these now; those that come later are joined too."""
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """Inferences that were deleted, or would be."""
+
+    count: int
+    ids: list[str]
+    """Newest first."""
+    more: bool
+    """Whether there may be more that match: the same request deletes them."""
+
+
+class Changes:
+    """Changes what is stored; safe to use from several threads.
+
+    Args:
+        inferences: To find what is to be changed.
+        journal: The worker's.
+        ids: The worker's.
+        read_metadata: Reads metadata in the forms that requests carry it in, from JSON and a name for
+            errors.
+    """
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        journal: Journal,
+        ids: IdSource,
+        read_metadata: Callable[[Any, str], dict[str, Any]],
+    ) -> None:
+        self._inferences = inferences
+        self._journal = journal
+        self._ids = ids
+        self._read_metadata = read_metadata
+
+    def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
+        """Add, replace or remove keys of metadata, and return the inference as it is then.
+
+        Raises:
+            ChangeError: The body is no change.
+            MetadataError: The metadata would break a rule.
+            NotFoundError: There is no such inference.
+            NotReadyError: The writer is behind.
+            JournalError: The change could not be kept.
+        """
+        found = self._inferences.moved(inference_id)
+        change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
+        check(changed(_METADATA.decode(found.metadata), change))
+        (number,) = self.apply([change])
+        found = self._inferences.get(inference_id)
+        with self._inferences.snapshot() as connection:
+            statement = "SELECT 1 FROM metadata_change WHERE id = ?"
+            if run(connection, statement, (number,)).first() is None:
+                raise ChangeError(
+                    "expected the metadata to keep its rules, got other changes at the same time with "
+                    "which it does not"
+                )
+        return found
+
+    def history(self, inference_id: str) -> History:
+        """Return how metadata was changed.
+
+        Raises:
+            NotFoundError: There is no such inference.
+        """
+        found = self._inferences.moved(inference_id)
+        statement = (
+            "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
+        )
+        with self._inferences.snapshot() as connection:
+            rows: Sequence[Any] = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
+        made = [(number, _MADE.decode(change), before) for number, change, before in rows]
+        return History(
+            [
+                MadeChange(
+                    str(number),
+                    timestamp_text(milliseconds(number)),
+                    change.set,
+                    change.remove,
+                    msgspec.Raw(before.encode()),
+                )
+                for number, change, before in made
+            ]
+        )
+
+    def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
+        """State what is true of one inference, or with `None` that nothing is known; return it then.
+
+        Raises:
+            ChangeError: The body is no truth.
+            NotFoundError: There is no such inference.
+            NotReadyError: The writer is behind.
+            JournalError: The statement could not be kept.
+        """
+        seq = int(self._inferences.moved(inference_id).id)
+        if body is None:
+            statement = TruthStatement("id", str(seq), None)
+        else:
+            statement = change_requests.ground_truth(seq, body)
+        self.apply([statement])
+        return self._inferences.get(inference_id)
+
+    def state_truths(self, body: bytes) -> Stated:
+        """State what is true of many inferences, stored already or not.
+
+        Raises:
+            ChangeError: The body is no list of statements, or they tell too many inferences.
+            NotReadyError: The writer is behind.
+            JournalError: The statements could not be kept; none of them is.
+        """
+        statements = change_requests.statements(body)
+        joined = [(one.join, one.value) for one in statements]
+        with self._inferences.snapshot() as connection:
+            if len(candidates(connection, joined, MAX_MATCHES)) > MAX_MATCHES:
+                raise ChangeError(
+                    f"expected statements that tell at most {MAX_MATCHES} inferences, got more"
+                )
+        numbers = self.apply(statements)
+        with self._inferences.snapshot() as connection:
+            statement = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
+            counts = run_in(connection, statement, numbers)
+        return Stated(len(statements), sum(int(count) for (count,) in counts))
+
+    def give_feedback(self, inference_id: str, body: bytes) -> StoredInference:
+        """Add feedback to an inference and return it with all of its feedback.
+
+        Raises:
+            ChangeError: The body is no feedback.
+            NotFoundError: There is no such inference.
+            NotReadyError: The writer is behind.
+            JournalError: The feedback could not be kept.
+        """
+        seq = int(self._inferences.moved(inference_id).id)
+        self.apply([change_requests.feedback(seq, body)])
+        return self._inferences.get(inference_id)
+
+    def delete(self, body: bytes) -> Deleted:
+        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them.
+
+        Raises:
+            ChangeError: The body is no request to delete, or names everything without saying so.
+            QueryError: The filter means nothing.
+            NotReadyError: The writer is behind.
+            JournalError: The deletion could not be kept; nothing is deleted.
+        """
+        wanted = "a JSON object with where, dry_run and all"
+        asked = change_requests.decode(body, change_requests.DeleteBody, wanted)
+        if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:
+            raise ChangeError('expected where to name inferences, or "all": true, got neither')
+        ids, more = self._find(asked.where)
+        if ids and not asked.dry_run:
+            seqs = [int(one) for one in ids]
+            self.apply(
+                [Deletion(seqs[first : first + _PAGE]) for first in range(0, len(seqs), _PAGE)]
+            )
+        return Deleted(len(ids), ids, more)
+
+    def _find(self, where: Any) -> tuple[list[str], bool]:
+        until = time.monotonic() + SEARCH_S
+        page = self._inferences.query(QueryRequest(where=where, limit=_PAGE, consistency="journal"))
+        ids = [one.id for one in page.inferences]
+        while page.cursor is not None and len(ids) < MAX_DELETED and time.monotonic() < until:
+            page = self._inferences.query(
+                QueryRequest(where=where, limit=_PAGE, cursor=page.cursor)
+            )
+            ids += [one.id for one in page.inferences]
+        return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
+
+    def apply(self, changes: Sequence[Change]) -> list[int]:
+        """Journal changes, all or none, and wait until the writer has applied them.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            JournalError: They could not be kept; none of them is.
+            NotReadyError: The writer is behind.
+        """
+        journaled = [JournaledChange(self._ids.next(), change) for change in changes]
+        self._journal.append(journaled)
+        try:
+            self._inferences.wait_for_journal()
+        except (NotReadyError, QueryTimeoutError) as error:
+            raise NotReadyError(
+                f"the change is journaled and will be applied, but {error}"
+            ) from error
+        return [one.seq for one in journaled]

@@ -1,0 +1,156 @@
+"""Sends the journal to ClickHouse too: one wide table of inferences, and one for each kind of change.
+
+Nothing is updated there: what is said later of an inference is a row of its own, and the latest holds.
+The journal's position stands in a file of its own. Each insert carries a name made of the part of the
+journal that it holds, which is repeated as it was after a crash, so ClickHouse stores it once; where it
+has forgotten the name, ReplacingMergeTree merges the rows.
+"""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+import msgspec
+from blake3 import blake3
+
+from store import journal
+from store.clickhouse_rows import lines, statements
+
+BATCH_RECORDS = 10_000
+BATCH_BYTES = 32 << 20
+POLL_S = 1.0
+"""ClickHouse takes few large inserts rather than many small ones."""
+
+MAX_BACK_OFF_S = 30.0
+_log = logging.getLogger(__name__)
+Range = tuple[int, int]
+"""Bytes of a segment, from and to."""
+
+
+class Position(msgspec.Struct):
+    """How far the journal is sent."""
+
+    offsets: dict[str, int] = {}
+    """By segment."""
+    sending: dict[str, Range] = {}
+    """What may have arrived already, and is sent again as it is."""
+
+
+class Sink:
+    """Sends what workers journal to a ClickHouse; for one thread, but for `needs`.
+
+    Args:
+        journal_directory: The workers' journal. Beside it stands `clickhouse.json` with the position.
+        url: Such as `https://user:password@host:8443/database`; the database is there.
+    """
+
+    def __init__(self, journal_directory: Path, url: str) -> None:
+        self._directory = journal_directory
+        self._url = url
+        self._file = journal_directory.parent / "clickhouse.json"
+        self._journal_id = journal.identity(journal_directory)
+        self._client: Any = None
+        self._position = Position()
+        if self._file.exists():
+            self._position = msgspec.json.decode(self._file.read_bytes(), type=Position)
+        self.records_sent = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Send records as they come until `stop` is set, then once more, and return.
+
+        A ClickHouse that does not answer is asked again, ever more slowly; the journal keeps the rest.
+        """
+        pause_s, failing = POLL_S, False
+        while True:
+            stopping = stop.is_set()
+            try:
+                self.drain()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the database's writer goes on
+                lag = journal.lag_bytes(self._directory, self._position.offsets)
+                _log.warning("%d bytes of the journal wait for ClickHouse: %.300s", lag, error)
+                failing, pause_s = True, min(pause_s * 2, MAX_BACK_OFF_S)
+            else:
+                if failing:
+                    _log.warning("ClickHouse answers again")
+                failing, pause_s = False, POLL_S
+            if stopping:
+                return
+            stop.wait(pause_s)
+
+    def drain(self) -> int:
+        """Send everything that is in the journal now and return how many records that was."""
+        before = self.records_sent
+        if self._client is None:
+            self._client = connect(self._url)
+        while sending := self._position.sending or self._next():
+            self._note(Position(self._position.offsets, sending))
+            self._send(sending)
+            ends = {segment: end for segment, (_, end) in sending.items()}
+            there = journal.sizes(self._directory)
+            offsets = {**self._position.offsets, **ends}
+            self._note(Position({name: end for name, end in offsets.items() if name in there}))
+        return self.records_sent - before
+
+    def needs(self, segment: Path) -> bool:
+        """Tell whether a closed segment holds what is not sent yet; safe to call from any thread."""
+        offset = self._position.offsets.get(segment.name, 0)
+        return next(journal.frames(segment, offset), None) is not None
+
+    def _next(self) -> dict[str, Range]:
+        """Return the parts of segments that one insert takes."""
+        found: dict[str, Range] = {}
+        records = size = 0
+        for path in journal.segments(self._directory):
+            start = self._position.offsets.get(path.name, 0)
+            for _, payload, end in journal.frames(path, start):
+                found[path.name] = (start, end)
+                records, size = records + 1, size + len(payload)
+                if records >= BATCH_RECORDS or size >= BATCH_BYTES:
+                    return found
+        return found
+
+    def _note(self, position: Position) -> None:
+        hidden = self._file.with_name(f".{self._file.name}")
+        hidden.write_bytes(msgspec.json.encode(position))
+        hidden.replace(self._file)
+        self._position = position
+
+    def _send(self, sending: dict[str, Range]) -> None:
+        payloads: list[bytes] = []
+        for segment, (start, end) in sorted(sending.items()):
+            for _, payload, position in journal.frames(self._directory / segment, start):
+                if position > end:
+                    break
+                payloads.append(payload)
+        part = msgspec.json.encode([self._journal_id, sorted(sending.items())])
+        token = blake3(part).hexdigest(16)
+        for table, rows in lines(payloads).items():
+            insert(self._client, table, rows, token)
+        self.records_sent += len(payloads)
+
+
+def connect(url: str) -> Any:
+    """Connect to a ClickHouse, and make the tables that are not there yet.
+
+    Raises:
+        clickhouse_connect.driver.exceptions.Error: It does not answer.
+    """
+    client = clickhouse_connect.get_client(
+        dsn=url,
+        interface=urlsplit(url).scheme,
+        connect_timeout=5,
+        send_receive_timeout=20,
+        autogenerate_session_id=False,
+    )
+    for statement in statements():
+        client.command(statement)
+    return client
+
+
+def insert(client: Any, table: str, rows: list[bytes], token: str) -> None:
+    """Insert rows, in JSON, once for a token."""
+    settings = {"insert_deduplication_token": token}
+    client.raw_insert(table, insert_block=b"\n".join(rows), fmt="JSONEachRow", settings=settings)

@@ -1,0 +1,85 @@
+"""Sends a ClickHouse what a database holds already: what was stored before the journal was sent too."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from clickhouse_connect.driver.exceptions import Error
+
+from store.clickhouse import connect, insert
+from store.clickhouse_rows import inference
+from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
+from store.copying import FEEDBACK, TRUTH, Progress, records
+from store.database import Readers, run
+from store.errors import StoreError
+from store.query.catalog import marks
+
+_PAGE = 5000
+
+
+def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
+    """Send inferences, as their metadata is today, truth and feedback.
+
+    Days of which ClickHouse holds as much as the database are passed over, so a copy that was killed
+    goes on when it is repeated.
+
+    Args:
+        source: URL of the database; a server may write it at the same time.
+        url: Of the ClickHouse, as `store.clickhouse.Sink`.
+        report: Called after each insert.
+
+    Raises:
+        StoreError: The source is no database of ours, or one of the two does not answer.
+    """
+    readers = Readers(source, 1, TIMEOUT_S)
+    began = time.monotonic()
+    progress = Progress("", "", {}, 0, 0.0)
+    try:
+        client = connect(url)
+        for table in (INFERENCES, TRUTH, FEEDBACK):
+            sent = 0
+            with readers.snapshot() as connection:
+                found = [*days(connection, table)]
+            for day in found:
+                for rows, token in _missing(readers, client, table, day):
+                    insert(client, table.name, rows, token)
+                    sent += len(rows)
+                    copied = {**progress.copied, table.name: sent}
+                    seconds = time.monotonic() - began
+                    progress = Progress(table.name, day_text(day), copied, 0, seconds)
+                    report(progress)
+    except Error as error:
+        raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
+    finally:
+        readers.close()
+    return progress
+
+
+def _missing(
+    readers: Readers, client: Any, table: Table, day: int
+) -> Iterator[tuple[list[bytes], str]]:
+    """Yield the rows of a day, with a name for each part, unless they are there."""
+    position, after = day * DAY_IDS, (day + 1) * DAY_IDS
+    text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
+    there = int(client.command(f"{text} >= {position} AND {table.key} < {after}"))
+    with readers.snapshot() as connection:
+        if summary(connection, table, day)[0] <= there:
+            return
+    while True:
+        with readers.snapshot() as connection:
+            keys = [*page(connection, table, position, after, _PAGE)]
+            if not keys:
+                return
+            rows = [msgspec.json.encode(row) for row in _rows(connection, table, keys)]
+        yield rows, f"copy/{keys[0]}/{keys[-1]}/{len(keys)}"
+        position = keys[-1] + 1
+
+
+def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[dict[str, Any]]:
+    if table is INFERENCES:
+        return [inference(record) for record in records(connection, keys)]
+    columns = ", ".join(table.columns)
+    text = f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})"
+    return [dict(row) for row in run(connection, text, (*keys,)).mappings()]

@@ -1,0 +1,189 @@
+"""The tables in ClickHouse, and their rows, as JSON, from what is journaled."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from store import metadata
+from store.errors import MetadataError
+from store.ids import EPOCH_MS, TIME_SHIFT
+from store.records import (
+    Deletion,
+    Feedback,
+    JournaledChange,
+    JournaledRecord,
+    MetadataChange,
+    TruthStatement,
+    is_change,
+)
+from store.rows import scored
+
+_TIME = (
+    "DateTime64(3, 'UTC') DEFAULT "
+    f"fromUnixTimestamp64Milli(bitShiftRight({{}}, {TIME_SHIFT}) + {EPOCH_MS}, 'UTC')"
+)
+_NAME = "LowCardinality(String)"
+_TABLES = {
+    "inference": (
+        {
+            "seq": "Int64",
+            "time": _TIME.format("seq"),
+            "request_id": "String",
+            "image_no": "Int64",
+            "model": _NAME,
+            "version": _NAME,
+            "sha256": _NAME,
+            "task": _NAME,
+            "action": _NAME,
+            "status": "Int64",
+            "latency_ms": "Float64",
+            "input_name": "String",
+            "input_hash": "Nullable(String)",
+            "input_width": "Nullable(Int64)",
+            "input_height": "Nullable(Int64)",
+            "input_mime": "Nullable(String)",
+            "input_bytes": "Nullable(Int64)",
+            "input_kept": "Bool",
+            "labels": f"Array({_NAME})",
+            "scores": "Array(Nullable(Float64))",
+            "meta_num": f"Map({_NAME}, Float64)",
+            "meta_str": f"Map({_NAME}, String)",
+            "meta_bool": f"Map({_NAME}, Bool)",
+            "predictions": "String CODEC(ZSTD)",
+            "metadata": "String CODEC(ZSTD)",
+            "standard": "String CODEC(ZSTD)",
+        },
+        "model, seq",
+    ),
+    "metadata_change": (
+        {"id": "Int64", "seq": "Int64", "set": "String", "remove": "Array(String)"},
+        "seq, id",
+    ),
+    "truth": (
+        {
+            "id": "Int64",
+            "join_on": _NAME,
+            "value": "String",
+            "annotations": "Nullable(String)",
+            "source": "String",
+        },
+        "join_on, value, id",
+    ),
+    "feedback": (
+        {
+            "id": "Int64",
+            "seq": "Int64",
+            "kind": _NAME,
+            "value": "Nullable(Float64)",
+            "comment": "String",
+            "source": "String",
+        },
+        "seq, id",
+    ),
+    "deletion": ({"id": "Int64", "seq": "Int64"}, "seq, id"),
+}
+"""Columns and order of each table."""
+
+_log = logging.getLogger(__name__)
+_record = msgspec.json.Decoder(JournaledRecord)
+_change = msgspec.json.Decoder(JournaledChange)
+_metadata: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_encode = msgspec.json.Encoder().encode
+
+
+def statements() -> list[str]:
+    """Return what makes the tables, where they are not there yet."""
+    made = []
+    for table, (columns, order) in _TABLES.items():
+        timed = columns if "time" in columns else {**columns, "time": _TIME.format("id")}
+        within = ", ".join(f"`{name}` {kind}" for name, kind in timed.items())
+        index = ", INDEX labels labels TYPE bloom_filter" if table == "inference" else ""
+        made.append(
+            f"CREATE TABLE IF NOT EXISTS {table} ({within}{index}) ENGINE = ReplacingMergeTree "
+            f"ORDER BY ({order}) PARTITION BY toYYYYMM(time) "
+            "SETTINGS non_replicated_deduplication_window = 1000"
+        )
+    return made
+
+
+def lines(payloads: Iterable[bytes]) -> dict[str, list[bytes]]:
+    """Return rows by table, in JSON; what makes no row is logged and left out, as its like in the database."""
+    found: dict[str, list[bytes]] = {}
+    for payload in payloads:
+        try:
+            if is_change(payload):
+                rows = _changed(_change.decode(payload))
+            else:
+                rows = [("inference", inference(_record.decode(payload)))]
+        except (msgspec.MsgspecError, MetadataError, ValueError) as error:
+            _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
+            continue
+        for table, row in rows:
+            found.setdefault(table, []).append(_encode(row))
+    return found
+
+
+def inference(record: JournaledRecord) -> dict[str, Any]:
+    """Return the row of a record.
+
+    Raises:
+        MetadataError: The metadata breaks a rule.
+        msgspec.MsgspecError: The metadata is no JSON object.
+    """
+    image = record.input
+    paths = metadata.flatten(_metadata.decode(record.metadata))
+    found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
+    return {
+        "seq": record.seq,
+        "request_id": record.request_id,
+        "image_no": record.image_no,
+        "model": record.model.name,
+        "version": record.model.version,
+        "sha256": record.model.sha256,
+        "task": record.task,
+        "action": record.action,
+        "status": record.status,
+        "latency_ms": record.latency_ms,
+        "input_name": image.name,
+        "input_hash": image.hash,
+        "input_width": image.width,
+        "input_height": image.height,
+        "input_mime": image.mime,
+        "input_bytes": image.bytes,
+        "input_kept": image.kept,
+        "labels": [each.label for each in found],
+        "scores": [each.score if _is_number(each.score) else None for each in found],
+        "meta_num": {path: value for path, value in paths.items() if _is_number(value)},
+        "meta_str": {path: value for path, value in paths.items() if isinstance(value, str)},
+        "meta_bool": {path: value for path, value in paths.items() if isinstance(value, bool)},
+        "predictions": bytes(record.predictions).decode(),
+        "metadata": bytes(record.metadata).decode(),
+        "standard": bytes(record.standard).decode(),
+    }
+
+
+def _changed(journaled: JournaledChange) -> list[tuple[str, dict[str, Any]]]:
+    """Return rows for a change; none for rules of retention, as tables here have a TTL of their own."""
+    change, id_ = journaled.change, {"id": journaled.seq}
+    match change:
+        case MetadataChange():
+            added = _encode(change.set).decode()
+            row = {**id_, "seq": change.target, "set": added, "remove": change.remove}
+            return [("metadata_change", row)]
+        case TruthStatement():
+            said = None if change.annotations is None else _encode(change.annotations).decode()
+            row = {**id_, "join_on": change.join, "value": change.value, "source": change.source}
+            return [("truth", {**row, "annotations": said})]
+        case Feedback():
+            row = {**id_, "seq": change.target, "kind": change.kind, "value": change.value}
+            return [("feedback", {**row, "comment": change.comment, "source": change.source})]
+        case Deletion():
+            return [("deletion", {**id_, "seq": target}) for target in change.targets]
+        case _:
+            return []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,138 @@
+"""What two stores hold, compared day by day."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from blake3 import blake3
+
+from store.database import Readers, run
+from store.ids import TIME_SHIFT, milliseconds
+
+DAY_IDS = 86_400_000 << TIME_SHIFT
+"""Ids of one day in UTC; the first day begins at 0."""
+
+TIMEOUT_S = 3600.0
+_PAGE = 5000
+_ROWS = """
+SELECT i.seq, i.predictions, i.meta, t.annotations
+FROM inference i LEFT JOIN ground_truth g ON g.seq = i.seq LEFT JOIN truth t ON t.id = g.truth_id
+WHERE i.seq >= ? AND i.seq < ? ORDER BY i.seq LIMIT ?"""
+
+
+class Table(NamedTuple):
+    """A table whose key is an id, which is a time."""
+
+    name: str
+    key: str
+    compared: str = "0"
+    """An integer that tells whether a row of the same key is the same."""
+    columns: tuple[str, ...] = ()
+    """All, where rows are copied as they are."""
+
+
+INFERENCES = Table("inference", "seq", "input_kept")
+
+
+class Sum(NamedTuple):
+    """What one side holds of a day."""
+
+    inferences: int
+    checksum: int
+    """64 bits, over (id, predictions, metadata, ground truth) of each."""
+
+
+class Day(NamedTuple):
+    """A day on both sides."""
+
+    day: str
+    source: Sum
+    target: Sum
+
+
+def days(connection: sa.Connection, table: Table) -> Iterator[int]:
+    """Yield the days, since that of the first id, on which a table has rows, in order."""
+    text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
+    position = 0
+    while (first := run(connection, text, (position,)).scalar()) is not None:
+        day = int(first) // DAY_IDS
+        yield day
+        position = (day + 1) * DAY_IDS
+
+
+def day_text(day: int) -> str:
+    """Return a day as `2026-01-31`."""
+    return datetime.fromtimestamp(milliseconds(day * DAY_IDS) / 1000, UTC).date().isoformat()
+
+
+def summary(connection: sa.Connection, table: Table, day: int) -> tuple[int, ...]:
+    """Return what differs between two sides where their rows of a day differ."""
+    key, other = table.key, table.compared
+    text = (
+        f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({other} % 46337 + 1)) "
+        f"FROM {table.name} WHERE {key} >= ? AND {key} < ?"
+    ).replace("%", "%%" if connection.dialect.name == "postgresql" else "%")
+    found = run(connection, text, (day * DAY_IDS, (day + 1) * DAY_IDS)).one()
+    return tuple(int(value or 0) for value in found)
+
+
+def page(
+    connection: sa.Connection, table: Table, first: int, after: int, limit: int | None = None
+) -> dict[int, int]:
+    """Return keys, from `first` on and below `after`, and what is compared of their rows."""
+    text = (
+        f"SELECT {table.key}, {table.compared} FROM {table.name} "
+        f"WHERE {table.key} >= ? AND {table.key} < ? ORDER BY {table.key}"
+    )
+    if limit is not None:
+        text += f" LIMIT {limit}"
+    rows: Iterable[Any] = run(connection, text, (first, after))
+    return {int(key): int(value) for key, value in rows}
+
+
+def verify(source: str, target: str, report: Callable[[Day], None] = lambda _: None) -> list[Day]:
+    """Compare two stores and return the days on which they differ.
+
+    Args:
+        source: URL of one database.
+        target: URL of the other.
+        report: Called after each day.
+
+    Raises:
+        StoreError: One of the two is no database of ours, or does not answer.
+    """
+    sides = [Readers(url, 1, TIMEOUT_S) for url in (source, target)]
+    try:
+        found: set[int] = set()
+        for side in sides:
+            with side.snapshot() as connection:
+                found.update(days(connection, INFERENCES))
+        different = []
+        for day in sorted(found):
+            compared = Day(day_text(day), *(_sum(side, day) for side in sides))
+            report(compared)
+            if compared.source != compared.target:
+                different.append(compared)
+        return different
+    finally:
+        for side in sides:
+            side.close()
+
+
+def _sum(side: Readers, day: int) -> Sum:
+    inferences = checksum = 0
+    with side.snapshot() as connection:
+        for seq, *texts in _rows(connection, day * DAY_IDS, (day + 1) * DAY_IDS):
+            parts = [str(seq), *("" if text is None else text for text in texts)]
+            digest = blake3("\0".join(parts).encode()).digest(8)
+            inferences += 1
+            checksum += int.from_bytes(digest, "little")
+    return Sum(inferences, checksum & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _rows(connection: sa.Connection, position: int, after: int) -> Iterator[tuple[Any, ...]]:
+    rows: Any
+    while rows := run(connection, _ROWS, (position, after, _PAGE)).all():
+        yield from rows
+        position = int(rows[-1][0]) + 1

@@ -1,0 +1,210 @@
+"""Takes inferences out of the store: as JSON lines, Parquet, a dataset for Chariot, or COCO.
+
+What is written is what was stored when the export began, oldest first, a page at a time; the file appears
+whole or not at all.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from store.archives import Archive
+from store.blob_interface import Blobs
+from store.datasets import Annotated, ChariotDataset, Coco
+from store.errors import NotReadyError, QueryError, QueryTimeoutError
+from store.inferences import Inferences, Page
+from store.jobs import Run
+from store.query.json_form import parse
+from store.query.request import QueryRequest
+from store.records import StoredInference
+
+PAGE = 1000
+Tell = Callable[[int, int | None], None]
+"""Is told at every step how many inferences are done, and of how many; may raise to end the work."""
+
+
+class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to take out, and how."""
+
+    where: Any = None
+    """A filter, as of a query."""
+    format: Literal["jsonl", "parquet", "chariot", "coco"] = "jsonl"
+    images: bool | None = None
+    """Whether the images that were kept come along; None: in `chariot` and `coco`. Makes `jsonl` a zip."""
+    annotations: Annotated = "either"
+    """What `chariot` and `coco` annotate: `either` is the truth where there is one, else the predictions."""
+
+
+class Format(Protocol):
+    """Writes inferences, page by page."""
+
+    def add(self, page: Sequence[StoredInference]) -> None:
+        """Write a page."""
+
+    def close(self, *, is_whole: bool) -> None:
+        """Write what comes last, unless the export was ended before; close the file."""
+
+
+_decoder = msgspec.json.Decoder(ExportParameters)
+
+
+def decode_parameters(body: bytes) -> ExportParameters:
+    """Read the parameters of an export from JSON.
+
+    Raises:
+        QueryError: They are none, or ask for what is not installed.
+    """
+    try:
+        parameters = _decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        names = ", ".join(ExportParameters.__struct_fields__)
+        raise QueryError(
+            f"expected the body to be a JSON object with {names}, got: {error}"
+        ) from error
+    check(parameters)
+    return parameters
+
+
+def check(parameters: ExportParameters) -> None:
+    """See that this can be found and written.
+
+    Raises:
+        QueryError: The filter means nothing, or the format is not installed.
+    """
+    parse(parameters.where, 0)
+    if parameters.format == "parquet" and find_spec("pyarrow") is None:
+        raise QueryError("expected pyarrow for parquet, got none: pip install quadriga[parquet]")
+
+
+def result_name(parameters: ExportParameters) -> str:
+    """Return the name of the file that an export makes."""
+    match parameters.format:
+        case "jsonl" if not _with_images(parameters):
+            return "inferences.jsonl"
+        case "parquet":
+            return "inferences.parquet"
+        case name:
+            return f"{name}.zip"
+
+
+def _with_images(parameters: ExportParameters) -> bool:
+    if parameters.images is None:
+        return parameters.format in ("chariot", "coco")
+    return parameters.images
+
+
+def run_export(run: Run) -> str:
+    """Do an export as a job."""
+    parameters = msgspec.convert(run.job.parameters, ExportParameters)
+    name = result_name(parameters)
+    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.tell)
+    run.log(f"{count} inferences written to {name}")
+    return name
+
+
+def export(
+    inferences: Inferences,
+    blobs: Blobs,
+    parameters: ExportParameters,
+    target: Path,
+    tell: Tell = lambda *_: None,
+) -> int:
+    """Write what matches to a file.
+
+    Args:
+        inferences: Where they are found.
+        blobs: Their images.
+        parameters: What, and how.
+        target: The file; a file of this name is replaced.
+        tell: See `Tell`.
+
+    Returns:
+        How many inferences were found.
+
+    Raises:
+        StoreError: As of a query.
+    """
+    tell(0, None)
+    where = _until_now(inferences, parameters.where)
+    total = _total(inferences, where)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
+        temporary = Path(folder) / target.name
+        writing = _format(parameters, temporary, blobs)
+        done, is_whole = 0, False
+        try:
+            for page in _pages(inferences, where):
+                writing.add(page)
+                done += len(page)
+                tell(done, total)
+            is_whole = True
+        finally:
+            writing.close(is_whole=is_whole)
+        temporary.replace(target)
+    return done
+
+
+def _until_now(inferences: Inferences, where: Any) -> Any:
+    """Leave out what comes while the export runs."""
+    newest = {"id": {"le": str(inferences.latest_seq())}}
+    return {"and": [where, newest]} if where else newest
+
+
+def _total(inferences: Inferences, where: Any) -> int | None:
+    with suppress(QueryError, QueryTimeoutError, NotReadyError):  # it is worth no long wait
+        request = QueryRequest(where=where, limit=1, count="exact", consistency="journal")
+        return inferences.query(request).count
+    return None
+
+
+def _pages(inferences: Inferences, where: Any) -> Iterator[Sequence[StoredInference]]:
+    request = QueryRequest(where=where, order="ts", limit=PAGE)
+    while True:
+        page: Page = inferences.query(request)
+        yield page.inferences
+        if page.cursor is None:
+            return
+        request = msgspec.structs.replace(request, cursor=page.cursor)
+
+
+def _format(parameters: ExportParameters, target: Path, blobs: Blobs) -> Format:
+    images = blobs if _with_images(parameters) else None
+    match parameters.format:
+        case "jsonl":
+            return JsonLines(target, images)
+        case "parquet":
+            from store.parquet import ParquetFile  # noqa: PLC0415 - an extra
+
+            return ParquetFile(target, images)
+        case "chariot":
+            return ChariotDataset(target, images, parameters.annotations)
+        case "coco":
+            return Coco(target, images, parameters.annotations)
+
+
+class JsonLines:
+    """One inference a line, as the API answers it; with images, a zip of that and `images/`."""
+
+    def __init__(self, target: Path, images: Blobs | None) -> None:
+        self._archive = None if images is None else Archive(target, images)
+        self._file = (
+            target.open("wb") if self._archive is None else self._archive.text("inferences.jsonl")
+        )
+        self._encoder = msgspec.json.Encoder()
+
+    def add(self, page: Sequence[StoredInference]) -> None:
+        """Write a page."""
+        self._file.write(self._encoder.encode_lines(page))
+        if self._archive is not None:
+            for record in page:
+                self._archive.image(record)
+
+    def close(self, *, is_whole: bool) -> None:
+        """As `Format.close`."""
+        self._file.close()
+        if self._archive is not None:
+            self._archive.close(is_whole=is_whole)

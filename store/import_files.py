@@ -1,0 +1,320 @@
+"""Reads what exports write, and datasets of others: JSON lines, Parquet, Chariot's archive, COCO."""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import msgspec
+from msgspec import Meta
+
+from store import metadata, shapes
+from store.annotations import annotations_of
+from store.blob_interface import key_of
+from store.datasets import GPS, OWN
+from store.errors import MetadataError, QueryError
+
+_INT_32 = Meta(ge=0, le=(1 << 31) - 1)
+_Count = Annotated[int, _INT_32]
+_ID = re.compile("[0-9]{15,19}", re.ASCII)
+_NULL = msgspec.Raw(b"null")
+_EMPTY = msgspec.Raw(b"{}")
+
+
+class ImportedModel(msgspec.Struct, frozen=True):
+    """As `store.records.ModelReference`, from outside."""
+
+    name: str
+    version: str = ""
+    sha256: str = ""
+
+
+class ImportedInput(msgspec.Struct, frozen=True):
+    """As `store.records.InputReference`, from outside."""
+
+    name: str = ""
+    hash: Annotated[str, Meta(pattern="^blake3:[0-9a-f]{64}$")] | None = None
+    width: _Count | None = None
+    height: _Count | None = None
+    mime: str | None = None
+    kept: bool = False
+    bytes: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+
+
+class ImportedInference(msgspec.Struct, frozen=True):
+    """As `store.records.StoredInference`, from outside, its JSON left as it was written."""
+
+    id: Annotated[str, Meta(pattern="^[0-9]{1,18}$|^[0-8][0-9]{18}$")]
+    model: ImportedModel
+    task: str
+    request_id: str = ""
+    image_no: _Count = 0
+    action: str = ""
+    latency_ms: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
+    input: ImportedInput = ImportedInput()
+    predictions: msgspec.Raw = msgspec.Raw(b"[]")
+    metadata: msgspec.Raw = _EMPTY
+    ground_truth: msgspec.Raw = _NULL
+    status: Annotated[int, Meta(ge=0, le=999)] = 200
+    standard_metadata: msgspec.Raw = _EMPTY
+
+
+class Item(NamedTuple):
+    """One inference or image of a file."""
+
+    place: str
+    """Where it stands, for errors."""
+    image: Callable[[], bytes | None]
+    inference: ImportedInference | None
+    truth: Any
+    """Annotations in any of the forms that are taken; None for none."""
+    metadata: dict[str, Any]
+    """Checked."""
+    names: Mapping[str, str]
+    """What the file says of `id`, `request_id` and `input.hash`."""
+
+    def value(self, join: str) -> str | None:
+        """Return the value of a field to join a ground truth by; None where it has none."""
+        if join in self.names:
+            return self.names[join]
+        if join == "input.hash":
+            data = self.image()
+            return None if data is None else key_of(data)
+        value = metadata.flatten(self.metadata).get(join.removeprefix("meta."))
+        if value is None or not join.startswith("meta."):
+            return None
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+_NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
+Images = Callable[[str], bytes | None]
+"""Gives the image of a name; None where there is none."""
+
+_inference = msgspec.json.Decoder(ImportedInference)
+
+
+def read(path: Path) -> Iterator[Item]:
+    """Read a file: JSON lines, Parquet, COCO's JSON, or a zip that an export wrote or a dataset is.
+
+    Raises:
+        QueryError: It is none of these, or a part of it means nothing; the message names the place.
+        OSError: It cannot be read.
+    """
+    match path.suffix.lower():
+        case ".jsonl":
+            with path.open("rb") as file:
+                yield from _lines(file, _no_image, {})
+        case ".parquet":
+            from store.parquet import read_parquet  # noqa: PLC0415 - an extra
+
+            for number, (line, data) in enumerate(read_parquet(path), 1):
+                yield _item(line, f"row {number}", partial(_given, data), {})
+        case ".json":
+            yield from _coco(path.read_bytes(), _no_image)
+        case ".zip":
+            try:
+                with ZipFile(path) as archive:
+                    yield from _archive(archive)
+            except (BadZipFile, zlib.error) as error:
+                raise QueryError(f"expected {path.name} to be a zip file, got: {error}") from error
+        case suffix:
+            raise QueryError(
+                f"expected a file .jsonl, .parquet, .json or .zip, got {suffix or path.name}"
+            )
+
+
+def _given(data: bytes | None, _: str) -> bytes | None:
+    return data
+
+
+def _no_image(_: str) -> bytes | None:
+    return None
+
+
+def _archive(archive: ZipFile) -> Iterator[Item]:
+    names = {name.rpartition(".")[0]: name for name in archive.namelist()}
+    names |= {name: name for name in archive.namelist()}
+
+    def image(name: str) -> bytes | None:
+        """Read a member, whose name may be without its ending."""
+        return archive.read(names[name]) if name in names else None
+
+    if "inferences.jsonl" in names:
+        with archive.open("inferences.jsonl") as file:
+            yield from _lines(file, image, {})
+    elif "annotations.jsonl" in names:
+        described = {}
+        if "metadata.jsonl" in names:
+            with archive.open("metadata.jsonl") as file:
+                for number, line in enumerate(file, 1):
+                    row = _object(line, f"line {number} of metadata.jsonl")
+                    described[_name(row)] = row.get("metadata")
+        with archive.open("annotations.jsonl") as file:
+            yield from _lines(file, image, described)
+    elif "annotations.json" in names:
+        yield from _coco(archive.read("annotations.json"), image)
+    else:
+        raise QueryError(
+            "expected a zip with inferences.jsonl, annotations.jsonl or annotations.json, got none"
+        )
+
+
+def _lines(lines: Iterable[bytes], image: Images, described: Mapping[str, Any]) -> Iterator[Item]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _item(line, f"line {number}", image, described)
+
+
+def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) -> Item:
+    """Read a line: an inference, or annotations as Chariot writes them."""
+    row = _object(line, place)
+    if "annotations" not in row:
+        return _of_inference(_decoded(line, place), place, image)
+    path = _name(row)
+    about = described.get(path) or {}
+    _check_metadata(about, place)
+    names = _by_stem(path)
+    for join, key in (("id", "inference_id"), ("request_id",) * 2, ("input.hash", "data_hash")):
+        if about.get(key):
+            names[join] = str(about[key])
+    is_truth = about.get("annotations_from") != "predictions"
+    inference = _described(about, row["annotations"], place) if "inference_id" in about else None
+    truth = row["annotations"] if is_truth else None
+    return Item(place, lambda: image(path), inference, truth, {"path": path, **about}, names)
+
+
+def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
+    given = msgspec.json.decode(inference.metadata)
+    _check_metadata(given, place)
+    names = {"id": inference.id, "request_id": inference.request_id}
+    if inference.input.hash is not None:
+        names["input.hash"] = inference.input.hash
+    truth = msgspec.json.decode(inference.ground_truth)
+    return Item(place, lambda: image(f"images/{inference.id}"), inference, truth, given, names)
+
+
+def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedInference:
+    """Make an inference again from what a dataset for Chariot says of it."""
+    predictions = []
+    if about.get("annotations_from") == "predictions":
+        for one in annotations_of(annotations):
+            score = (one.pop("attributes", None) or {}).get("score")
+            label = {"label": one.pop("label")} if "label" in one else {}
+            predictions.append(label | ({} if score is None else {"score": score}) | one)
+    own = {name: about[key] for name, key in OWN.items() if key in about}
+    own["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
+    model = {
+        name.removeprefix("model."): own.pop(name) for name in list(own) if name[:6] == "model."
+    }
+    asked = {
+        name.removeprefix("input."): own.pop(name) for name in list(own) if name[:6] == "input."
+    }
+    whole = {**own, "model": model, "input": asked, "predictions": predictions}
+    return _decoded(msgspec.json.encode(whole), place)
+
+
+class _CocoImage(msgspec.Struct):
+    id: int
+    file_name: str = ""
+    inference: msgspec.Raw = _NULL
+
+
+class _CocoAnnotation(msgspec.Struct):
+    image_id: int
+    category_id: int
+    bbox: list[float] = []
+    segmentation: Any = None
+    oriented_bbox: Any = None
+    iscrowd: int = 0
+
+
+class _CocoCategory(msgspec.Struct):
+    id: int
+    name: str
+
+
+class _Coco(msgspec.Struct):
+    images: list[_CocoImage]
+    annotations: list[_CocoAnnotation] = []
+    categories: list[_CocoCategory] = []
+
+
+def _coco(data: bytes, image: Images) -> Iterator[Item]:
+    try:
+        whole = msgspec.json.decode(data, type=_Coco)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
+    labels = {category.id: category.name for category in whole.categories}
+    by_image: dict[int, list[dict[str, Any]]] = {}
+    for number, one in enumerate(whole.annotations):
+        if one.category_id not in labels:
+            raise QueryError(
+                f"annotations[{number}]: expected category_id to be one of the categories, "
+                f"got {one.category_id}"
+            )
+        by_image.setdefault(one.image_id, []).append(_coco_annotation(one, labels[one.category_id]))
+    for pictured in whole.images:
+        place, name = f"image {pictured.id}", pictured.file_name
+        if bytes(pictured.inference) != b"null":
+            yield _of_inference(_decoded(bytes(pictured.inference), place), place, image)
+        else:
+            truth = by_image.get(pictured.id, [])
+            about = {"file_name": name}
+            yield Item(place, partial(_pictured, image, name), None, truth, about, _by_stem(name))
+
+
+def _pictured(image: Images, name: str) -> bytes | None:
+    return image(f"images/{name}") or image(name)
+
+
+def _coco_annotation(one: _CocoAnnotation, label: str) -> dict[str, Any]:
+    """Return an annotation in Chariot's form, with one shape: the most exact that there is."""
+    found: dict[str, Any] = {"class_label": label}
+    if one.oriented_bbox:
+        found["oriented_bbox"] = one.oriented_bbox
+    elif isinstance(one.segmentation, list) and one.segmentation:
+        found["contour"] = [
+            [{"x": x, "y": y} for x, y in zip(ring[::2], ring[1::2], strict=False)]
+            for ring in one.segmentation
+            if isinstance(ring, list)
+        ]
+    elif len(one.bbox) == 4:
+        x, y, w, h = one.bbox
+        found["bbox"] = dict(zip(shapes.EDGES, (x, y, x + w, y + h), strict=True))
+    return found | ({"crowd": True} if one.iscrowd else {})
+
+
+def _decoded(text: bytes, place: str) -> ImportedInference:
+    try:
+        return _inference.decode(text)
+    except msgspec.MsgspecError as error:
+        raise QueryError(
+            f"{place}: expected an inference, or annotations of a path, got: {error}"
+        ) from error
+
+
+def _object(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row.get("path") or row.get("datum_id") or "")
+
+
+def _by_stem(path: str) -> dict[str, str]:
+    """Return the id in the name of an image that an export wrote."""
+    stem = Path(path).stem
+    return {"id": stem} if _ID.fullmatch(stem) else {}
+
+
+def _check_metadata(given: Any, place: str) -> None:
+    try:
+        metadata.check(given)
+    except MetadataError as error:
+        raise QueryError(f"{place}: {error}") from error

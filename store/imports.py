@@ -1,0 +1,259 @@
+"""Brings inferences, or what is true of them, into a store, through a journal as a worker's.
+
+Inferences keep their ids, so that importing twice is importing once.
+"""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import sqlalchemy as sa
+
+from store import journal
+from store.annotations import annotations_of
+from store.blob_interface import Blobs, key_of
+from store.database import Readers, journal_offsets
+from store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
+from store.ids import WORKERS, IdSource, milliseconds
+from store.import_files import ImportedInference, Item
+from store.journal import Journal
+from store.records import (
+    InferenceRecord,
+    InputReference,
+    JournaledChange,
+    ModelReference,
+    TruthStatement,
+)
+from store.writer import Writer
+
+WORKER = WORKERS - 1
+"""The number of whoever imports: no server has so many workers."""
+
+BATCH = 500
+BATCH_BYTES = 8 << 20
+LAG_BYTES = 256 << 20
+"""The import waits while more than this waits in the journal."""
+
+MOVED_S = 60.0
+"""How long the end waits for the server's writer."""
+
+_DAY_MS = 86_400_000
+What = Literal["inferences", "ground-truth"]
+
+
+class Imported(msgspec.Struct):
+    """How much was brought in."""
+
+    inferences: int = 0
+    images: int = 0
+    ground_truths: int = 0
+    passed_over: int = 0
+    """Without ground truth, where only that is imported."""
+
+
+class Importer:
+    """Puts items into the journal of a data folder.
+
+    Args:
+        journal_directory: Of the data folder.
+        url: The database.
+        blobs: Where images go.
+        what: Inferences with their ground truth, or the ground truth alone.
+        join: What tells the inference of a ground truth; see `TruthStatement.join`. By default that is
+            the id where the file has one, else the hash of the image.
+    """
+
+    def __init__(
+        self, journal_directory: Path, url: str, blobs: Blobs, what: What, join: str | None
+    ) -> None:
+        self._directory = journal_directory
+        self._url = url
+        self._blobs = blobs
+        self._what = what
+        self._join = join
+        self._ids = IdSource(WORKER)
+        self._imported = Imported()
+
+    def run(self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None) -> Imported:
+        """Import all items.
+
+        A server that runs on the data folder moves them into the database; where none runs this does.
+
+        Args:
+            items: Of a file.
+            tell: Told now and then how many items are done.
+
+        Raises:
+            StoreError: An item means nothing; its message names the place. Those before it may have
+                been imported.
+        """
+        with _alone(self._directory.parent), _mover(self._directory, self._url) as move:
+            appending = Journal(self._directory, WORKER)
+            try:
+                for done, batch in _batches(map(self._entries, items)):
+                    appending.append(batch)
+                    move()
+                    tell(done)
+            finally:
+                appending.close()
+        return self._imported
+
+    def _entries(self, item: Item) -> list[InferenceRecord | JournaledChange]:
+        try:
+            if self._what == "ground-truth":
+                return self._truth(item, self._join or _usual_join(item))
+            entries = [*self._inference(item), *self._truth(item, "id")]
+        except StoreError as error:
+            raise QueryError(f"{item.place}: {error}") from error
+        return entries
+
+    def _inference(self, item: Item) -> Iterator[InferenceRecord]:
+        if item.inference is None:
+            raise QueryError(
+                "expected an inference as an export writes it, got none; a dataset of others can be "
+                "imported as ground truth"
+            )
+        yield self._record(item.inference, item.image())
+        self._imported.inferences += 1
+
+    def _record(self, given: ImportedInference, image: bytes | None) -> InferenceRecord:
+        seq = int(given.id)
+        if milliseconds(seq) > time.time() * 1000 + _DAY_MS:
+            raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
+        asked = given.input
+        key = self._kept(asked.hash, image)
+        values: dict[str, Any] = {  # JSON that passes through as it is
+            "predictions": given.predictions,
+            "metadata": given.metadata,
+            "standard": given.standard_metadata,
+        }
+        return InferenceRecord(
+            seq=seq,
+            request_id=given.request_id,
+            image_no=given.image_no,
+            model=ModelReference(given.model.name, given.model.version, given.model.sha256),
+            task=given.task,
+            action=given.action,
+            latency_ms=given.latency_ms,
+            input=InputReference(
+                asked.name,
+                key,
+                asked.width,
+                asked.height,
+                asked.mime,
+                asked.kept or image is not None,
+                asked.bytes,
+            ),
+            status=given.status,
+            **values,
+        )
+
+    def _kept(self, key: str | None, image: bytes | None) -> str | None:
+        """Keep the image, if it came along; returns its key."""
+        if image is None:
+            return key
+        found = key_of(image)
+        if key not in (None, found):
+            raise QueryError(f"expected the image {key}, got {found}")
+        self._blobs.put(image)
+        self._imported.images += 1
+        return found
+
+    def _truth(self, item: Item, join: str) -> list[InferenceRecord | JournaledChange]:
+        if item.truth is None:
+            self._imported.passed_over += self._what == "ground-truth"
+            return []
+        value = item.value(join)
+        if value is None:
+            raise QueryError(f"expected {join} to join the ground truth by, got none")
+        statement = TruthStatement(join, value, annotations_of(item.truth), "import")
+        self._imported.ground_truths += 1
+        return [JournaledChange(self._ids.next(), statement)]
+
+
+def _usual_join(item: Item) -> str:
+    return "id" if item.value("id") is not None else "input.hash"
+
+
+def _batches(
+    entries: Iterable[list[InferenceRecord | JournaledChange]],
+) -> Iterator[tuple[int, list[InferenceRecord | JournaledChange]]]:
+    """Yield how many items are done, and what they come to since the last time."""
+    batch: list[InferenceRecord | JournaledChange] = []
+    done = size = 0
+    for of_item in entries:
+        batch += of_item
+        done += 1
+        size += sum(map(_size, of_item))
+        if len(batch) >= BATCH or size >= BATCH_BYTES:
+            yield done, batch
+            batch, size = [], 0
+    yield done, batch
+
+
+def _size(entry: InferenceRecord | JournaledChange) -> int:
+    """Return about how many bytes an entry takes."""
+    if isinstance(entry, InferenceRecord):
+        return len(bytes(entry.predictions)) + len(bytes(cast("msgspec.Raw", entry.metadata)))
+    return len(msgspec.json.encode(entry))
+
+
+@contextmanager
+def _alone(data: Path) -> Iterator[None]:
+    """Keep other imports away: ids are given once."""
+    data.mkdir(parents=True, exist_ok=True)
+    with (data / "import.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(f"expected one import at a time into {data}, got another") from error
+        yield
+
+
+@contextmanager
+def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
+    """Give what moves the journal on: a writer of our own, or patience with the server's."""
+    try:
+        writer = Writer(directory, url)
+    except StoreError:  # another one is at work
+        readers = Readers(url)
+        try:
+            yield lambda: _wait(readers, directory)
+            until = time.monotonic() + MOVED_S
+            while _own_segments(directory) and time.monotonic() < until:
+                time.sleep(0.05)
+        finally:
+            readers.close()
+        return
+
+    def drain() -> None:
+        try:
+            writer.drain()
+        except sa.exc.DBAPIError as error:
+            raise NotReadyError(
+                f"expected the database to answer, so that it takes the journal, got: {error.orig}"
+            ) from error
+
+    try:
+        yield drain
+        drain()
+    finally:
+        writer.close()
+
+
+def _own_segments(directory: Path) -> bool:
+    return any(name.startswith(f"{WORKER:04d}-") for name in journal.sizes(directory))
+
+
+def _wait(readers: Readers, directory: Path) -> None:
+    while True:
+        offsets: dict[str, int] = {}
+        with suppress(NotReadyError, QueryTimeoutError), readers.snapshot() as connection:
+            offsets = journal_offsets(connection, journal.identity(directory))
+        if journal.lag_bytes(directory, offsets) < LAG_BYTES:
+            return
+        time.sleep(0.05)

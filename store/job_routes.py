@@ -1,0 +1,68 @@
+"""HTTP routes of jobs, and of exports, which are jobs; errors as in `store.routes`."""
+
+import msgspec
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, RawBody
+from litestar.response import File
+
+from store.export import decode_parameters
+from store.jobs import Job, Jobs
+from store.routes import Error
+
+_UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
+_UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")
+_UNKEPT = ResponseSpec(Error, False, "The job could not be kept, as on a full disk")
+_MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
+
+
+class JobList(msgspec.Struct, frozen=True):
+    """All jobs that are kept."""
+
+    jobs: list[Job]
+    """The newest first."""
+
+
+def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit jobs and answer how they are."""
+
+    @post(
+        "/api/exports",
+        status_code=202,
+        sync_to_thread=True,
+        responses={400: _UNREADABLE, 503: _UNKEPT},
+    )
+    def submit_export(body: RawBody) -> Job:
+        """Take inferences out, as a job; the body is JSON whatever its content type."""
+        parameters = decode_parameters(body)
+        return jobs.submit("export", msgspec.to_builtins(parameters))
+
+    @get("/api/jobs", sync_to_thread=True)
+    def list_jobs() -> JobList:
+        """Answer all jobs."""
+        return JobList(jobs.all())
+
+    @get("/api/jobs/{job_id:str}", sync_to_thread=True, responses={404: _UNKNOWN})
+    def get_job(job_id: FromPath[str]) -> Job:
+        """Answer one job, with the end of its log."""
+        return jobs.read(job_id, with_log=True)
+
+    @post(
+        "/api/jobs/{job_id:str}/cancel",
+        status_code=200,
+        sync_to_thread=True,
+        responses={404: _UNKNOWN},
+    )
+    def cancel_job(job_id: FromPath[str]) -> Job:
+        """End a job at its next step."""
+        return jobs.cancel(job_id)
+
+    @get("/api/jobs/{job_id:str}/result", sync_to_thread=True, responses={404: _UNKNOWN})
+    def get_job_result(job_id: FromPath[str]) -> File:
+        """Answer the file that a job made."""
+        path = jobs.result(job_id)
+        media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")
+        return File(path, filename=path.name, media_type=media_type)
+
+    return [submit_export, list_jobs, get_job, cancel_job, get_job_result]

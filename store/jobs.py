@@ -1,0 +1,338 @@
+"""Jobs: long work, done one after the other by a process of its own, kept as folders of files.
+
+`<directory>/<id>/` holds `job.json`, `log.txt` and what the job made. A job is submitted by making its
+folder, cancelled by a file `cancel` in it; all else is written by the runner alone. A job whose runner died
+or was stopped is begun again.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from store.blob_interface import Blobs
+from store.errors import JournalError, NotFoundError, StoreError
+from store.inferences import Inferences
+from store.records import timestamp_text
+
+KINDS = {"export": "store.export:run_export"}
+"""What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
+
+MAX_STARTS = 5
+"""A job whose runner died so often has failed."""
+
+POLL_S = 0.2
+TELL_S = 0.5
+"""How often progress is written."""
+
+QUERY_S = 20.0
+"""What one query of a job may take: no longer, or it could not be stopped in time."""
+
+TIDY_S = 60.0
+LOG_TAIL_BYTES = 4096
+_ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
+_ENDED = ("succeeded", "failed", "cancelled")
+_log = logging.getLogger(__name__)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job is."""
+
+    done: int = 0
+    total: int | None = None
+    """None where it is not known."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The file that a job made."""
+
+    file: str
+    """Its name within the folder."""
+    bytes: int
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One job, as `job.json` keeps it and the API answers it."""
+
+    id: str
+    """In the order of submission."""
+    kind: str
+    parameters: dict[str, Any]
+    created_at: str
+    """RFC 3339, UTC, as the others."""
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"] = "queued"
+    progress: Progress = Progress()
+    starts: int = 0
+    """How often it was begun."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    error: str | None = None
+    result: Result | None = None
+    log: str = ""
+    """The end of `log.txt`; only where one job is asked for."""
+
+
+class _Cancelled(Exception):
+    """The job is to end."""
+
+
+class _Stopped(Exception):
+    """The runner is to end."""
+
+
+class Jobs:
+    """The jobs of a data folder; safe to use from several threads and processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def submit(self, kind: str, parameters: dict[str, Any]) -> Job:
+        """Queue a job; its parameters are checked already.
+
+        Raises:
+            JournalError: It could not be kept, as on a full disk.
+        """
+        job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
+        job = Job(job_id, kind, parameters, _now())
+        hidden = self.directory / f".{job_id}"
+        try:
+            hidden.mkdir(parents=True)
+            _write(hidden, job)
+            hidden.rename(self.directory / job_id)
+        except OSError as error:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise JournalError(f"expected to keep the job, got: {error.strerror}") from error
+        return job
+
+    def ids(self) -> list[str]:
+        """Return the ids of all jobs, in the order of their submission."""
+        if not self.directory.is_dir():
+            return []
+        return sorted(path.name for path in self.directory.iterdir() if _ID.fullmatch(path.name))
+
+    def all(self) -> list[Job]:
+        """Return all jobs, the newest first."""
+        jobs = []
+        for job_id in reversed(self.ids()):
+            with suppress(NotFoundError):  # removed since
+                jobs.append(self.read(job_id))
+        return jobs
+
+    def read(self, job_id: str, *, with_log: bool = False) -> Job:
+        """Return one job.
+
+        Raises:
+            NotFoundError: There is none of this id.
+        """
+        folder = self._folder(job_id)
+        try:
+            job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"expected {job_id} to be a job, got none") from error
+        if job.state == "queued" and (folder / "cancel").exists():
+            job = msgspec.structs.replace(job, state="cancelled")
+        return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
+
+    def cancel(self, job_id: str) -> Job:
+        """End a job at its next step; one that has ended stays as it is.
+
+        Raises:
+            NotFoundError: There is none of this id.
+        """
+        if self.read(job_id).state not in _ENDED:
+            with suppress(FileNotFoundError):  # removed since, which `read` says
+                (self._folder(job_id) / "cancel").touch()
+        return self.read(job_id)
+
+    def result(self, job_id: str) -> Path:
+        """Return the file that a job made.
+
+        Raises:
+            NotFoundError: There is no such job, or it has made none.
+        """
+        job = self.read(job_id)
+        if job.result is None:
+            raise NotFoundError(f"expected job {job_id} to have a result, got it {job.state}")
+        return self._folder(job_id) / job.result.file
+
+    def remove_old(self, days: float) -> None:
+        """Remove jobs that ended so many days ago, with what they made."""
+        limit = timestamp_text(time.time_ns() // 1_000_000 - round(days * 86_400_000))
+        for job in self.all():
+            if job.ended_at is not None and job.ended_at < limit:
+                hidden = self.directory / f".{job.id}"
+                self._folder(job.id).rename(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+
+    def _folder(self, job_id: str) -> Path:
+        if not _ID.fullmatch(job_id):
+            raise NotFoundError(f"expected {job_id[:80]!r} to be a job, got none")
+        return self.directory / job_id
+
+
+class Run:
+    """What the work of a job is handed."""
+
+    def __init__(
+        self,
+        job: Job,
+        directory: Path,
+        inferences: Inferences,
+        blobs: Blobs,
+        stop: threading.Event,
+    ) -> None:
+        self.job = job
+        self.directory = directory
+        self.inferences = inferences
+        self.blobs = blobs
+        self._stop = stop
+        self._told_at = 0.0
+
+    def tell(self, done: int, total: int | None) -> None:
+        """Say how far the work is, at every step: here a job ends that was cancelled."""
+        if (self.directory / "cancel").exists():
+            raise _Cancelled
+        if self._stop.is_set():
+            raise _Stopped
+        self.job = msgspec.structs.replace(self.job, progress=Progress(done, total))
+        if time.monotonic() - self._told_at > TELL_S:
+            self._told_at = time.monotonic()
+            _write(self.directory, self.job)
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's log."""
+        with (self.directory / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{_now()} {text}\n")
+
+
+def run_jobs(
+    jobs: Jobs,
+    inferences: Inferences,
+    blobs: Blobs,
+    stop: threading.Event,
+    keep_days: float = 7.0,
+) -> None:
+    """Do the jobs one after the other, as they come, until `stop` is set."""
+    ended: set[str] = set()
+    tidied_at = -TIDY_S
+    while not stop.is_set():
+        if time.monotonic() - tidied_at > TIDY_S:
+            tidied_at = time.monotonic()
+            with suppress(OSError):
+                jobs.remove_old(keep_days)
+        try:
+            for job_id in jobs.ids():
+                if job_id not in ended and _take(jobs, job_id, inferences, blobs, stop):
+                    ended.add(job_id)
+        except OSError as error:  # as on a full disk
+            _log.warning("the jobs wait: %s", error)
+        stop.wait(POLL_S)
+
+
+def _take(
+    jobs: Jobs, job_id: str, inferences: Inferences, blobs: Blobs, stop: threading.Event
+) -> bool:
+    """Do a job, unless another runner does it; tells whether it has ended."""
+    if stop.is_set():
+        return False
+    directory = jobs.directory / job_id
+    with _locked(directory) as is_ours:
+        if not is_ours:
+            return False
+        job = jobs.read(job_id)
+        if job.state in _ENDED:
+            if job.ended_at is None:  # cancelled before it was begun
+                _write(directory, msgspec.structs.replace(job, ended_at=_now()))
+            return True
+        job = msgspec.structs.replace(
+            job, state="running", starts=job.starts + 1, started_at=_now(), progress=Progress()
+        )
+        if job.starts > MAX_STARTS:
+            text = f"expected a run that ends, got {MAX_STARTS} whose process died"
+            _write(directory, _ended(job, "failed", text))
+            return True
+        _write(directory, job)
+        for left in directory.glob(".*/"):  # of a run that died
+            shutil.rmtree(left, ignore_errors=True)
+        return _work(Run(job, directory, inferences, blobs, stop))
+
+
+def _work(run: Run) -> bool:
+    try:
+        module, _, function = KINDS[run.job.kind].partition(":")
+        work: Callable[[Run], str] = getattr(import_module(module), function)
+        name = work(run)
+        size = (run.directory / name).stat().st_size
+        ended = _ended(run.job, "succeeded", result=Result(name, size))
+    except _Stopped:
+        job = msgspec.structs.replace(run.job, state="queued", starts=run.job.starts - 1)
+        _write(run.directory, job)
+        return False
+    except _Cancelled:
+        ended = _ended(run.job, "cancelled")
+    except StoreError as error:
+        ended = _ended(run.job, "failed", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever a job does, it may not stop the others
+        _log.exception("job %s failed", run.job.id)
+        with suppress(OSError):
+            run.log(traceback.format_exc())
+        ended = _ended(run.job, "failed", f"{type(error).__name__}: {error}")
+    _write(run.directory, ended)
+    return True
+
+
+def _ended(
+    job: Job,
+    state: Literal["succeeded", "failed", "cancelled"],
+    error: str | None = None,
+    result: Result | None = None,
+) -> Job:
+    return msgspec.structs.replace(job, state=state, ended_at=_now(), error=error, result=result)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Hold the lock of a job's folder, if it is free."""
+    try:
+        file = (directory / "lock").open("a")
+    except FileNotFoundError:  # removed since
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _write(directory: Path, job: Job) -> None:
+    hidden = directory / ".job.json"
+    hidden.write_bytes(msgspec.json.encode(job))
+    hidden.replace(directory / "job.json")
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _now() -> str:
+    return timestamp_text(time.time_ns() // 1_000_000)

@@ -1,0 +1,93 @@
+"""How far the database is behind the journal, in bytes, told without the database.
+
+The writer leaves its offsets in a file beside the journal after each commit; workers read it.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from store import journal
+from store.errors import Unconfirmed
+from store.journal import Position
+
+SAMPLE_S = 0.1
+LARGEST_LIMIT_BYTES = 1 << 30
+SMALLEST_LIMIT_BYTES = 1 << 20
+_POLL_S = 0.005
+
+
+def _path(directory: Path) -> Path:
+    return directory.parent / "journal.offsets"
+
+
+def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
+    """Leave the offset committed of each segment, by name, beside the journal in `directory`.
+
+    Raises:
+        OSError: As on a full disk; the file is then as before.
+    """
+    path = _path(directory)
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_bytes(msgspec.json.encode(offsets))
+    hidden.replace(path)
+
+
+def read_offsets(directory: Path) -> dict[str, int]:
+    """Read what `write_offsets` left; nothing where it is missing or no such file."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(_path(directory).read_bytes(), type=dict[str, int])
+    return {}
+
+
+def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
+    """Return once the writer has committed what an append added.
+
+    Raises:
+        Unconfirmed: It has not in time.
+    """
+    until = time.monotonic() + timeout_s
+    while (
+        read_offsets(directory).get(position.segment, 0) < position.end
+        and (directory / position.segment).exists()  # removed once all of it is committed
+    ):
+        if time.monotonic() > until:
+            raise Unconfirmed(
+                f"expected the database to take it within {timeout_s:g} s, got no commit; what was answered "
+                "is journaled and may still be stored"
+            )
+        time.sleep(_POLL_S)
+
+
+def default_limit(directory: Path) -> int:
+    """Return the bytes that may wait where no setting says: 1 GiB, or 10 % of the disk that is or becomes free."""
+    waiting = journal.lag_bytes(directory, {})
+    free = shutil.disk_usage(directory).free
+    return max(SMALLEST_LIMIT_BYTES, min(LARGEST_LIMIT_BYTES, (free + waiting) // 10))
+
+
+class Lag:
+    """Bytes that wait in the journal, looked up at most every `SAMPLE_S`; safe from several threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._bytes = 0
+        self._until = 0.0
+        self._lock = threading.Lock()
+
+    def bytes(self) -> int:
+        """Return the bytes that waited when they were last looked up."""
+        now = time.monotonic()
+        if now >= self._until and self._lock.acquire(blocking=False):
+            try:
+                with suppress(OSError):  # then what was there last stands
+                    self._bytes = journal.lag_bytes(self._directory, read_offsets(self._directory))
+                self._until = now + SAMPLE_S
+            finally:
+                self._lock.release()
+        return self._bytes

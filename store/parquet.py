@@ -1,0 +1,161 @@
+"""Inferences as Parquet: a row each, with labels, scores and boxes as lists; an extra (pyarrow)."""
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store import shapes
+from store.blob_interface import Blobs
+from store.errors import QueryError
+from store.ids import milliseconds
+from store.records import StoredInference
+
+ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_ROWS = 50_000
+_BOX = pa.struct([(edge, pa.float64()) for edge in shapes.EDGES])
+
+_FIELDS = {
+    "request_id": ("request_id", pa.string()),
+    "image_no": ("image_no", pa.int32()),
+    "model": ("model.name", pa.string()),
+    "model_version": ("model.version", pa.string()),
+    "model_sha256": ("model.sha256", pa.string()),
+    "task": ("task", pa.string()),
+    "action": ("action", pa.string()),
+    "status": ("status", pa.int32()),
+    "latency_ms": ("latency_ms", pa.float64()),
+    "input_name": ("input.name", pa.string()),
+    "input_hash": ("input.hash", pa.string()),
+    "input_width": ("input.width", pa.int32()),
+    "input_height": ("input.height", pa.int32()),
+    "input_mime": ("input.mime", pa.string()),
+    "input_kept": ("input.kept", pa.bool_()),
+    "input_bytes": ("input.bytes", pa.int64()),
+}
+"""Columns, and the fields of a record that they have."""
+
+_JSON = ("predictions", "metadata", "standard_metadata", "ground_truth")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("created_at", pa.timestamp("ms", tz="UTC")),
+        *((name, kind) for name, (_, kind) in _FIELDS.items()),
+        ("labels", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float64())),
+        ("boxes", pa.list_(_BOX)),
+        *((name, pa.string()) for name in _JSON),
+    ]
+)
+_IMAGE = pa.field("image", pa.binary())
+
+
+class ParquetFile:
+    """A Parquet file that is being written, compressed with zstd.
+
+    Args:
+        target: The file.
+        images: Where the images are, for a column `image`; None leaves them out.
+    """
+
+    def __init__(self, target: Path, images: Blobs | None) -> None:
+        self._schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
+        self._images = images
+        self._writer = pq.ParquetWriter(target, self._schema, compression="zstd")
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, page: Sequence[StoredInference]) -> None:
+        """Write a page."""
+        step = len(page) if self._images is None else 50
+        for start in range(0, len(page), step or 1):
+            self._batches.append(self._batch(page[start : start + step]))
+            rows = sum(batch.num_rows for batch in self._batches)
+            size = sum(batch.nbytes for batch in self._batches)
+            if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def close(self, *, is_whole: bool) -> None:
+        """As `store.export.Format.close`."""
+        if is_whole:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._batches:
+            self._writer.write_table(pa.Table.from_batches(self._batches))
+            self._batches = []
+
+    def _batch(self, page: Sequence[StoredInference]) -> pa.RecordBatch:
+        columns: dict[str, list[Any]] = {
+            "id": [int(record.id) for record in page],
+            "created_at": [milliseconds(int(record.id)) for record in page],
+        }
+        for name, (field, _) in _FIELDS.items():
+            columns[name] = list(map(attrgetter(field), page))
+        predictions = [shapes.objects(record.predictions) for record in page]
+        columns["labels"] = [[shapes.label(one) for one in of] for of in predictions]
+        columns["scores"] = [[shapes.score(one) for one in of] for of in predictions]
+        columns["boxes"] = [
+            [_box(one, record) for one in of] for of, record in zip(predictions, page, strict=True)
+        ]
+        for name in _JSON:
+            columns[name] = [_text(getattr(record, name)) for record in page]
+        if self._images is not None:
+            columns["image"] = [self._image(record) for record in page]
+        arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
+        return pa.record_batch(arrays, self._schema)
+
+    def _image(self, record: StoredInference) -> bytes | None:
+        image = record.input
+        if self._images is None or not image.hash or not image.kept:
+            return None
+        return self._images.get(image.hash)
+
+
+def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield each row as JSON, as the API answers an inference, and its image.
+
+    Raises:
+        QueryError: It is no Parquet file, or none of inferences.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            missing = {"id", "model", "task", "predictions"} - set(file.schema_arrow.names)
+            if missing:
+                raise QueryError(
+                    f"expected Parquet with a column {min(missing)}, got {file.schema_arrow.names}"
+                )
+            known = [name for name in (*SCHEMA.names, "image") if name in file.schema_arrow.names]
+            for batch in file.iter_batches(200, columns=known):
+                for row in batch.to_pylist():
+                    yield _line(row), row.get("image")
+    except pa.ArrowInvalid as error:
+        raise QueryError(f"expected {path.name} to be Parquet, got: {error}") from error
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    whole: dict[str, Any] = {"id": str(row["id"])}
+    for name, (field, _) in _FIELDS.items():
+        if (value := row.get(name)) is not None:
+            outer, _, inner = field.partition(".")
+            if inner:
+                whole.setdefault(outer, {})[inner] = value
+            else:
+                whole[field] = value
+    for name in _JSON:
+        if (text := row.get(name)) is not None:
+            whole[name] = msgspec.Raw(text.encode())
+    return msgspec.json.encode(whole)
+
+
+def _box(one: dict[str, Any], record: StoredInference) -> dict[str, float] | None:
+    found = shapes.box(one, record.input.width, record.input.height)
+    return None if found is None else dict(zip(shapes.EDGES, found, strict=True))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else bytes(value).decode()

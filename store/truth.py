@@ -1,0 +1,190 @@
+"""Ground truth: statements of what is true, joined to inferences that are stored or that come later.
+
+The truth of an inference is the latest statement, the one with the largest id, of all that it is joined to.
+So it does not matter in which order statements and inferences arrive.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from store.database import insert, run, run_in
+from store.ids import LARGEST
+from store.metadata import LARGEST_INTEGER, flatten
+from store.records import JournaledChange, JournaledRecord, TruthStatement
+from store.rows import text
+from store.schema import INDEXED_CHARACTERS, KeyType
+
+_COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
+_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+class Subject(NamedTuple):
+    """What statements are joined to."""
+
+    seq: int
+    request_id: str
+    image_no: int
+    input_hash: str | None
+    metadata: str | msgspec.Raw
+    """JSON."""
+
+
+def subject(record: JournaledRecord) -> Subject:
+    """Return the subject that a record is."""
+    return Subject(
+        record.seq, text(record.request_id), record.image_no, record.input.hash, record.metadata
+    )
+
+
+def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
+    """Return a value of metadata as statements name it; `2.0` is `2`."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_INTEGER:
+        value = int(value)
+    return msgspec.json.encode(value).decode()
+
+
+def state(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
+    """Keep statements and join them to what is stored; within the writer's transaction."""
+    statements = [(one.seq, one.change) for one in changes]
+    rows = [
+        (
+            seq,
+            made.join,
+            made.value,
+            text(made.source),
+            None if made.annotations is None else msgspec.json.encode(made.annotations).decode(),
+        )
+        for seq, made in statements
+        if isinstance(made, TruthStatement)
+    ]
+    run(
+        connection,
+        "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO NOTHING",
+        rows,
+    )
+    link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
+
+
+def candidates(
+    connection: sa.Connection, joined: Iterable[tuple[str, str]], limit: int | None = None
+) -> set[int]:
+    """Return inferences that (join, value) pairs may tell: all of those that they do, few others.
+
+    Args:
+        connection: The database.
+        joined: Joins and values of statements.
+        limit: Some more are given than so many, not all, where there are more.
+    """
+    end = "" if limit is None else f" LIMIT {limit + 1}"
+    by_join: dict[str, set[str]] = {}
+    for join, value in joined:
+        by_join.setdefault(join, set()).add(value)
+    found: set[int] = set()
+    for join, values in by_join.items():
+        if join == "id":
+            seqs = {int(value) for value in values}
+            found |= {seq for seq in seqs if seq <= LARGEST}
+        elif join.startswith("meta."):
+            found |= _with_metadata(connection, join[5:], values, end)
+        else:
+            requests = {_request(value) for value in values} if join == "request_id" else set()
+            statement = f"SELECT seq FROM inference WHERE {_COLUMNS[join]} IN ({{}}){end}"
+            found |= {int(seq) for (seq,) in run_in(connection, statement, values | requests)}
+    return found
+
+
+def _request(value: str) -> str:
+    """Return the request of `request#image`."""
+    request, separator, image = value.rpartition("#")
+    return request if separator and image.isdecimal() else value
+
+
+def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
+    found: set[int] = set()
+    of_path = "SELECT type, id FROM meta_key WHERE path = ?"
+    keys: Sequence[Any] = run(connection, of_path, (path,)).all()
+    for type_, key in keys:
+        table, of_type = _indexed(type_, values)
+        statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"
+        found |= {int(seq) for (seq,) in run_in(connection, statement, of_type, (key,))}
+    return found
+
+
+def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
+    """Return the table that values of a type are found in, and the values as it has them."""
+    if type_ == KeyType.STR:
+        return "meta_str", {value[:INDEXED_CHARACTERS] for value in values}
+    if type_ == KeyType.BOOL:
+        return "meta_num", {float(value == "true") for value in values & {"true", "false"}}
+    numbers = set()
+    if type_ == KeyType.NUM:
+        for value in values:
+            try:
+                numbers.add(float(value))
+            except ValueError:
+                continue
+    return "meta_num", numbers
+
+
+def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
+    """Give stored inferences their truth anew, as after a change of their metadata."""
+    if seqs and (joins := _stated_joins(connection)):
+        columns = "seq, request_id, image_no, input_hash, meta"
+        statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+        _link(connection, [Subject(*row) for row in run_in(connection, statement, seqs)], joins)
+
+
+def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
+    """Give inferences just inserted the truth that was stated before they came."""
+    if joins := _stated_joins(connection):
+        _link(connection, [subject(record) for record in records], joins)
+
+
+def _stated_joins(connection: sa.Connection) -> set[str]:
+    """Return what statements are joined on: few names, each found by one look at the index."""
+    statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
+    joins: list[str] = []
+    while found := run(connection, statement, (joins[-1] if joins else "",)).scalar():
+        joins.append(found)
+    return set(joins)
+
+
+def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:
+    by_join: dict[str, dict[str, list[int]]] = {join: {} for join in joins}
+    for one in subjects:
+        for join, value in _joined(one, joins):
+            by_join[join].setdefault(value, []).append(one.seq)
+    latest: dict[int, int] = {}
+    for join, seqs in by_join.items():
+        statement = (
+            "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
+        )
+        for value, stated in run_in(connection, statement, seqs, (join,)):
+            for seq in seqs[value]:
+                latest[seq] = max(latest.get(seq, 0), int(stated))
+    statement = "SELECT id FROM truth WHERE annotations IS NULL AND id IN ({})"
+    taken_away = {seq for (seq,) in run_in(connection, statement, set(latest.values()))}
+    run_in(connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects])
+    rows = [(seq, stated) for seq, stated in latest.items() if stated not in taken_away]
+    insert(connection, "ground_truth", ("seq", "truth_id"), rows)
+
+
+def _joined(one: Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield what a subject has of what statements are joined on."""
+    if "id" in joins:
+        yield "id", str(one.seq)
+    if "request_id" in joins:
+        yield "request_id", one.request_id
+        yield "request_id", f"{one.request_id}#{one.image_no}"
+    if "input.hash" in joins and one.input_hash is not None:
+        yield "input.hash", one.input_hash
+    if any(join.startswith("meta.") for join in joins):
+        for path, value in flatten(_METADATA.decode(one.metadata)).items():
+            if f"meta.{path}" in joins:
+                yield f"meta.{path}", join_text(value)

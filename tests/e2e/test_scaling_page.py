@@ -1,0 +1,124 @@
+"""The commands of the page on scaling move a store that is in use."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from engine.cli import main
+from tests.clickhouse_server import ClickHouseServer
+from tests.postgres_server import PostgresServer
+from tests.server_process import ROOT, ServerProcess, image_input
+
+PAGE = (ROOT / "docs" / "scaling.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
+]
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    server = PostgresServer()
+    yield server.create(migrated=False)
+    server.close()
+
+
+@pytest.fixture
+def clickhouse() -> Iterator[ClickHouseServer]:
+    server = ClickHouseServer()
+    yield server
+    server.close()
+
+
+def run(command: str, urls: dict[str, str], cwd) -> str:
+    for documented, real in urls.items():
+        command = command.replace(documented, shlex.quote(real))
+    words = [sys.executable, "-m", "engine.cli", *shlex.split(command)[1:]]
+    finished = subprocess.run(
+        words, capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    copy, verify = COMMANDS[:2]
+    urls = {
+        "sqlite:////data/store.db": f"sqlite:///{data}/store.db",
+        "postgresql://quadriga@postgres/quadriga": postgres,
+    }
+    server = ServerProcess(data).start()
+    stored = [infer(server, photo) for _ in range(3)]
+    server.query({})
+    assert "inference 3 copied" in run(copy, urls, tmp_path)
+    stored += [infer(server, photo) for _ in range(2)]
+    assert server.stop() == 0
+    assert "inference 2 copied" in run(copy, urls, tmp_path)
+    assert "0 of 1 days differ; 5 inferences" in run(verify, urls, tmp_path)
+    moved = ServerProcess(data, ROOT / "sample_models", "--database", postgres).start()
+    stored.append(infer(moved, photo))
+    for inference_id in stored:
+        moved.wait_until(
+            lambda each=inference_id: moved.request("GET", f"/api/inferences/{each}")[0] == 200
+        )
+        status, _, image = moved.request("GET", f"/api/inferences/{inference_id}/input")
+        assert (status, image) == (200, photo)
+    assert moved.stop() == 0
+
+
+def test_what_is_stored_is_sent_to_clickhouse_too(
+    data, clickhouse, photo, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    database = clickhouse.create()
+    urls = {
+        "sqlite:////data/store.db": f"sqlite:///{data}/store.db",
+        "http://default@clickhouse:8123/quadriga": clickhouse.url(database),
+    }
+    server = ServerProcess(data).start()
+    before = infer(server, photo)
+    assert server.stop() == 0
+    server = ServerProcess(
+        data, ROOT / "sample_models", "--clickhouse", clickhouse.url(database)
+    ).start()
+    after = infer(server, photo)
+    assert server.stop() == 0
+    seqs = "SELECT toString(seq) AS seq FROM inference ORDER BY seq"
+    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [after]
+    assert not list((data / "journal").glob("*.journal"))
+    (copy,) = (command for command in COMMANDS if "clickhouse" in command)
+    run(copy, urls, tmp_path)
+    clickhouse.query(database, "OPTIMIZE TABLE inference FINAL")
+    assert [row["seq"] for row in clickhouse.query(database, seqs)] == [before, after]
+
+
+@pytest.mark.skipif("export" not in main.commands, reason="there is no export yet")
+def test_the_archive_is_exported(data, tmp_path, photo, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    server = ServerProcess(data).start()
+    infer(server, photo)
+    assert server.stop() == 0
+    (export,) = (command for command in COMMANDS if " export " in command)
+    run(f"{export} --data {data}", {}, tmp_path)
+    assert (tmp_path / "2026-01.parquet").exists()
+
+
+def infer(server: ServerProcess, photo: bytes) -> str:
+    """Ask for one inference and return its id."""
+    body = {"inputs": [image_input(photo)]}
+    status, body = server.call("POST", "/v2/models/m-shapes-detector/infer", body)
+    assert status == 200, body
+    return body["outputs"][0]["parameters"]["inference_id"]
+
+
+def test_every_command_of_the_page_is_run() -> None:
+    assert [shlex.split(command)[1] for command in COMMANDS] == [
+        "store",
+        "store",
+        "store",
+        "export",
+    ]

@@ -1,0 +1,51 @@
+"""Out of a store into a file and back, from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import main
+
+LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(each) for each in arguments], terminal_width=200)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_what_is_imported_is_exported(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps(LINE))
+    data = ("--data", tmp_path / "data")
+    for _ in range(2):
+        assert run("import", tmp_path / "in.jsonl", *data).startswith("1 inferences, 0 images")
+    output = tmp_path / "out.jsonl"
+    assert "1 inferences in" in run("export", "--output", output, *data)
+    assert json.loads(output.read_text())["predictions"] == [1]
+    assert "0 inferences in" in run("export", '{"label": "a"}', "--output", output, *data)
+    assert output.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export", "{", "--output", "x.jsonl"], "expected FILTER to be JSON"),
+        (["export", '{"a": 1}', "--output", "x.jsonl"], "expected where.a to"),
+        (["export", "--output", "none/x.jsonl"], "none"),
+        (["import", "none.jsonl"], "none.jsonl"),
+        (["import", "a.jsonl", "--join", "id"], "with --as ground-truth"),
+        (["import", "a.jsonl", "--as", "ground-truth", "--join", "meta."], "meta.<key>"),
+        (["import", "bad.jsonl"], "line 1: expected a JSON object"),
+    ],
+)
+def test_what_means_nothing_is_said(tmp_path: Path, monkeypatch, arguments, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.jsonl").write_text(json.dumps(LINE))
+    (tmp_path / "bad.jsonl").write_text("no")
+    run("import", "good.jsonl")
+    result = CliRunner().invoke(main, arguments, terminal_width=200)
+    assert result.exit_code == 2, result.output
+    assert said in result.output

@@ -1,0 +1,415 @@
+"""What is kept of requests: how safely, with which standard metadata, and what where there is no room."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+from onnx import helper
+
+from engine import recording
+from engine.pipeline import Pipeline
+from engine.recording import Recorder
+from engine.repository import ModelRepository
+from engine.room import RoomLimits
+from proto.errors import InternalError, InvalidRequest, Overloaded
+from proto.messages import InferRequest, Tensor
+from store.blobs import BlobStore
+from store.ids import IdSource
+from store.journal import Journal, frames, segments
+from store.lag import write_offsets
+from store.records import InferenceRecord
+from store.writer import Writer
+from tests.onnx_models import classifier, doubling, save, value
+
+CLASSIFIER = 'task = "classification"\nlabels = ["red", "green", "blue"]\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+
+
+def png(level: int) -> bytes:
+    return cv2.imencode(".png", np.full((4, 6, 3), level, np.uint8))[1].tobytes()
+
+
+GRAY, WHITE = png(100), png(255)
+
+
+def breaking(path: Path) -> Path:
+    """A classifier that fails on white images: it looks up a row that is not there."""
+    return save(
+        path,
+        [
+            helper.make_node("ReduceMin", ["image"], ["least"], axes=[1, 2, 3], keepdims=0),
+            helper.make_node("Cast", ["least"], ["row"], to=7),
+            helper.make_node("Gather", ["rows", "row"], ["logits"]),
+        ],
+        [value("image", ["batch", 3, 8, 8])],
+        [value("logits", ["batch", 3])],
+        {"rows": np.eye(1, 3, dtype=np.float32)},
+    )
+
+
+class Place:
+    """A server's inside: models, the pipeline, and what is in its data folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.models = root / "models"
+        self.directory = root / "data" / "journal"
+        self.blobs = root / "data" / "blobs"
+        self.model("plain", "")
+        breaking(self.models / "breaking" / "model.onnx")
+        (self.models / "breaking" / "model.toml").write_text(CLASSIFIER)
+        doubling(self.models / "double" / "model.onnx")
+        self.recorder: Recorder | None = None
+        self.opened: list[Pipeline] = []
+
+    def model(self, name: str, store: str) -> None:
+        classifier(self.models / name / "model.onnx")
+        (self.models / name / "model.toml").write_text(f"{CLASSIFIER}[store]\n{store}\n")
+
+    def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
+        limits = RoomLimits(soft, hard, options.pop("full", "fail"), options.pop("block_s", 0.05))
+        journal = Journal(self.directory, 0)
+        blobs = BlobStore(self.blobs)
+        self.recorder = Recorder(IdSource(0), journal, blobs, limits, "1.2.3", **options)
+        repository = ModelRepository(self.models)
+        repository.load_all()
+        pipeline = Pipeline(
+            repository, self.recorder, threads=1, max_queue=8, max_pixels=1000, max_images=8,
+            strict_readiness=True,
+        )  # fmt: skip
+        self.opened.append(pipeline)
+        return pipeline
+
+    def records(self) -> list[InferenceRecord]:
+        return [
+            msgspec.json.decode(payload, type=InferenceRecord)
+            for path in segments(self.directory)
+            for _, payload, _ in frames(path)
+        ]
+
+    def images(self) -> int:
+        return sum(path.is_file() for path in self.blobs.rglob("*"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    for pipeline in place.opened:
+        pipeline.close()
+
+
+def ask(
+    model: str, *images: bytes, protocol: str = "v2", shared=None, **parameters
+) -> InferRequest:
+    data = list(images or [GRAY])
+    tensor = Tensor("image", "BYTES", (len(data),), data, parameters)
+    return InferRequest(model, None, "r", [tensor], parameters=shared or {}, protocol=protocol)
+
+
+def test_a_record_says_what_the_engine_knows(place: Place) -> None:
+    response = place.pipeline().infer(ask("plain", GRAY, WHITE, metadata={"camera": "north"}))
+    first, second = place.records()
+    assert [str(first.seq), str(second.seq)] == list(response.inference_ids)
+    assert response.outputs[0].parameters["inference_id"] == ",".join(response.inference_ids)
+    assert (first.status, first.input.bytes, first.input.kept) == (200, len(GRAY), True)
+    assert second.input.bytes == len(WHITE)
+    standard = dict(first.standard)
+    stages = standard.pop("stages_ms")
+    hashed = standard.pop("preprocessing")
+    assert standard == {"engine": "1.2.3", "protocol": "chariot-v2-kserve"}
+    assert list(stages) == ["queue", "preprocess", "infer", "postprocess"]
+    assert 0 < sum(stages.values()) <= first.latency_ms + 0.01
+    assert len(hashed) == 12
+    assert second.standard == first.standard
+
+
+def test_models_that_prepare_images_alike_have_one_hash(place: Place) -> None:
+    place.model("twin", "")
+    place.model("other", "")
+    toml = place.models / "other" / "model.toml"
+    toml.write_text(toml.read_text().replace('"stretch"', '"letterbox"'))
+    pipeline = place.pipeline()
+    for name in ("plain", "twin", "other"):
+        pipeline.infer(ask(name))
+    plain, twin, other = [record.standard["preprocessing"] for record in place.records()]
+    assert plain == twin != other
+
+
+def test_a_protocol_is_stored_as_it_names_itself(place: Place) -> None:
+    pipeline = place.pipeline()
+    pipeline.infer(ask("plain", protocol="v2-grpc"))
+    rows = Tensor("x", "FP32", (1, 3), np.ones((1, 3), np.float32))
+    pipeline.infer(InferRequest("double", None, "r", [rows]))
+    grpc, tensors = place.records()
+    assert grpc.standard["protocol"] == "v2-grpc"
+    assert tensors.standard["protocol"] == "v2"
+    assert "preprocessing" not in tensors.standard
+
+
+@pytest.mark.parametrize("durability", ["memory", "process", "power"])
+def test_each_durability_keeps_all_that_is_acknowledged(place: Place, durability) -> None:
+    place.model("own", f'durability = "{durability}"')
+    pipeline = place.pipeline(durability="database")
+    ids = [pipeline.infer(ask("own", png(level))).inference_ids[0] for level in range(20)]
+    pipeline.close()
+    assert [str(record.seq) for record in place.records()] == ids
+    assert place.images() == 20
+    assert place.recorder.numbers()["stored_total"] == 20
+    assert place.recorder.numbers()["lost_total"] == 0
+
+
+def test_with_the_durability_database_an_answer_waits_for_the_commit(
+    place: Place, tmp_path: Path, monkeypatch
+) -> None:
+    pipeline = place.pipeline(durability="database")
+    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
+    stop = threading.Event()
+    running = threading.Thread(target=writer.run, args=(stop,))
+    running.start()
+    (seq,) = pipeline.infer(ask("plain")).inference_ids
+    stop.set()
+    running.join()
+    assert writer.records_moved == 1
+    writer.close()
+    monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0.01)
+    with pytest.raises(Overloaded, match=r"no commit.*may still be stored"):
+        pipeline.infer(ask("plain"))
+    assert str(place.records()[0].seq) == seq
+    assert len(place.records()) == 2
+    assert place.recorder.numbers()["refused_total"] == 1
+
+
+def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
+    pipeline = place.pipeline()
+    threads = [
+        threading.Thread(target=lambda: [pipeline.infer(ask("plain")) for _ in range(10)])
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seqs = [record.seq for record in place.records()]
+    assert len(set(seqs)) == 30
+    assert sum(later < earlier for earlier, later in pairwise(seqs)) < 15
+
+
+@pytest.mark.parametrize(
+    ("store", "parameters", "kept", "images"),
+    [
+        ("", {}, 2, 2),
+        ('inputs = "none"', {}, 2, 0),
+        ('inputs = "sampled"\nsample_rate = 1.0', {}, 2, 2),
+        ('inputs = "sampled"\nsample_rate = 0.0', {}, 2, 0),
+        ('inputs = "sampled"\nsample_rate = 1.0', {"store_input": False}, 2, 0),
+        ("", {"store_input": False}, 2, 0),
+        ("", {"store_input": True, "store": None}, 2, 2),
+        ("", {"store": False}, 0, 0),
+        ("enabled = false", {"store": True}, 0, 0),
+    ],
+)
+def test_what_is_kept_is_what_the_model_and_the_request_allow(
+    place: Place, store, parameters, kept, images
+) -> None:
+    place.model("own", store)
+    response = place.pipeline().infer(ask("own", GRAY, WHITE, **parameters))
+    assert (len(place.records()), place.images()) == (kept, images)
+    assert len(response.inference_ids) == kept
+    assert ("inference_id" in response.outputs[0].parameters) == bool(kept)
+    assert "stored" not in response.outputs[0].parameters
+    assert all(record.input.kept == bool(images) for record in place.records())
+    assert all(record.input.hash for record in place.records())
+
+
+def test_an_input_may_opt_out_beside_others(place: Place) -> None:
+    asked = [
+        Tensor("a", "BYTES", (1,), [GRAY], {"store": False}),
+        Tensor("b", "BYTES", (1,), [WHITE], {}),
+    ]
+    response = place.pipeline().infer(InferRequest("plain", None, "r", asked))
+    (record,) = place.records()
+    assert (record.input.name, record.image_no) == ("b", 1)
+    assert "inference_id" not in response.outputs[0].parameters
+    assert response.outputs[1].parameters["inference_id"] == str(record.seq)
+
+
+def test_sampling_takes_its_share_and_the_same_images_each_time(place: Place) -> None:
+    place.model("own", 'inputs = "sampled"\nsample_rate = 0.5')
+    pipeline = place.pipeline()
+    levels = range(60)
+    for _ in range(2):
+        for level in levels:
+            pipeline.infer(ask("own", png(level)))
+    kept = [record.input.kept for record in place.records()]
+    assert kept[:60] == kept[60:]
+    assert 15 < sum(kept[:60]) < 45
+    assert place.images() == sum(kept[:60])
+
+
+@pytest.mark.parametrize("name", ["store", "store_input"])
+def test_an_opt_out_is_true_or_false(place: Place, name) -> None:
+    with pytest.raises(InvalidRequest, match=f"inputs.0.*parameters.{name} to be true or false"):
+        place.pipeline().infer(ask("plain", **{name: "no"}))
+    assert place.records() == []
+
+
+def test_what_the_model_fails_on_is_kept_without_an_id(place: Place) -> None:
+    pipeline = place.pipeline(durability="database")
+    with pytest.raises(InternalError) as caught:
+        pipeline.infer(ask("breaking", GRAY, WHITE, metadata={"camera": "north"}))
+    first, second = place.records()
+    assert (first.status, first.predictions) == (500, [])
+    assert first.standard["error"] == str(caught.value)[:2000]
+    assert (second.image_no, second.metadata) == (1, {"camera": "north"})
+    assert place.images() == 2
+    numbers = place.recorder.numbers()
+    assert (numbers["failed_total"], numbers["stored_total"]) == (2, 0)
+    with pytest.raises(InternalError):
+        pipeline.infer(ask("breaking", WHITE, store=False))
+    assert len(place.records()) == 2
+
+
+@pytest.mark.parametrize("image", [b"no image", b""])
+def test_what_a_client_did_wrong_is_not_kept(place: Place, image) -> None:
+    with pytest.raises(InvalidRequest):
+        place.pipeline().infer(ask("plain", image))
+    assert place.records() == []
+
+
+def test_beyond_the_soft_limit_answers_say_how_far_the_store_is(place: Place) -> None:
+    pipeline = place.pipeline(soft=1)
+    assert pipeline.infer(ask("plain")).lag_bytes == 0
+    place.pipeline(soft=1)  # looks anew
+    response = place.opened[-1].infer(ask("plain"))
+    assert response.lag_bytes > 100
+    assert response.stored
+    assert place.recorder.numbers()["behind_total"] == 1
+
+
+def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(place: Place) -> None:
+    place.pipeline().infer(ask("plain"))
+    pipeline = place.pipeline(soft=1, hard=1)
+    with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
+        pipeline.infer(ask("plain", b"no image: nobody looks"))
+    (statistics,) = pipeline.statistics("plain", None)
+    assert (statistics.execution_count, statistics.fail.count) == (0, 1)
+    assert len(place.records()) == 1
+    assert place.recorder.numbers()["refused_total"] == 1
+    assert pipeline.infer(ask("plain", store=False)).inference_ids == []
+    assert pipeline.infer(ask("plain", shared={"store": False})).stored
+
+
+def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place: Place) -> None:
+    place.model("own", 'journal_full = "shed"')
+    place.pipeline().infer(ask("plain"))
+    response = place.pipeline(soft=1, hard=1).infer(ask("own", GRAY, WHITE))
+    assert (response.inference_ids, response.stored) == ([], False)
+    assert response.lag_bytes > 1
+    assert response.outputs[0].parameters == {"stored": False}
+    assert len(response.outputs[0].data) == 2
+    assert len(place.records()) == 1
+    assert place.recorder.numbers()["shed_total"] == 2
+
+
+def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr("store.lag.SAMPLE_S", 0)
+    place.pipeline().infer(ask("plain"))
+    pipeline = place.pipeline(soft=1, hard=1, full="block")
+    with pytest.raises(Overloaded, match="expected at most 1 bytes"):
+        pipeline.infer(ask("plain"))
+    patient = place.pipeline(soft=1, hard=1, full="block", block_s=30)
+    (segment,) = segments(place.directory)
+    moved = {segment.name: segment.stat().st_size}
+    moving = threading.Timer(0.1, write_offsets, (place.directory, moved))
+    moving.start()
+    assert patient.infer(ask("plain")).inference_ids
+    assert place.recorder.numbers()["blocked_total"] == 1
+
+
+class FullDisk:
+    """Takes the journal's folder away, as if nothing could be written there, and gives it back."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        for path in segments(directory):
+            path.unlink()
+        directory.rmdir()
+        directory.write_text("in the way")
+
+    def end(self) -> None:
+        self._directory.unlink()
+        self._directory.mkdir()
+
+
+@pytest.mark.parametrize("durability", ["process", "power", "database"])
+def test_what_cannot_be_written_is_refused_and_later_requests_succeed(
+    place: Place, durability, monkeypatch
+) -> None:
+    monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0)
+    pipeline = place.pipeline(durability=durability)
+    full = FullDisk(place.directory)
+    with pytest.raises(Overloaded, match="expected the journal to take"):
+        pipeline.infer(ask("plain"))
+    full.end()
+    if durability == "database":
+        with pytest.raises(Overloaded, match="no commit"):
+            pipeline.infer(ask("plain"))
+    else:
+        assert pipeline.infer(ask("plain")).inference_ids
+    assert len(place.records()) == 1
+
+
+@pytest.mark.parametrize("broken", ["journal", "blobs"])
+def test_what_cannot_be_written_is_shed_where_that_is_the_policy(place: Place, broken) -> None:
+    pipeline = place.pipeline(full="shed")
+    pipeline.infer(ask("plain"))
+    if broken == "journal":
+        full = FullDisk(place.directory)
+    else:
+        shutil.rmtree(place.blobs)
+        full = FullDisk(place.blobs) if place.blobs.mkdir() is None else None
+    response = pipeline.infer(ask("plain", WHITE))
+    assert not response.stored
+    assert response.outputs[0].parameters == {"stored": False}
+    full.end()
+    assert pipeline.infer(ask("plain", WHITE)).inference_ids
+    assert place.recorder.numbers()["shed_total"] == 1
+
+
+def test_what_cannot_be_written_waits_where_that_is_the_policy(place: Place) -> None:
+    pipeline = place.pipeline(full="block", block_s=30)
+    full = FullDisk(place.directory)
+    ending = threading.Timer(0.1, full.end)
+    ending.start()
+    assert pipeline.infer(ask("plain")).inference_ids
+    assert len(place.records()) == 1
+    assert place.recorder.numbers()["blocked_total"] == 1
+
+
+def test_memory_takes_inferences_while_nothing_can_be_written(place: Place) -> None:
+    pipeline = place.pipeline(durability="memory")
+    full = FullDisk(place.directory)
+    ids = [pipeline.infer(ask("plain")).inference_ids[0] for _ in range(5)]
+    full.end()
+    pipeline.close()
+    assert [str(record.seq) for record in place.records()] == ids
+
+
+def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(recording, "BACKLOG_BYTES", 3000)
+    place.model("own", 'journal_full = "shed"')
+    pipeline = place.pipeline(durability="memory")
+    full = FullDisk(place.directory)
+    told = [pipeline.infer(ask("own")).stored for _ in range(5)]
+    assert told[0]
+    assert not told[-1]
+    with pytest.raises(Overloaded, match="expected at most 3000 bytes to wait"):
+        pipeline.infer(ask("plain"))
+    full.end()
+    pipeline.close()
+    assert len(place.records()) == sum(told)

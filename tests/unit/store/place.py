@@ -1,0 +1,89 @@
+"""A whole store in one process, for tests of what is changed in it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from store.blobs import BlobStore
+from store.database import open_writer, run
+from store.inferences import Inferences, QueryRequest
+from store.journal import Journal
+from store.records import InferenceRecord, JournaledChange
+from store.writer import Writer
+
+TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
+          "feedback", "retention")  # fmt: skip
+LATER = 1 << 40
+"""Ids of changes, in tests; those of records are below."""
+
+
+class Place:
+    """A journal, a database of some kind, its writer and its readers."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.url = url
+        self.root = root
+        self.journal = Journal(root / "journal", 0)
+        self.writer = Writer(root / "journal", url)
+        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+        self._next = LATER
+
+    def move(self, *entries: InferenceRecord | JournaledChange) -> None:
+        """Journal records and changes, and move them."""
+        self.journal.append(entries)
+        self.writer.drain()
+
+    def change(self, *changes: Any) -> None:
+        """Journal changes with the next ids, and move them."""
+        self.move(*(self.journaled(change) for change in changes))
+
+    def journaled(self, change: Any) -> JournaledChange:
+        """Give a change the next id."""
+        self._next += 1
+        return JournaledChange(self._next, change)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return what the database answers."""
+        engine = open_writer(self.url)
+        with engine.connect() as connection:
+            rows = [tuple(row) for row in run(connection, statement)]
+        engine.dispose()
+        return rows
+
+    def all_rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Return every row of every table that changes touch."""
+        return {table: sorted(self.rows(f"SELECT * FROM {table}"), key=str) for table in TABLES}
+
+    def execute(self, statement: str) -> None:
+        """Change the database behind the writer's back."""
+        engine = open_writer(self.url)
+        with engine.begin() as connection:
+            run(connection, statement)
+        engine.dispose()
+
+    def replay(self) -> None:
+        """Make a new writer move the journal once more."""
+        self.execute("DELETE FROM journal_offset")
+        self.writer.close()
+        self.writer = Writer(self.root / "journal", self.url)
+        self.writer.drain()
+
+    def found(self, where: Any) -> list[int]:
+        """Return ids of inferences."""
+        page = self.inferences.query(QueryRequest(where=where))
+        return [int(one.id) for one in page.inferences]
+
+    def metadata(self, seq: int) -> Any:
+        """Return the metadata of an inference."""
+        return msgspec.json.decode(self.inferences.get(str(seq)).metadata)
+
+    def truth(self, seq: int) -> Any:
+        """Return the ground truth of an inference."""
+        found = self.inferences.get(str(seq)).ground_truth
+        return None if found is None else msgspec.json.decode(found)
+
+    def close(self) -> None:
+        self.journal.close()
+        self.writer.close()
+        self.inferences.close()

@@ -1,0 +1,271 @@
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.database import open_writer, take_turn
+from store.errors import MetadataError
+from store.metadata import check
+from store.records import (
+    Deletion,
+    Feedback,
+    InferenceRecord,
+    InputReference,
+    JournaledRecord,
+    MetadataChange,
+    RetentionRule,
+    TruthStatement,
+)
+from store.rows import Names, Rows
+from store.truth import link_new
+from tests.postgres_server import PostgresServer
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import LATER, TABLES, Place
+
+JSON_RECORD = msgspec.json.Decoder(JournaledRecord)
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    place = Place(tmp_path, database_url)
+    yield place
+    place.close()
+
+
+def read(column: Any) -> Any:
+    """Return JSON of the database, which one driver has read already."""
+    return msgspec.json.decode(column) if isinstance(column, str) else column
+
+
+def index_rows(place: Place) -> list[list[tuple[Any, ...]]]:
+    """Return what inferences are found by, by the names of keys."""
+    columns = "path, type, val, seq"
+    return [
+        sorted(place.rows(f"SELECT {columns} FROM {table} JOIN meta_key ON meta_key.id = key"))
+        for table in ("meta_num", "meta_str")
+    ]
+
+
+def test_changed_metadata_is_what_an_inference_is_found_by(place: Place, tmp_path: Path) -> None:
+    before = {
+        "camera": "north", "floor": 2, "place": {"a": 1}, "latitude": 1, "longitude": 2, "n": None
+    }  # fmt: skip
+    place.move(make_record(1, metadata=before), make_record(2, metadata=before))
+    place.change(
+        MetadataChange(1, {"camera": "south" * 99, "place": {"b": [1]}, "ok": True}, ["floor", "x"])
+    )
+    after = {
+        "camera": "south" * 99, "place": {"b": [1]}, "latitude": 1, "longitude": 2, "n": None,
+        "ok": True,
+    }  # fmt: skip
+    assert place.metadata(1) == after
+    assert place.metadata(2) == before
+    fresh = [index_rows(place)]
+    for table in ("inference", "meta_num", "meta_str", "pred"):
+        place.execute(f"DELETE FROM {table}")  # as if it had been so from the beginning
+    place.move(make_record(1, metadata=after), make_record(2, metadata=before))
+    fresh.append(index_rows(place))
+    assert fresh[0] == fresh[1]
+
+
+def test_the_history_tells_what_metadata_was(place: Place) -> None:
+    place.move(make_record(1, metadata={"a": 1}))
+    first, second = MetadataChange(1, {"a": 2}), MetadataChange(1, {}, ["a"])
+    place.change(first, second)
+    rows = place.rows("SELECT id, seq, change, before FROM metadata_change ORDER BY id")
+    assert [row[:2] for row in rows] == [(LATER + 1, 1), (LATER + 2, 1)]
+    assert [msgspec.json.decode(row[2], type=MetadataChange) for row in rows] == [first, second]
+    assert [row[3] for row in rows] == ['{"a":1}', '{"a":2}']
+    assert place.metadata(1) == {}
+
+
+def test_metadata_that_would_break_the_rules_stays_and_the_others_change(place: Place) -> None:
+    place.move(make_record(1, metadata={"a": {"b": 1}}), make_record(2))
+    place.change(MetadataChange(1, {"a.b": 2}), MetadataChange(2, {"c": 3}))
+    assert (place.metadata(1), place.metadata(2)) == ({"a": {"b": 1}}, {"c": 3})
+    assert (place.root / "dead.jsonl").read_text().count("twice once flattened") == 1
+
+
+def test_a_change_of_what_is_not_there_is_passed_over(place: Place) -> None:
+    place.change(
+        MetadataChange(5, {"a": 1}), Feedback(5, "thumbs", 1.0), Deletion([5, 6]),
+        TruthStatement("id", "5", None),
+    )  # fmt: skip
+    assert place.writer.records_dead == 0
+    assert {table for table, rows in place.all_rows().items() if rows} == {"truth"}
+
+
+def test_feedback_is_read_with_its_inference(place: Place) -> None:
+    place.move(make_record(1))
+    place.change(Feedback(1, "thumbs", -1.0), Feedback(1, "note\0", None, "too\0 dark", "amy"))
+    given_ = msgspec.to_builtins(place.inferences.get("1").feedback)
+    assert [(one["kind"], one["value"], one["comment"], one["source"]) for one in given_] == [
+        ("thumbs", -1.0, "", ""), ("note\ufffd", None, "too\ufffd dark", "amy")
+    ]  # fmt: skip
+    assert given_[0]["id"] == str(LATER + 1)
+    assert given_[0]["created_at"] == "2025-01-01T00:04:22.144Z"
+
+
+@pytest.mark.parametrize(
+    "change", [MetadataChange(1, {"a": 1}), Feedback(1, "x"), TruthStatement("id", "1", [])]
+)
+def test_new_ids_lie_above_those_of_changes(place: Place, change: Any) -> None:
+    place.move(make_record(1))
+    place.change(change)
+    place.journal.close()
+    place.writer.drain()
+    assert place.inferences.latest_seq() == LATER + 1
+
+
+def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
+    place.change(RetentionRule("a", 1.5, 2.0), RetentionRule("b"), RetentionRule("a", None, 7.0))
+    assert sorted(place.rows("SELECT * FROM retention")) == [("a", None, 7.0), ("b", None, None)]
+
+
+def everything(seq: int) -> InferenceRecord:
+    """Make a record with rows in every table."""
+    metadata = {"s": "x" * 300, "n": 1.5, "o": {"b": True, "l": [1]}, "latitude": 1, "longitude": 2}
+    kept = InputReference("image", f"blake3:{seq:064x}", 1, 1, "image/png", kept=True)
+    labels = [{"label": "a", "score": 0.5}, {"label": "b"}]
+    return make_record(seq, metadata=metadata, input=kept, predictions=labels)
+
+
+def changes_of(seq: int) -> list[Any]:
+    """Make every kind of change of a record."""
+    return [
+        MetadataChange(seq, {"extra": {"k": "v"}, "n": 1e300}, ["s"]),
+        Feedback(seq, "thumbs", 1.0),
+        TruthStatement("id", str(seq), [{"label": "a"}]),
+        TruthStatement("request_id", f"request-{seq}#0", []),
+        TruthStatement("request_id", f"request-{seq}", None),
+    ]
+
+
+def test_a_deletion_leaves_no_row_anywhere(place: Place) -> None:
+    place.move(*(everything(seq) for seq in range(1, 6)))
+    place.change(*(change for seq in range(1, 6) for change in changes_of(seq)))
+    rows = place.all_rows()
+    assert all(len(rows[table]) >= 5 for table in set(TABLES) - {"retention", "ground_truth"})
+    place.change(Deletion([2, 4]), Deletion([4, 99]))
+    assert place.found({}) == [5, 3, 1]
+    seqs = {
+        seq for table in ("meta_num", "meta_str", "pred") for *_, seq in index_tuples(place, table)
+    }
+    assert seqs == {1, 3, 5}
+    assert place.writer.freed == {f"blake3:{seq:064x}" for seq in (2, 4)}
+    place.change(Deletion([1, 3, 5]))
+    assert {table: rows for table, rows in place.all_rows().items() if rows} == {}
+
+
+def index_tuples(place: Place, table: str) -> list[tuple[Any, ...]]:
+    names = {"pred": "label, score, seq"}.get(table, "key, val, seq")
+    return place.rows(f"SELECT {names} FROM {table}")
+
+
+def test_a_statement_of_a_request_stays_while_one_of_its_images_does(place: Place) -> None:
+    place.move(make_record(1, request_id="r"), make_record(2, request_id="r", image_no=1))
+    place.change(
+        *(TruthStatement("request_id", value, []) for value in ("r", "r#0", "r#1", "r#0x"))
+    )
+    place.change(Deletion([1]))
+    assert {value for (value,) in place.rows("SELECT value FROM truth")} == {"r", "r#1", "r#0x"}
+    place.change(Deletion([2]))
+    assert {value for (value,) in place.rows("SELECT value FROM truth")} == {"r#0x"}
+
+
+def test_a_thousand_go_at_once(place: Place) -> None:
+    metadata = [{"n": n, "s": str(n), "deep": {"x": n / 3}} for n in range(1500)]
+    place.move(*(make_record(seq + 1, metadata=metadata[seq]) for seq in range(1500)))
+    place.change(Deletion(list(range(1, 1001))))
+    assert place.rows("SELECT count(*), min(seq) FROM inference") == [(500, 1001)]
+    for table in ("meta_num", "meta_str", "pred"):
+        assert place.rows(f"SELECT min(seq) FROM {table}") == [(1001,)]
+
+
+def test_a_replay_changes_nothing(place: Place) -> None:
+    place.move(*(everything(seq) for seq in range(1, 6)))
+    place.change(*(change for seq in range(1, 6) for change in changes_of(seq)))
+    place.change(TruthStatement("meta.extra.k", "v", [{"label": "late"}]), Deletion([3]))
+    place.change(MetadataChange(1, {"n": 2}), RetentionRule("m", 1.0, 2.0))
+    before = place.all_rows()
+    place.replay()
+    assert place.writer.records_moved > 0
+    assert place.writer.records_dead == 0
+    assert place.all_rows() == before
+
+
+KEYS = st.sampled_from(["a", "b", "latitude", "longitude", "a.b"])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(["", "x"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
+    max_leaves=4,
+)
+OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(OBJECTS, st.lists(st.tuples(OBJECTS, st.lists(KEYS, max_size=2)), max_size=4))
+def test_any_changes_leave_what_their_result_would_have_had(place: Place, first, changes) -> None:
+    def is_good(metadata) -> bool:
+        try:
+            check(metadata)
+        except MetadataError:
+            return False
+        return True
+
+    expected = first if is_good(first) else {}
+    (last,) = place.rows("SELECT coalesce(max(seq), 0) FROM inference")[0]
+    changed, fresh = last + 1, last + 2
+    place.move(make_record(changed, metadata=expected))
+    for new, remove in changes:
+        place.change(MetadataChange(changed, new, remove))
+        result = {key: value for key, value in expected.items() if key not in remove} | new
+        expected = result if is_good(result) else expected
+    place.move(make_record(fresh, metadata=expected))
+    assert place.metadata(changed) == expected
+    found = place.rows("SELECT meta, meta_flat FROM inference ORDER BY seq DESC LIMIT 2")
+    flats = [read(flat) if flat else read(meta) for meta, flat in found]
+    assert flats[0] == flats[1]
+    for table in ("meta_num", "meta_str"):
+        by_seq = {changed: set(), fresh: set()}
+        for *key, seq in place.rows(f"SELECT key, val, seq FROM {table}"):
+            if seq in by_seq:
+                by_seq[seq].add(tuple(key))
+        assert by_seq[changed] == by_seq[fresh]
+
+
+def test_a_statement_waits_for_what_another_server_is_inserting(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = postgres.create()
+    one, two = Place(tmp_path / "one", url), Place(tmp_path / "two", url)
+    two.move(make_record(1))
+    statement = TruthStatement("request_id", "r", [{"label": "a"}])
+    stating = threading.Thread(target=one.change, args=(statement,))
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        take_turn(connection, alone=False)
+        rows = Rows(Names(connection))
+        rows.add(record)
+        rows.insert(connection)
+        link_new(connection, [record])
+        stating.start()
+        while stating.is_alive() and not two.rows(waiting):
+            pass
+    stating.join(60)
+    try:
+        assert one.rows("SELECT seq FROM ground_truth") == [(2,)]
+    finally:
+        engine.dispose()
+        one.close()
+        two.close()
+        postgres.drop(url)

@@ -1,0 +1,414 @@
+"""What is journaled arrives in ClickHouse, once, whatever dies meanwhile, and the database waits for nothing."""
+
+import logging
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from store.clickhouse import Position, Sink
+from store.clickhouse_copying import copy
+from store.comparison import DAY_IDS
+from store.database import make_room, open_writer, run
+from store.errors import StoreError
+from store.ids import IdSource, first_at
+from store.journal import Journal, segments, sizes
+from store.records import (
+    Deletion,
+    Feedback,
+    InputReference,
+    JournaledChange,
+    MetadataChange,
+    ModelReference,
+    RetentionRule,
+    TruthStatement,
+)
+from store.writer import Writer
+from tests.clickhouse_server import ClickHouseServer
+from tests.unit.store.conftest import make_record
+
+PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ClickHouseServer]:
+    running = ClickHouseServer()
+    yield running
+    running.close()
+
+
+class Place:
+    """A data folder and a ClickHouse database."""
+
+    def __init__(self, root: Path, server: ClickHouseServer) -> None:
+        self.server = server
+        self.database = server.create()
+        self.directory = root / "journal"
+        self.journal = Journal(self.directory, 0)
+
+    def sink(self) -> Sink:
+        return Sink(self.directory, self.server.url(self.database))
+
+    def send(self, *records) -> int:
+        """Journal records, and send them."""
+        self.journal.append(records)
+        return self.sink().drain()
+
+    def position(self) -> Position:
+        """Return how far the journal is sent."""
+        file = self.directory.with_name("clickhouse.json")
+        if not file.exists():
+            return Position()
+        return msgspec.json.decode(file.read_bytes(), type=Position)
+
+    def query(self, text: str) -> list[dict]:
+        return self.server.query(self.database, text)
+
+    def seqs(self) -> list[int]:
+        return [row["seq"] for row in self.query("SELECT seq FROM inference ORDER BY seq")]
+
+
+@pytest.fixture
+def place(tmp_path, server) -> Iterator[Place]:
+    place = Place(tmp_path, server)
+    yield place
+    place.journal.close()
+
+
+def test_a_record_becomes_one_wide_row(place) -> None:
+    metadata = {"a": {"b": 1, "l": [1]}, "s": "é\n'", "t": True, "f": 0.5, "n": None}
+    predictions = [{"label": "a\0", "score": 0.25}, {"label": "b"}, {"text": "none"}]
+    seq = (86_400_000 << 22) + 7
+    standard = {"engine": "0.1"}
+    record = make_record(seq, metadata=metadata, predictions=predictions, standard=standard)
+    assert place.send(record) == 1
+    (row,) = place.query("SELECT * FROM inference")
+    for name, value in {
+        "predictions": predictions,
+        "metadata": metadata,
+        "standard": standard,
+    }.items():
+        assert msgspec.json.decode(row.pop(name)) == value
+    assert row == {
+        "seq": seq,
+        "time": "2025-01-02 00:00:00.000",
+        "request_id": f"request-{seq}",
+        "image_no": 0,
+        "model": "shapes-detector",
+        "version": "1",
+        "sha256": "ab" * 32,
+        "task": "OBJECT_DETECTION",
+        "action": "predict",
+        "status": 200,
+        "latency_ms": 4.2,
+        "input_name": "image",
+        "input_hash": "blake3:" + "0" * 64,
+        "input_width": 640,
+        "input_height": 480,
+        "input_mime": "image/jpeg",
+        "input_bytes": None,
+        "input_kept": False,
+        "labels": ["a\0", "b"],
+        "scores": [0.25, None],
+        "meta_num": {"a.b": 1, "f": 0.5},
+        "meta_str": {"s": "é\n'"},
+        "meta_bool": {"t": True},
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"predictions": {"x": [1, "NaN"]}, "input": InputReference("text"), "status": 500},
+        {"predictions": None, "model": ModelReference("", "", "")},
+        {"metadata": {"big": (1 << 63) - 1, "small": 5e-324, "large": 1.7e308, "'": "\\"}},
+        {"predictions": [{"label": 3, "score": 1}, {"label": "x", "score": "high"}, {"label": "y", "score": True}]},
+        {"latency_ms": 0.0, "request_id": "\t'\"\\", "action": "\0"},
+    ],
+)  # fmt: skip
+def test_any_record_arrives(place, fields) -> None:
+    record = make_record(5, **fields)
+    assert place.send(record) == 1
+    (row,) = place.query("SELECT * FROM inference")
+    assert (row["request_id"], row["action"]) == (record.request_id, record.action)
+    assert msgspec.json.decode(row["metadata"]) == record.metadata
+
+
+def test_changes_are_rows_of_their_own(place) -> None:
+    changes = [
+        MetadataChange(1, {"camera": "south"}, ["altitude"]),
+        TruthStatement("id", "1", [{"label": "circle"}], "me"),
+        TruthStatement("id", "1", None),
+        Feedback(1, "thumbs", None, "ok?", "me"),
+        Deletion([1, 2]),
+        RetentionRule("x", 1, 2),
+    ]
+    made = [JournaledChange(10 + number, change) for number, change in enumerate(changes)]
+    assert place.send(make_record(1), *made, make_record(2)) == 8
+    assert place.seqs() == [1, 2]
+    found = {
+        table: place.query(f"SELECT * EXCEPT time FROM {table} ORDER BY ALL")
+        for table in ("metadata_change", "truth", "feedback", "deletion")
+    }
+    assert found == {
+        "metadata_change": [{"id": 10, "seq": 1, "set": '{"camera":"south"}', "remove": ["altitude"]}],
+        "truth": [
+            {"id": 11, "join_on": "id", "value": "1", "annotations": '[{"label":"circle"}]', "source": "me"},
+            {"id": 12, "join_on": "id", "value": "1", "annotations": None, "source": ""},
+        ],
+        "feedback": [
+            {"id": 13, "seq": 1, "kind": "thumbs", "value": None, "comment": "ok?", "source": "me"}
+        ],
+        "deletion": [{"id": 14, "seq": 1}, {"id": 14, "seq": 2}],
+    }  # fmt: skip
+
+
+def test_what_is_no_record_is_left_out(place, caplog) -> None:
+    bad = make_record(2, metadata={"\n": 1})
+    assert place.send(make_record(1), bad, make_record(3)) == 3
+    assert place.seqs() == [1, 3]
+    assert "cannot be sent to ClickHouse" in caplog.text
+
+
+def test_what_may_have_arrived_is_sent_again_and_stored_once(place, tmp_path) -> None:
+    place.send(*(make_record(n) for n in (1, 2, 3)))
+    ((segment, size),) = sizes(place.directory).items()
+    interrupted = Position({}, {segment: (0, size)})
+    (tmp_path / "clickhouse.json").write_bytes(msgspec.json.encode(interrupted))
+    assert place.send(make_record(4)) == 4
+    assert place.seqs() == [1, 2, 3, 4]
+
+
+def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
+    place.send(*(make_record(n) for n in (1, 2, 3)))
+    (tmp_path / "clickhouse.json").unlink()
+    place.send(make_record(4))
+    assert len(place.seqs()) == 7
+    assert place.query("SELECT count() AS n FROM inference FINAL") == [{"n": 4}]
+    place.query("OPTIMIZE TABLE inference FINAL")
+    assert place.seqs() == [1, 2, 3, 4]
+
+
+def test_what_was_stored_before_is_sent_by_a_copy(
+    database_url, tmp_path, server, monkeypatch
+) -> None:
+    monkeypatch.setattr("store.clickhouse_copying._PAGE", 100)
+    place = Place(tmp_path, server)
+    url = server.url(place.database)
+    old = Journal(tmp_path / "old", 0)
+    metadata = {"camera": "north", "on": True}
+    old.append([make_record(n * 1000, metadata=metadata) for n in range(1, 250)])
+    old.append([make_record(20 * DAY_IDS), make_record(30 * DAY_IDS)])
+    old.close()
+    writer = Writer(tmp_path / "old", database_url)
+    writer.drain()
+    writer.close()
+    engine = open_writer(database_url)
+    with engine.begin() as connection:
+        truth = (5, "id", "1", "", '[{"label": "circle"}]')
+        run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth)
+        feedback = (8, 1000, "thumbs", None, "ok?", "me")
+        run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback)
+    engine.dispose()
+    place.send(make_record(20 * DAY_IDS))
+    assert copy(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
+    assert copy(database_url, url).copied == {}
+    assert len(place.seqs()) == 251
+    text = (
+        "SELECT count() AS n FROM inference WHERE meta_str['camera'] = 'north' AND meta_bool['on']"
+    )
+    assert place.query(text) == [{"n": 249}]
+    place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
+    place.query("DELETE FROM inference WHERE seq < 100000")
+    assert copy(database_url, url).copied == {"inference": 249}
+    place.journal.close()
+    with pytest.raises(StoreError, match="expected ClickHouse to answer"):
+        copy(database_url, "http://127.0.0.1:1/x")
+
+
+def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:
+    place.journal.append([make_record(1)])
+    place.journal.close()
+    sink = place.sink()
+    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+    assert writer.drain() == 1
+    assert len(segments(place.directory)) == 1
+    sink.drain()
+    writer.drain()
+    assert segments(place.directory) == []
+    writer.close()
+    place.send(make_record(2))
+    assert place.position().offsets == sizes(place.directory), "the removed segment is forgotten"
+
+
+def test_a_damaged_end_holds_no_segment_back(place) -> None:
+    place.journal.append([make_record(1)])
+    place.journal.close()
+    (segment,) = segments(place.directory)
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    sink = place.sink()
+    assert sink.needs(segment)
+    sink.drain()
+    assert not sink.needs(segment)
+
+
+def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
+    monkeypatch.setattr("store.clickhouse.POLL_S", 0.05)
+    monkeypatch.setattr("store.clickhouse.MAX_BACK_OFF_S", 0.1)
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
+    server = ClickHouseServer()
+    try:
+        place = Place(tmp_path, server)
+        place.send(make_record(1))
+        server.kill()
+        sink, stop = place.sink(), threading.Event()
+        sending = threading.Thread(target=sink.run, args=(stop,))
+        sending.start()
+        writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+        for number in range(2, 30):
+            place.journal.append([make_record(number)])
+            assert writer.drain() == (2 if number == 2 else 1)
+        place.journal.close()
+        writer.drain()
+        assert len(segments(place.directory)) == 1
+        server.start()
+        until = time.monotonic() + 30
+        while segments(place.directory) and time.monotonic() < until:
+            time.sleep(0.05)
+            writer.drain()
+        stop.set()
+        sending.join(30)
+        writer.close()
+        assert place.seqs() == list(range(1, 30))
+        assert segments(place.directory) == []
+        assert "bytes of the journal wait for ClickHouse" in caplog.text
+        assert "ClickHouse answers again" in caplog.text
+    finally:
+        server.close()
+
+
+SENDING = """
+import sys, threading
+from pathlib import Path
+import store.clickhouse as clickhouse
+clickhouse.POLL_S = 0.02
+clickhouse.BATCH_RECORDS = 50
+clickhouse.Sink(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())
+"""
+
+
+def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
+    chance = random.Random(7)
+    server = ClickHouseServer()
+    try:
+        place = Place(tmp_path, server)
+        ids = IdSource(0)
+        written: list[int] = []
+        for turn in range(6):
+            command = [
+                sys.executable,
+                "-c",
+                SENDING,
+                str(place.directory),
+                server.url(place.database),
+            ]
+            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            before = place.position()
+            until = time.monotonic() + 60
+            while place.position() == before and time.monotonic() < until:
+                place.journal.append(records := [make_record(ids.next()) for _ in range(20)])
+                written += [record.seq for record in records]
+                time.sleep(chance.random() * 0.02)
+            if turn % 2:
+                server.kill()
+            process.kill()
+            process.wait(30)
+            if turn % 2:
+                server.start()
+        assert place.position().offsets, "something was sent before the last kill"
+        place.sink().drain()
+        assert place.seqs() == written
+    finally:
+        server.close()
+        place.journal.close()
+
+
+STATEMENTS = [
+    statement
+    for statement in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    if "DROP TABLE" not in statement
+]
+
+
+def test_the_statements_of_the_page_do_what_it_says(place) -> None:
+    now, hour_ms = time.time_ns() // 1_000_000, 3_600_000
+    ago = [first_at(now - hours * hour_ms) + 1 for hours in (1, 2, 2, 30, 400)]
+    north = {"camera_id": "north", "altitude": 120}
+    circle = [{"label": "circle", "score": 0.9}, {"label": "star", "score": 0.1}]
+    weak = [{"label": "circle", "score": 0.1}, {"label": "star", "score": 0.9}]
+    place.send(
+        make_record(ago[0], metadata=north, predictions=circle),
+        make_record(ago[1], metadata={**north, "altitude": 99}, predictions=weak),
+        make_record(ago[2] + 1, metadata={"camera_id": "south", "altitude": 120}, status=500),
+        make_record(
+            ago[3], metadata=north, model=ModelReference("other", "1", ""), predictions=circle
+        ),
+        make_record(ago[4], metadata=north, predictions=[]),
+        *(
+            JournaledChange(10 + number, change)
+            for number, change in enumerate(
+                [
+                    Deletion([ago[0]]),
+                    TruthStatement("id", str(ago[0]), [{"label": "star"}]),
+                    TruthStatement("id", str(ago[0]), [{"label": "circle"}]),
+                    TruthStatement("id", str(ago[1]), [{"label": "circle"}]),
+                    TruthStatement("id", str(ago[1]), None),
+                    TruthStatement("request_id", "x", []),
+                    MetadataChange(ago[0], {"camera_id": "west"}),
+                    MetadataChange(ago[0], {"camera_id": "east"}),
+                    MetadataChange(ago[0], {"altitude": 1}),
+                ]
+            )
+        ),
+    )
+    ttl, by_key, by_label, by_hour, by_day, truth, metadata = STATEMENTS
+    place.query(ttl)
+    assert [row["seq"] for row in place.query(by_key)] == [ago[0]]
+    assert [row["seq"] for row in place.query(by_label)] == [ago[0], ago[2] + 1]
+    hours = place.query(by_hour)
+    assert [(row["model"], row["n"], row["errors"]) for row in hours] == [
+        ("other", 1, 0), ("shapes-detector", 2, 1), ("shapes-detector", 1, 0)
+    ]  # fmt: skip
+    assert {row["p99_ms"] for row in hours} == {4.2}
+    labels = place.query(by_day)
+    assert sum(row["n"] for row in labels if row["label"] == "circle") == 3
+    assert {row["label"] for row in labels} == {"circle", "star"}
+    (held,) = place.query(truth)
+    assert (held["seq"], held["ground_truth"]) == (ago[0], '[{"label":"circle"}]')
+    cameras = {row["seq"]: row["camera_id"] for row in place.query(metadata)}
+    assert cameras == {
+        ago[0]: "east", ago[1]: "north", ago[2] + 1: "south", ago[3]: "north", ago[4]: "north"
+    }  # fmt: skip
+
+
+def test_dropping_partitions_drops_a_month(postgres) -> None:
+    url = postgres.create()
+    (drop,) = re.findall(r"DROP TABLE .*", PAGE.read_text())
+    engine = open_writer(url)
+    february = first_at(1_769_904_000_000)
+    with engine.connect() as connection:
+        make_room(connection, [february - 1, february])
+        for seq in (february - 1, february):
+            run(connection, "INSERT INTO meta_num VALUES (1, 1, ?)", (seq,))
+        run(connection, drop)
+        assert run(connection, "SELECT seq FROM meta_num").scalars().all() == [february]
+    engine.dispose()
+    postgres.drop(url)

@@ -1,0 +1,359 @@
+"""A store copied into another database holds the same, whichever two they are."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.comparison import DAY_IDS, verify
+from store.copying import copy
+from store.database import migrate, open_writer, run
+from store.errors import StoreError
+from store.journal import Journal
+from store.records import InputReference, ModelReference
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+
+TABLES = {
+    "inference": "SELECT i.*, name, version, sha256, task FROM inference i JOIN model m ON m.id = model_id",
+    "meta_num": "SELECT path, type, val, seq FROM meta_num JOIN meta_key ON id = key",
+    "meta_str": "SELECT path, type, val, seq FROM meta_str JOIN meta_key ON id = key",
+    "pred": "SELECT name, score, seq, worst, n FROM pred JOIN label ON id = label",
+    "rollup": "SELECT m.name, minute, n, errors, latency, labels, kept_bytes FROM rollup JOIN model m ON m.id = model_id",
+    "metadata_change": "SELECT * FROM metadata_change",
+    "truth": "SELECT * FROM truth",
+    "ground_truth": "SELECT * FROM ground_truth",
+    "feedback": "SELECT * FROM feedback",
+    "retention": "SELECT * FROM retention",
+    "journal_offset": "SELECT * FROM journal_offset",
+}
+
+
+def contents(url: str) -> dict[str, list[str]]:
+    """Return all that a store holds, with names in place of their ids, as text in order."""
+    engine = open_writer(url)
+    found = {}
+    with engine.connect() as connection:
+        labels = {str(key): name for key, name in run(connection, "SELECT id, name FROM label")}
+        for table, text in TABLES.items():
+            rows = [dict(row) for row in run(connection, text).mappings()]
+            for row in rows:
+                row.pop("model_id", None)
+                row.pop("meta_flat", None)  # NULL in SQLite where it equals meta, never elsewhere
+                if table == "rollup":
+                    counts = msgspec.json.decode(row["labels"])
+                    row["labels"] = {labels[label]: n for label, n in sorted(counts.items())}
+            found[table] = sorted(map(repr, rows))
+    engine.dispose()
+    return found
+
+
+def assert_same(target: str, source: str) -> None:
+    """Check that two stores hold the same, but for offsets of segments that are gone."""
+    ours, theirs = contents(target), contents(source)
+    assert set(theirs.pop("journal_offset")) <= set(ours.pop("journal_offset"))
+    assert ours == theirs
+
+
+def fill(url: str, root: Path, records, statements=()) -> None:
+    """Let a writer store records, and execute statements."""
+    journal = Journal(root / "journal", 0)
+    for start in range(0, len(records), 500):
+        journal.append(records[start : start + 500])
+    writer = Writer(root / "journal", url)
+    writer.drain()
+    writer.close()
+    journal.close()
+    execute(url, statements)
+
+
+def execute(url: str, statements) -> None:
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        for text, values in statements:
+            run(connection, text, values)
+    engine.dispose()
+
+
+def other_kind(url: str, tmp_path: Path, request) -> str:
+    """Return an empty database of the other kind."""
+    if url.startswith("postgresql"):
+        return f"sqlite:///{tmp_path}/other/store.db"
+    server = request.getfixturevalue("postgres")
+    return server.create(migrated=False)
+
+
+@pytest.fixture
+def target(database_url, tmp_path, request):
+    url = other_kind(database_url, tmp_path, request)
+    yield url
+    if url.startswith("postgresql"):
+        request.getfixturevalue("postgres").drop(url)
+
+
+def some_records(days: int = 3, per_day: int = 20) -> list:
+    """Return records of all kinds: of several models and days, failed, without labels, of raw tensors."""
+    kinds = [
+        {"metadata": {"camera": "north", "altitude": 120.5, "wet": True, "a": {"b": [1], "c": 2}}},
+        {"metadata": {"latitude": 48.1, "longitude": 11.5, "big": (1 << 53) + 1, "n": None}},
+        {"metadata": {"note": "x" * 300, 'quote"%s?': "?%s"}, "standard": {"engine": "0.1"}},
+        {"predictions": {"x": [1.5, "NaN"]}, "status": 500, "task": "CUSTOM"},
+        {"predictions": [{"label": "a\0b"}, {"label": "circle", "score": 0.25}, {"score": 1}]},
+        {"input": InputReference("text")},
+        {"input": InputReference("é", "blake3:1", 1, 2, "image/png", kept=True, bytes=77)},
+        {"model": ModelReference("other", "2", "cd"), "latency_ms": 4.2004},
+    ]
+    return [
+        make_record(day * DAY_IDS + number + 1, **kinds[number % len(kinds)])
+        for day in range(0, 10 * days, 10)
+        for number in range(per_day)
+    ]
+
+
+CHANGED = '{"camera": "south", "altitude": 7}'
+SAID = [
+    ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", (5, "id", "1", "", '[{"label": "circle"}]')),
+    ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", (6, "id", "2", "me", None)),
+    ("INSERT INTO ground_truth VALUES (?, ?)", (1, 5)),
+    ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (8, 1, "thumbs", None, "ok?", "me")),
+    ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (DAY_IDS * 9, 1, "x", 0.5, "", "")),
+    ("INSERT INTO retention VALUES (?, ?, ?)", ("other", 1.5, None)),
+    ("INSERT INTO metadata_change VALUES (?, ?, ?, ?)", (9, 1, "{}", "{}")),
+    ("INSERT INTO journal_offset VALUES (?, ?)", ("aa/0.journal", 1 << 40)),
+]  # fmt: skip
+
+
+def rollups(url: str) -> list:
+    """Return statements for what the writer counts, in whatever ids this database has for the names."""
+    engine = open_writer(url)
+    with engine.connect() as connection:
+        (model,) = run(connection, "SELECT id FROM model WHERE name = 'other'").one()
+        (label,) = run(connection, "SELECT id FROM label WHERE name = 'circle'").one()
+    engine.dispose()
+    row = "INSERT INTO rollup VALUES (?, ?, ?, ?, ?, ?, ?)"
+    return [(row, (model, minute, 2, 1, "{}", f'{{"{label}": 3}}', 77)) for minute in range(3)]
+
+
+def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> None:
+    fill(database_url, tmp_path / "a", some_records(), SAID)
+    execute(database_url, rollups(database_url))
+    # the target has other ids for the same names
+    fill(migrated(target), tmp_path / "b", [make_record(99, metadata={"altitude": "x"})])
+    execute(
+        target,
+        [("DELETE FROM inference", ()), ("DELETE FROM meta_str", ()), ("DELETE FROM pred", ())],
+    )
+    progress = copy(database_url, target)
+    assert progress.copied["inference"] == 60
+    there = contents(database_url)
+    assert [table for table, rows in there.items() if not rows] == []
+    assert_same(target, database_url)
+    assert verify(database_url, target) == []
+    again = f"sqlite:///{tmp_path}/again.db"
+    copy(target, again)
+    assert_same(again, database_url)
+
+
+def migrated(url: str) -> str:
+    migrate(url)
+    return url
+
+
+def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_path) -> None:
+    records = some_records()
+    late, *others = records
+    fill(database_url, tmp_path, others, SAID)
+    copy(database_url, target)
+    assert copy(database_url, target).copied == dict.fromkeys(
+        ["inference", "metadata_change", "truth", "ground_truth", "feedback"], 0
+    ) | {"rollup": 0}
+    fill(database_url, tmp_path, [late], [
+        ("UPDATE inference SET input_kept = 0 WHERE seq = ?", (7,)),
+        ("UPDATE ground_truth SET truth_id = 6 WHERE seq = 1", ()),
+    ])  # fmt: skip
+    copied = copy(database_url, target).copied
+    assert (copied["inference"], copied["ground_truth"]) == (2, 1)
+    assert_same(target, database_url)
+
+
+def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) -> None:
+    fill(database_url, tmp_path, some_records(1))
+    copy(database_url, target)
+    engine = open_writer(database_url)
+    with engine.begin() as connection:
+        for text, values in [
+            ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
+            ("DELETE FROM meta_num WHERE seq = 1", ()),
+            ("DELETE FROM meta_str WHERE seq = 1", ()),
+            ("INSERT INTO metadata_change VALUES (?, ?, ?, ?)", (DAY_IDS * 3, 1, "{}", "{}")),
+            (
+                "INSERT INTO metadata_change VALUES (?, ?, ?, ?)",
+                (DAY_IDS * 3 + 1, 1 << 60, "{}", "{}"),
+            ),
+        ]:
+            run(connection, text, values)
+        for path, type_, table, value in [
+            ("camera", 1, "str", "south"),
+            ("altitude", 0, "num", 7.0),
+        ]:
+            run(
+                connection,
+                f"INSERT INTO meta_{table} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?",
+                (value, path, type_),
+            )
+    engine.dispose()
+    assert [day.day for day in verify(database_url, target)] == ["2025-01-01"]
+    assert copy(database_url, target).copied["metadata_change"] == 2
+    assert_same(target, database_url)
+    assert verify(database_url, target) == []
+
+
+def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
+    fill(database_url, tmp_path, some_records(), SAID)
+    copy(database_url, target)
+    execute(database_url, [
+        (f"DELETE FROM {table} WHERE seq = 1", ()) for table in ("inference", "meta_num", "meta_str", "pred", "ground_truth")
+    ] + [("DELETE FROM inference WHERE seq >= ?", (20 * DAY_IDS,)),
+        ("DELETE FROM meta_num WHERE seq >= ?", (20 * DAY_IDS,)),
+        ("DELETE FROM meta_str WHERE seq >= ?", (20 * DAY_IDS,)),
+        ("DELETE FROM pred WHERE seq >= ?", (20 * DAY_IDS,)),
+        ("DELETE FROM feedback WHERE id = 8", ())])  # fmt: skip
+    assert copy(database_url, target).removed == 0
+    different = verify(database_url, target)
+    assert [(day.day, day.source.inferences, day.target.inferences) for day in different] == [
+        ("2025-01-01", 19, 20), ("2025-01-21", 0, 20)
+    ]  # fmt: skip
+    assert copy(database_url, target, delete=True).removed == 23
+    assert_same(target, database_url)
+    assert verify(database_url, target) == []
+
+
+@pytest.mark.parametrize("column", ["predictions", "meta"])
+def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) -> None:
+    fill(database_url, tmp_path, some_records())
+    copy(database_url, target)
+    execute(
+        target,
+        [(f"UPDATE inference SET {column} = ? WHERE seq = ?", ('{"x":0}', 10 * DAY_IDS + 3))],
+    )
+    assert [day.day for day in verify(database_url, target)] == ["2025-01-11"]
+
+
+def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
+    total = 600
+    fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
+    script = (
+        "import sys; from store import copying; copying._BATCH, copying._PAGE = 40, 100; "
+        "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
+    )
+    seen = 0
+    for wanted in (100, 300):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, database_url, target], stdout=subprocess.PIPE, text=True
+        )
+        for line in process.stdout:
+            if int(line) + seen >= wanted:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.stdout.close()
+        process.wait(30)
+        seen += int(line)
+    progress = copy(database_url, target)
+    assert 0 < progress.copied["inference"] <= total - seen
+    assert verify(database_url, target) == []
+    assert contents(target)["meta_num"] == contents(database_url)["meta_num"]
+
+
+def test_a_server_may_write_the_source_meanwhile(
+    database_url, target, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("store.copying._BATCH", 50)
+    monkeypatch.setattr("store.copying._PAGE", 100)
+    journal = Journal(tmp_path / "journal", 0)
+    writer = Writer(tmp_path / "journal", database_url)
+    journal.append([make_record(n + 1) for n in range(300)])
+    writer.drain()
+    added = iter(range(300, 600))
+
+    def write(_) -> None:
+        journal.append([make_record(next(added) * 7 + 1) for _ in range(5)])
+        writer.drain()
+
+    copy(database_url, target, report=write)
+    writer.close()
+    journal.close()
+    copy(database_url, target)
+    assert verify(database_url, target) == []
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+keys = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="."), min_size=1, max_size=9
+)
+predictions = st.lists(
+    st.fixed_dictionaries(
+        {"label": st.text(st.characters(exclude_categories=["Cs"]), max_size=3)},
+        optional={"score": st.floats(0, 1)},
+    ),
+    max_size=4,
+)
+
+
+@pytest.fixture
+def middle(postgres):
+    url = postgres.create()
+    yield url
+    postgres.drop(url)
+
+
+records = st.lists(
+    st.tuples(
+        st.integers(1, 1 << 54),
+        st.dictionaries(
+            keys, json_values | st.dictionaries(keys, json_values, max_size=2), max_size=4
+        ),
+        predictions | json_values,
+        st.integers(0, 10**9),
+    ),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(records)
+def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
+    root = tmp_path / str(time.monotonic_ns())
+    first, last = (f"sqlite:///{root}/{name}/store.db" for name in ("first", "last"))
+    made = [
+        make_record(seq, metadata=metadata, predictions=found, latency_ms=latency / 1000)
+        for seq, metadata, found, latency in rows
+    ]
+    fill(first, root, made)
+    copy(first, middle, delete=True)  # of what the example before has left
+    copy(middle, last)
+    assert_same(last, first)
+    assert verify(first, middle) == verify(middle, last) == []
+
+
+def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
+    with pytest.raises(StoreError, match="got none"):
+        copy(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
+    with pytest.raises(StoreError, match="sqlite or postgresql"):
+        verify("mysql://x", "mysql://y")

@@ -1,0 +1,103 @@
+"""Jobs over HTTP: submitted, watched, cancelled, fetched."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar import Litestar, Request, Response
+from litestar.testing import TestClient
+
+from store.blobs import BlobStore
+from store.errors import StoreError
+from store.inferences import Inferences
+from store.job_routes import job_routes
+from store.jobs import Jobs, run_jobs
+from store.journal import Journal
+from store.writer import Writer
+
+
+def answer_error(_: Request[Any, Any, Any], error: StoreError) -> Response[dict[str, str]]:
+    return Response({"error": str(error)}, status_code=error.status)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
+    handlers = job_routes(Jobs(tmp_path / "jobs"))
+    with TestClient(Litestar(handlers, exception_handlers={StoreError: answer_error})) as client:
+        yield client
+
+
+def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) -> None:
+    assert client.get("/api/jobs").json() == {"jobs": []}
+    journal = Journal(tmp_path / "journal", 0)
+    journal.append([record(seq) for seq in (1, 2)])
+    journal.close()
+    writer = Writer(tmp_path / "journal", f"sqlite:///{tmp_path}/store.db")
+    writer.drain()
+    writer.close()
+    answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
+    assert answer.status_code == 202
+    job = answer.json()
+    assert (job["state"], job["kind"], job["progress"]) == (
+        "queued",
+        "export",
+        {"done": 0, "total": None},
+    )
+    path = f"/api/jobs/{job['id']}"
+    assert client.get(f"{path}/result").status_code == 404
+    assert client.get("/api/jobs").json() == {"jobs": [job]}
+    blobs = BlobStore(tmp_path / "blobs")
+    inferences = Inferences(f"sqlite:///{tmp_path}/store.db", tmp_path / "journal", blobs)
+    stop = threading.Event()
+    runner = threading.Thread(
+        target=run_jobs, args=(Jobs(tmp_path / "jobs"), inferences, blobs, stop)
+    )
+    runner.start()
+    until = time.monotonic() + 20
+    while (job := client.get(path).json())["ended_at"] is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    stop.set()
+    runner.join()
+    inferences.close()
+    assert (job["state"], job["progress"]) == ("succeeded", {"done": 1, "total": 1})
+    assert "1 inferences written to inferences.jsonl" in job["log"]
+    result = client.get(f"{path}/result")
+    assert result.headers["content-type"].startswith("application/jsonl")
+    assert 'filename="inferences.jsonl"' in result.headers["content-disposition"]
+    assert [json.loads(line)["id"] for line in result.content.splitlines()] == ["2"]
+    assert len(result.content) == job["result"]["bytes"]
+    assert client.post(f"{path}/cancel").json()["state"] == "succeeded"
+
+
+def test_a_queued_job_is_cancelled(client) -> None:
+    job = client.post("/api/exports", content=b"").json()
+    answer = client.post(f"/api/jobs/{job['id']}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "expected the body to be a JSON object with where, format, images, annotations"),
+        (b'{"format": "xml"}', "expected the body to be a JSON object"),
+        (b'{"where": {"nothing": 1}}', "expected where.nothing to"),
+        (b'{"where": 5}', "expected where to be an object, got an integer"),
+    ],
+)
+def test_an_export_that_means_nothing_is_refused(client, body: bytes, message: str) -> None:
+    answer = client.post("/api/exports", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(message)
+    assert client.get("/api/jobs").json() == {"jobs": []}
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("GET", "/result"), ("POST", "/cancel")])
+@pytest.mark.parametrize("job_id", ["5", "0" * 19 + "-abcd", "..%2F..%2Fetc"])
+def test_a_job_that_is_not_there_is_said(client, method: str, path: str, job_id: str) -> None:
+    answer = client.request(method, f"/api/jobs/{job_id}{path}")
+    assert answer.status_code == 404

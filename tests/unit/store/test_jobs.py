@@ -1,0 +1,196 @@
+"""Jobs outlive whatever ends their runner, and end in one state."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from store import jobs as jobs_module
+from store.errors import NotFoundError, QueryError
+from store.jobs import MAX_STARTS, Jobs, Run, run_jobs
+
+WORKS: dict[str, Callable[[Run], str]] = {}
+
+
+def work(run: Run) -> str:
+    """Do what the test says that this job does."""
+    return WORKS[run.job.parameters["work"]](run)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    monkeypatch.setitem(jobs_module.KINDS, "test", "jobs_under_test:work")
+    monkeypatch.setitem(sys.modules, "jobs_under_test", sys.modules[__name__])
+    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "TELL_S", 0.0)
+    WORKS.clear()
+    WORKS.update(write=write, fail=fail, refuse=refuse, wait=wait)
+    return Jobs(tmp_path / "jobs")
+
+
+def write(run: Run) -> str:
+    (run.directory / "answer.txt").write_text("42")
+    run.tell(1, 1)
+    run.log("written")
+    return "answer.txt"
+
+
+def fail(_: Run) -> str:
+    return {}["nothing"]
+
+
+def refuse(_: Run) -> str:
+    raise QueryError("expected another, got this")
+
+
+def wait(run: Run) -> str:
+    while True:
+        run.tell(7, None)
+        time.sleep(0.005)
+
+
+@contextmanager
+def runner(jobs: Jobs) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=run_jobs, args=(jobs, None, None, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def ended(jobs: Jobs, job_id: str) -> bool:
+    return jobs.read(job_id).ended_at is not None
+
+
+def test_a_job_is_done_and_says_so(jobs: Jobs) -> None:
+    job = jobs.submit("test", {"work": "write"})
+    assert (job.state, jobs.read(job.id)) == ("queued", job)
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    found = jobs.read(job.id, with_log=True)
+    assert (found.state, found.error, found.progress.done) == ("succeeded", None, 1)
+    assert found.created_at <= found.started_at <= found.ended_at
+    assert found.log.endswith(" written\n")
+    assert jobs.result(job.id).read_text() == "42"
+    assert found.result.bytes == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("refuse", "expected another, got this"), ("fail", "KeyError: 'nothing'")],
+)
+def test_a_job_that_fails_says_why_and_the_next_is_done(jobs: Jobs, kind: str, error: str) -> None:
+    first, second = (jobs.submit("test", {"work": name}) for name in (kind, "write"))
+    with runner(jobs):
+        until(lambda: ended(jobs, second.id))
+    found = jobs.read(first.id)
+    assert (found.state, found.error) == ("failed", error)
+    assert jobs.read(second.id).state == "succeeded"
+    with pytest.raises(NotFoundError, match="to have a result, got it failed"):
+        jobs.result(first.id)
+
+
+def test_jobs_are_done_in_their_order(jobs: Jobs) -> None:
+    order = []
+    WORKS["note"] = lambda run: order.append(run.job.id) or write(run)
+    ids = [jobs.submit("test", {"work": "note"}).id for _ in range(20)]
+    with runner(jobs):
+        until(lambda: ended(jobs, ids[-1]))
+    assert order == ids == [job.id for job in reversed(jobs.all())]
+
+
+def test_a_running_job_ends_when_it_is_cancelled(jobs: Jobs) -> None:
+    job = jobs.submit("test", {"work": "wait"})
+    with runner(jobs):
+        until(lambda: jobs.read(job.id).progress.done == 7)
+        jobs.cancel(job.id)
+        until(lambda: ended(jobs, job.id))
+    assert jobs.read(job.id).state == jobs.cancel(job.id).state == "cancelled"
+
+
+def test_a_queued_job_is_cancelled_at_once_and_never_begun(jobs: Jobs) -> None:
+    job = jobs.submit("test", {"work": "write"})
+    assert jobs.cancel(job.id).state == "cancelled"
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    assert (jobs.read(job.id).state, jobs.read(job.id).starts) == ("cancelled", 0)
+
+
+def test_a_job_that_ended_cannot_be_cancelled(jobs: Jobs) -> None:
+    job = jobs.submit("test", {"work": "write"})
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    assert jobs.cancel(job.id).state == "succeeded"
+
+
+def test_a_job_that_is_interrupted_waits_for_the_next_runner(jobs: Jobs) -> None:
+    job = jobs.submit("test", {"work": "wait"})
+    with runner(jobs):
+        until(lambda: jobs.read(job.id).state == "running")
+    assert (jobs.read(job.id).state, jobs.read(job.id).starts) == ("queued", 0)
+    WORKS["wait"] = write
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    assert jobs.read(job.id).state == "succeeded"
+
+
+@pytest.mark.parametrize(("starts", "state"), [(1, "succeeded"), (MAX_STARTS, "failed")])
+def test_a_job_whose_runner_died_is_begun_again_a_few_times(jobs, starts: int, state: str) -> None:
+    job = jobs.submit("test", {"work": "write"})
+    path = jobs.directory / job.id / "job.json"
+    left = json.loads(path.read_bytes()) | {"state": "running", "starts": starts}
+    path.write_text(json.dumps(left))
+    (path.parent / ".half").mkdir()
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    assert jobs.read(job.id).state == state
+    assert (path.parent / ".half").exists() == (state == "failed")
+
+
+def test_two_runners_do_each_job_once(jobs: Jobs) -> None:
+    done = []
+
+    def slowly(run: Run) -> str:
+        done.append(run.job.id)
+        time.sleep(0.01)
+        return write(run)
+
+    WORKS["slowly"] = slowly
+    ids = [jobs.submit("test", {"work": "slowly"}).id for _ in range(20)]
+    with runner(jobs), runner(jobs):
+        until(lambda: all(ended(jobs, job_id) for job_id in ids))
+    assert sorted(done) == ids
+
+
+def test_old_jobs_are_removed_with_what_they_made(jobs: Jobs) -> None:
+    old, waiting = (jobs.submit("test", {"work": "write"}) for _ in range(2))
+    path = jobs.directory / old.id / "job.json"
+    left = json.loads(path.read_bytes())
+    left |= {"state": "succeeded", "ended_at": "2026-01-01T00:00:00.000Z"}
+    path.write_text(json.dumps(left))
+    jobs.remove_old(7)
+    assert [job.id for job in jobs.all()] == [waiting.id]
+    assert [path.name for path in jobs.directory.iterdir()] == [waiting.id]
+
+
+@pytest.mark.parametrize("job_id", ["", "..", "1", "0" * 19 + "-abcd", "../../etc/passwd", "\0"])
+def test_what_is_no_job_is_said(jobs: Jobs, job_id: str) -> None:
+    for asked in (jobs.read, jobs.cancel, jobs.result):
+        with pytest.raises(NotFoundError, match="to be a job, got none"):
+            asked(job_id)

@@ -1,0 +1,123 @@
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from store import power
+from store.blobs import BlobStore
+from store.errors import JournalError, Unconfirmed
+from store.journal import Journal, frames, is_closed, segments
+from store.power import GroupSync
+
+
+class Place:
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "journal"
+        self.journal = Journal(self.directory, 0, segment_bytes=2000)
+        self.syncing = GroupSync(self.directory)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def synced(monkeypatch) -> list[str]:
+    """Names of the files and folders that were synced, in order."""
+    names: list[str] = []
+
+    def noting(real):
+        def sync(descriptor: int) -> None:
+            names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+            real(descriptor)
+
+        return sync
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync))
+    monkeypatch.setattr(os, "fdatasync", noting(os.fdatasync))
+    return names
+
+
+def test_an_append_is_synced_and_the_folder_once(place, record, synced) -> None:
+    for seq in (1, 2):
+        place.syncing.wait(place.journal.append([record(seq)], hold=True))
+    (segment,) = segments(place.directory)
+    assert synced == [segment.name, "journal", place.directory.parent.name, segment.name]
+
+
+def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
+    blobs = BlobStore(tmp_path / "blobs")
+    key = blobs.put(b"image")
+    digest = key.removeprefix("blake3:")
+    blobs.sync([])
+    assert synced == []
+    blobs.sync([key])
+    assert synced == [digest, digest[:2], "blobs", tmp_path.name]
+    synced.clear()
+    blobs.sync(iter([key]))
+    assert synced == [digest, digest[:2]]
+    (tmp_path / "blobs" / digest[:2] / digest).unlink()
+    with pytest.raises(
+        JournalError, match="expected 1 images to reach the disk, got: No such file"
+    ):
+        blobs.sync([key])
+
+
+def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+
+    def keep(seq: int) -> None:
+        place.syncing.wait(place.journal.append([record(seq)], hold=True))
+
+    threads = [threading.Thread(target=keep, args=(seq,)) for seq in range(12)]
+    threads[0].start()
+    assert begun.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while sum(len(list(frames(path))) for path in segments(place.directory)) < 12:
+        pass
+    while place.syncing._open is None or sum(map(len, place.syncing._open.held.values())) < 11:
+        pass
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert place.syncing.count == 2
+    place.journal.close()
+    assert len(segments(place.directory)) > 1
+    assert all(is_closed(path) for path in segments(place.directory)), "a descriptor is left open"
+
+
+def test_a_held_segment_is_not_closed_until_it_is_synced(place, record) -> None:
+    position = place.journal.append([record(1)], hold=True)
+    place.journal.close()
+    (segment,) = segments(place.directory)
+    assert not is_closed(segment)
+    place.syncing.wait(position)
+    assert is_closed(segment)
+
+
+def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
+    place, record, monkeypatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(power, "sync_path", fail)
+        position = place.journal.append([record(1)], hold=True)
+        with pytest.raises(Unconfirmed, match=r"Input/output error.*may still be stored") as caught:
+            place.syncing.wait(position)
+    assert caught.value.status == 503
+    place.syncing.wait(place.journal.append([record(2)], hold=True))
+    place.journal.close()
+    assert is_closed(segments(place.directory)[0])

@@ -1,0 +1,180 @@
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store.metadata import flatten
+from store.records import Deletion, InputReference, MetadataChange, TruthStatement
+from store.truth import join_text
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import LATER, Place
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    place = Place(tmp_path, database_url)
+    yield place
+    place.close()
+
+
+CAT, DOG = [{"label": "cat"}], [{"label": "dog"}]
+HASH = "blake3:" + "a" * 64
+IMAGE = InputReference("image", HASH, 1, 1, "image/png")
+METADATA = {"camera": "north", "n": 2.0, "big": 1e300, "ok": True, "deep": {"id": "7"}, "l": "x" * 300,
+            "odd": (1 << 53) + 1, "seven": 7}  # fmt: skip
+JOINS = [
+    ("id", "1"),
+    ("request_id", "r"),
+    ("request_id", "r#2"),
+    ("input.hash", HASH),
+    ("meta.camera", "north"),
+    ("meta.n", "2"),
+    ("meta.big", "1e300"),
+    ("meta.ok", "true"),
+    ("meta.deep.id", "7"),
+    ("meta.seven", "7"),
+    ("meta.l", "x" * 300),
+    ("meta.odd", str((1 << 53) + 1)),
+]
+OTHERS = [
+    ("id", "2"),
+    ("request_id", "r#1"),
+    ("request_id", "R"),
+    ("input.hash", HASH.upper()),
+    ("meta.camera", "nort"),
+    ("meta.n", "2.0"),
+    ("meta.ok", "1"),
+    ("meta.deep", "7"),
+    ("meta.l", "x" * 299),
+    ("meta.odd", str(1 << 53)),
+    ("meta.none", "1"),
+]
+
+
+def target() -> Any:
+    return make_record(1, request_id="r", image_no=2, input=IMAGE, metadata=METADATA)
+
+
+@pytest.mark.parametrize("comes", ["early", "late"])
+def test_truth_is_joined_whether_it_comes_early_or_late(place: Place, comes: str) -> None:
+    for join, value in [*JOINS, *OTHERS]:
+        statement = place.journaled(TruthStatement(join, value, CAT))
+        place.move(*((statement, target()) if comes == "early" else (target(), statement)))
+        assert place.truth(1) == (CAT if (join, value) in JOINS else None), (join, value)
+        place.execute("DELETE FROM truth")
+        place.change(Deletion([1]))
+        assert place.rows("SELECT * FROM ground_truth") == []
+    assert place.writer.records_dead == 0
+
+
+def test_the_latest_statement_of_all_joins_holds(place: Place) -> None:
+    place.move(target())
+    place.change(TruthStatement("input.hash", HASH, CAT), TruthStatement("request_id", "r", DOG))
+    assert place.truth(1) == DOG
+    place.change(TruthStatement("id", "1", None))
+    assert place.truth(1) is None
+    place.change(TruthStatement("meta.camera", "north", []))
+    assert place.truth(1) == []
+    newest = place.journaled(TruthStatement("input.hash", HASH, DOG))
+    place.move(newest, place.journaled(TruthStatement("input.hash", "b" * 64, CAT)))
+    assert place.truth(1) == DOG
+
+
+def test_it_does_not_matter_in_which_order_statements_arrive(place: Place) -> None:
+    older, newer, newest = (
+        place.journaled(TruthStatement("request_id", "r", CAT)),
+        place.journaled(TruthStatement("id", "1", None)),
+        place.journaled(TruthStatement("input.hash", HASH, DOG)),
+    )
+    place.move(newer, target(), older)
+    assert place.truth(1) is None
+    place.move(newest)
+    assert place.truth(1) == DOG
+
+
+def test_truth_follows_a_change_of_the_metadata_that_it_is_joined_on(place: Place) -> None:
+    place.change(TruthStatement("meta.camera", "north", CAT))
+    place.move(target())
+    assert place.truth(1) == CAT
+    place.change(MetadataChange(1, {"camera": "south"}))
+    assert place.truth(1) is None
+    place.change(MetadataChange(1, {"camera": "north"}))
+    assert place.truth(1) == CAT
+
+
+def test_one_statement_is_the_truth_of_many(place: Place) -> None:
+    place.move(*(make_record(seq, input=IMAGE) for seq in range(1, 2100)))
+    place.change(TruthStatement("input.hash", HASH, CAT))
+    assert place.rows("SELECT count(*), min(truth_id) FROM ground_truth") == [(2099, LATER + 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("2.0", "2.0"), (2.0, "2"), (2, "2"), (True, "true"), (-0.0, "0"), (0.1, "0.1"), (1e300, "1e300"),
+     (1e15, "1000000000000000"), ((1 << 63) - 1, "9223372036854775807")],
+)  # fmt: skip
+def test_equal_values_are_named_alike(value, text) -> None:
+    assert join_text(value) == text
+
+
+SCALARS = st.sampled_from(["a", "1", "true", 1, 1.0, 2, True, False, 0.5, "0.5"])
+RECORDS = st.tuples(
+    st.sampled_from(["r", "s", "r#1"]), st.integers(0, 1), st.sampled_from([None, HASH, HASH[:-1] + "b"]),
+    st.dictionaries(st.sampled_from(["k", "o.k", "j"]), SCALARS, max_size=2),
+)  # fmt: skip
+STATED = st.one_of(
+    st.tuples(st.just("id"), st.sampled_from(["1", "2", "3"])),
+    st.tuples(st.just("request_id"), st.sampled_from(["r", "s", "r#1", "r#1#0", "s#0"])),
+    st.tuples(st.just("input.hash"), st.sampled_from([HASH, HASH[:-1] + "b"])),
+    st.tuples(st.sampled_from(["meta.k", "meta.o.k"]), SCALARS.map(join_text)),
+)
+STEPS = st.lists(
+    RECORDS | st.tuples(STATED, st.sampled_from([None, CAT, DOG]), st.integers(0, 9)), max_size=8
+)
+
+
+EXAMPLES = itertools.count(1)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(STEPS)
+def test_truth_is_the_latest_statement_that_a_record_is_joined_to(place: Place, steps) -> None:
+    # Each example has names of its own, so that all can share one database.
+    base = next(EXAMPLES) * 10
+    own, records, statements = f"{base}-", {}, {}
+    for number, step in enumerate(steps):
+        if len(step) == 4:
+            request, image, digest, metadata = step
+            seq = base + len(records) + 1
+            metadata = {f"{own}{key}": value for key, value in metadata.items()}
+            digest = digest and own + digest
+            records[seq] = (own + request, image, digest, flatten(metadata))
+            place.move(
+                make_record(seq, request_id=own + request, image_no=image, metadata=metadata,
+                            input=InputReference("x", digest))
+            )  # fmt: skip
+        else:
+            (join, value), annotations, shift = step
+            if join == "id":
+                value = str(base + int(value))
+            elif join.startswith("meta."):
+                join = f"meta.{own}{join[5:]}"
+            else:
+                value = own + value
+            one = place.journaled(TruthStatement(join, value, annotations))
+            one = type(one)(one.seq * 100 + number + shift * 10, one.change)  # not in order
+            statements[one.seq] = one.change
+            place.move(one)
+    for seq, (request, image, digest, metadata) in records.items():
+        has = {("id", str(seq)), ("request_id", request), ("request_id", f"{request}#{image}"),
+               ("input.hash", digest)}  # fmt: skip
+        has |= {(f"meta.{path}", join_text(value)) for path, value in metadata.items()}
+        matching = [number for number, one in statements.items() if (one.join, one.value) in has]
+        expected = statements[max(matching)].annotations if matching else None
+        assert place.truth(seq) == expected

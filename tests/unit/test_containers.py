@@ -1,0 +1,143 @@
+"""The image and the services are built from what is locked, run as nobody special, and name what exists."""
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine import settings
+from engine.metrics import metrics_route
+from proto import table
+from proto.operations import Options, plain_paths
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+INSTRUCTIONS = [
+    line.split(None, 1) for line in DOCKERFILE.splitlines() if line and not line.startswith("#")
+]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = COMPOSE["services"]
+PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())
+
+
+def given(name: str) -> list[str]:
+    """Return what stands behind an instruction of the Dockerfile, in order."""
+    return [value for instruction, value in INSTRUCTIONS if instruction == name]
+
+
+def substituted(text: str, **environment: str) -> str:
+    """Return text as compose reads it."""
+    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: environment.get(found[1], found[2]), text)
+
+
+IMAGES = [value.split()[0] for value in given("FROM")] + [
+    each["image"] for each in SERVICES.values()
+]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_images_are_named_with_a_version_and_without_a_host(image) -> None:
+    name, _, tag = image.partition(":")
+    assert re.match(r"v?\d", tag)
+    first, slash, _ = name.partition("/")
+    assert not (slash and "." in first)
+
+
+def test_every_package_comes_from_the_lock_by_its_hash() -> None:
+    first, second = (value for value in given("RUN") if "pip install" in value)
+    words = shlex.split(first)
+    assert "--require-hashes" in words
+    lock = ROOT / words[words.index("--requirement") + 1]
+    entries = re.split(r"\n(?=\w)", lock.read_text().strip())
+    assert all("==" in entry and "--hash=sha256:" in entry for entry in entries)
+    locked = {re.split(r"\W*==", entry)[0].lower() for entry in entries}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["postgres"]]
+    asked += project["optional-dependencies"]["clickhouse"]
+    assert {re.match(r"[\w-]+", each)[0].lower() for each in asked} <= locked
+    assert shlex.split(second)[-2:] == ["--no-deps", "."]
+
+
+def test_all_packages_are_in_the_image_and_sent_to_who_builds_it() -> None:
+    copied = [value.split()[:-1] for value in given("COPY") if not value.startswith("--from")]
+    sources = {source for each in copied for source in each}
+    assert all((ROOT / source).exists() for source in sources)
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    assert set(hatch["build"]["targets"]["wheel"]["packages"]) <= sources
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {f"!{source}" for source in sources} <= set(ignored)
+
+
+def test_the_image_runs_as_a_user_of_its_own() -> None:
+    (user,) = given("USER")
+    assert int(user.split(":")[0]) > 0
+    assert INSTRUCTIONS.index(["USER", user]) < INSTRUCTIONS.index(["ENTRYPOINT", '["quadriga"]'])
+    assert given("VOLUME") == ["/data"]
+
+
+def test_the_image_is_healthy_while_its_server_lives() -> None:
+    (check,) = given("HEALTHCHECK")
+    command = json.loads(check[check.index("CMD") + 4 :])
+    assert command[0] == "python"
+    compile(command[2], "HEALTHCHECK", "exec")
+    path = re.search(r"http://127\.0\.0\.1:8080(/[\w/]+)", command[2])[1]
+    offered = {
+        plain
+        for operation in table.operations(None, Options(server_version=""))
+        for plain in plain_paths(operation.path)
+        if operation.method == "GET"
+    }
+    assert path in offered
+
+
+@pytest.mark.parametrize("password", [None, "a-B_9"])
+def test_every_setting_of_the_containers_exists_and_fits(password, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = dict(re.findall(r"(QUADRIGA_\w+)=(\S+)", given("ENV")[0]))
+    assert len(environment) >= 3
+    chosen = {} if password is None else {"POSTGRES_PASSWORD": password}
+    for name, value in SERVICES["engine"]["environment"].items():
+        environment[name] = substituted(value, **chosen)
+    found = settings.load({}, environment)
+    assert found.database.startswith("postgresql://quadriga:")
+    assert (password or "only-for-development") in found.database
+    assert (found.host, found.data, found.models) == ("0.0.0.0", "/data", "/models")
+    exposed = {int(port) for port in given("EXPOSE")[0].split()}
+    assert {found.port, found.grpc_port} == exposed
+    assert {int(port.rpartition(":")[2]) for port in SERVICES["engine"]["ports"]} == exposed
+    assert float(SERVICES["engine"]["stop_grace_period"].rstrip("s")) > 2 * found.exit_timeout_s
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_may_do_no_more_than_they_must(name) -> None:
+    service = SERVICES[name]
+    assert int(service["user"].split(":")[0]) > 0
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not service.get("privileged")
+    assert "healthcheck" in service or "build" in service
+    for port in service.get("ports", []):
+        assert port.startswith("127.0.0.1:")
+    for volume in service["volumes"]:
+        source = substituted(volume).partition(":")[0]
+        assert source in COMPOSE["volumes"] or (ROOT / source).exists()
+
+
+def test_no_password_stands_in_a_file_but_one_for_development() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    for found in re.findall(r"PASSWORD: (.*)|postgresql://quadriga:(.*)@", text):
+        assert "".join(found) == "${POSTGRES_PASSWORD:-only-for-development}"
+
+
+def test_prometheus_asks_what_is_there() -> None:
+    jobs = {job["job_name"]: job for job in PROMETHEUS["scrape_configs"]}
+    assert jobs["quadriga"]["static_configs"] == [{"targets": ["engine:8080"]}]
+    assert jobs["quadriga"]["metrics_path"] in metrics_route(None).paths
+    mounted = [volume.split(":")[0] for volume in SERVICES["prometheus"]["volumes"]]
+    assert "./deploy/prometheus.yml" in mounted

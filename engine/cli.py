@@ -201,6 +201,10 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     console.print(table)
     more = "" if page.count_is_exact else " or more"
     console.print(f"{len(page.inferences)} of {page.count}{more} shown")
+    if page.partial:
+        console.print(
+            "The search ended before all were looked at: narrow it, for example by a time."
+        )
 
 
 @main.command()

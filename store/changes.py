@@ -18,16 +18,14 @@ from store.records import (
     RetentionRule,
     TruthStatement,
 )
-from store.rows import Names, Rows, text
+from store.rows import METADATA_TABLES, Names, Rows, remove_inferences, text
 
-_INDEXES = {"meta_num": ("key", "val", "seq"), "meta_str": ("key", "val", "seq")}
-_KEYED_BY_SEQ = ("pred", "metadata_change", "feedback", "ground_truth", "inference")
+_KEY = ("key", "val", "seq")
 _SET_RULE = (
     "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
     " ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,"
     " inferences_days = excluded.inferences_days"
 )
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
@@ -76,20 +74,13 @@ def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> se
     Returns:
         Keys of blobs that a record less refers to.
     """
-    columns = "seq, request_id, image_no, input_hash, input_kept, meta"
+    columns = "seq, request_id, image_no, input_hash, input_kept"
     found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
-    rows = Rows(names)
-    derived: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INDEXES}
-    for seq, _, _, _, _, given in found:
-        paths = metadata.index(_METADATA.decode(given))
-        for table, of_record in rows.metadata_rows(seq, paths).items():
-            derived[table] += of_record
-    for table, keys in derived.items():
-        delete_rows(connection, table, _INDEXES[table], keys)
-    for table in _KEYED_BY_SEQ:
-        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", [row[0] for row in found])
+    remove_inferences(connection, names, seqs)
+    for table in ("metadata_change", "feedback", "ground_truth"):
+        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
     _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
-    return {digest for _, _, _, digest, is_kept, _ in found if digest is not None and is_kept}
+    return {digest for _, _, _, digest, is_kept in found if digest is not None and is_kept}
 
 
 def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]]) -> None:
@@ -121,7 +112,7 @@ def _change_metadata(
         if number in done or seq not in before:
             continue
         was = after.get(seq, before[seq])
-        new = changed(_METADATA.decode(was), change)
+        new = changed(metadata.decode(was), change)
         metadata.check(new)
         history.append((number, seq, msgspec.json.encode(change).decode(), was))
         after[seq] = msgspec.json.encode(new).decode()
@@ -134,23 +125,19 @@ def _write_metadata(
     connection: sa.Connection, names: Names, before: dict[int, str], after: dict[int, str]
 ) -> None:
     """Write the rows of new metadata, JSON by id, and take those of the old away."""
-    rows = Rows(names)
-    were: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
-    are: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    were, are = Rows(names), Rows(names)
     written = []
     for seq, given in after.items():
-        paths = metadata.index(_METADATA.decode(given))
+        paths = metadata.index(metadata.decode(given))
         written.append((given, names.flat_beside(paths, given), seq))
-        old = rows.metadata_rows(seq, metadata.index(_METADATA.decode(before[seq])))
-        new = rows.metadata_rows(seq, paths)
-        for table in _INDEXES:
-            were[table] |= set(old[table])
-            are[table] |= set(new[table])
+        were.derive(seq, metadata.index(metadata.decode(before[seq])))
+        are.derive(seq, paths)
     if written:
         run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
-    for table, columns in _INDEXES.items():
-        delete_rows(connection, table, columns, were[table] - are[table])
-        insert(connection, table, columns, are[table] - were[table])
+    for table in METADATA_TABLES:
+        old, new = set(were.of[table]), set(are.of[table])
+        delete_rows(connection, table, _KEY, old - new)
+        insert(connection, table, _KEY, new - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:

@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from store import change_requests
+from store import change_requests, metadata
 from store.changes import changed
 from store.database import run, run_in
 from store.errors import ChangeError, NotReadyError, QueryTimeoutError
 from store.ids import IdSource, milliseconds
 from store.inferences import Inferences
 from store.journal import Journal
-from store.metadata import check
 from store.query.json_form import parse
 from store.query.request import QueryRequest
 from store.query.syntax import leaves
@@ -39,7 +38,6 @@ SEARCH_S = 20.0
 """How long a deletion looks for inferences."""
 
 _PAGE = 1000
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _MADE = msgspec.json.Decoder(MetadataChange)
 
 
@@ -113,7 +111,7 @@ class Changes:
         """
         found = self._inferences.moved(inference_id)
         change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
-        check(changed(_METADATA.decode(found.metadata), change))
+        metadata.check(changed(metadata.decode(found.metadata), change))
         (number,) = self.apply([change])
         found = self._inferences.get(inference_id)
         with self._inferences.snapshot() as connection:

@@ -89,7 +89,6 @@ _TABLES = {
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)
-_metadata: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -133,7 +132,7 @@ def inference(record: JournaledRecord) -> dict[str, Any]:
         msgspec.MsgspecError: The metadata is no JSON object.
     """
     image = record.input
-    paths = metadata.flatten(_metadata.decode(record.metadata))
+    paths = metadata.flatten(metadata.decode(record.metadata))
     found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
     return {
         "seq": record.seq,

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata
+from store import database
 from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
 from store.database import Readers, run, run_in
 from store.errors import StoreError
 from store.query.catalog import marks
-from store.records import InputReference, JournaledRecord, ModelReference
-from store.rows import Names, Rows
+from store.records import JournaledRecord
+from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
 
 _BATCH = 1000
 """Rows of one transaction."""
@@ -33,11 +33,6 @@ TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annot
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
 _HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
-_RECORD = """
-SELECT seq, request_id, image_no, name, version, sha256, task, action, latency_us, input_name,
-       input_hash, input_width, input_height, input_mime, input_kept, input_bytes, predictions, meta,
-       status, standard
-FROM inference JOIN model ON model.id = model_id WHERE seq IN ({})"""
 _SET_ROLLUP = """
 INSERT INTO rollup (model_id, minute, n, errors, latency, labels, kept_bytes)
 VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -184,7 +179,7 @@ class _Copier:
         if table is INFERENCES:
             records = self._records(keys)
             with self._transaction(records, alone=bool(replaced)) as connection:
-                self._remove_inferences(connection, replaced)
+                remove_inferences(connection, self._names, replaced)
                 self._add_inferences(connection, records)
         else:
             columns = ", ".join(table.columns)
@@ -194,7 +189,7 @@ class _Copier:
             # Changes are read before what they changed, which is then as new as they, or newer.
             records = self._records({row[1] for row in rows}) if table is _CHANGES else []
             with self._transaction(records) as connection:
-                self._remove_inferences(connection, [record.seq for record in records])
+                remove_inferences(connection, self._names, [record.seq for record in records])
                 self._add_inferences(connection, records)
                 _remove(connection, table, replaced)
                 database.insert(connection, table.name, table.columns, rows)
@@ -204,7 +199,7 @@ class _Copier:
     def _remove_rows(self, table: Table, keys: list[int]) -> None:
         with self._transaction() as connection:
             if table is INFERENCES:
-                self._remove_inferences(connection, keys)
+                remove_inferences(connection, self._names, keys)
             else:
                 _remove(connection, table, keys)
         self._removed += len(keys)
@@ -232,16 +227,6 @@ class _Copier:
         for record in added:
             rows.add(record)
         rows.insert(connection)
-
-    def _remove_inferences(self, connection: sa.Connection, seqs: Sequence[int]) -> None:
-        """Remove inferences and what they are found by, whose keys their own metadata tells."""
-        derived = Rows(self._names)
-        for record in records(connection, seqs):
-            paths = metadata.index(msgspec.json.decode(record.metadata))
-            for table, rows in derived.metadata_rows(record.seq, paths).items():
-                database.delete(connection, table, ("key", "val", "seq"), rows)
-        for table in ("pred", "inference"):
-            run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
@@ -272,21 +257,11 @@ class _Copier:
 
 def records(connection: sa.Connection, seqs: Sequence[int]) -> list[JournaledRecord]:
     """Read inferences as they were journaled, but with their metadata of today."""
-    found = []
-    row: Any
-    for row in run_in(connection, _RECORD, seqs):
-        name, sha, width, height, mime, kept, size = row[9:16]
-        image = InputReference(name, sha, width, height, mime, bool(kept), size)
-        predictions, given, standard = (
-            msgspec.Raw(text.encode()) for text in (row[16], row[17], row[19])
-        )
-        found.append(
-            JournaledRecord(
-                row[0], row[1], row[2], ModelReference(*row[3:6]), row[6], row[7], row[8] / 1000,
-                image, predictions, given, row[18], standard,
-            )
-        )  # fmt: skip
-    return found
+    statement = (
+        f"SELECT {RECORD_COLUMNS} FROM inference AS i JOIN model AS k ON k.id = i.model_id"
+        " WHERE i.seq IN ({})"
+    )
+    return [record_of(row) for row in run_in(connection, statement, seqs)]
 
 
 def _remove(connection: sa.Connection, table: Table, keys: Sequence[int]) -> None:

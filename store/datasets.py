@@ -17,7 +17,6 @@ from store.blob_interface import Blobs
 from store.records import StoredInference
 
 Annotated = Literal["either", "ground_truth", "predictions"]
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 GPS = {"latitude": "GPSLatitude", "longitude": "GPSLongitude", "captured_at": "GPSDateTime"}
 """Our metadata keys, and those that Chariot reads place and time from."""
 
@@ -81,7 +80,7 @@ class ChariotDataset:
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
     """Return metadata as Chariot takes it: flat, with its names of place and time."""
-    flat = metadata.flatten(_METADATA.decode(record.metadata))
+    flat = metadata.flatten(metadata.decode(record.metadata))
     own = {key: attrgetter(field)(record) for field, key in OWN.items()}
     return {
         **flat,

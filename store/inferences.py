@@ -21,13 +21,12 @@ from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
 from store.records import (
     GivenFeedback,
-    InputReference,
     JournaledRecord,
-    ModelReference,
     StoredInference,
     is_change,
     timestamp_text,
 )
+from store.rows import RECORD_COLUMNS, record_of
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -42,13 +41,9 @@ _LATEST = (
 """Where ids have gone."""
 
 ANY_TYPE = "application/octet-stream"
-_COLUMNS = (
-    "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
-    " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
-    " i.input_mime, i.input_kept, i.input_bytes, i.predictions, i.meta, i.standard, t.annotations"
-)
-_MODEL = (  # outer joins never drive
-    " LEFT JOIN model AS k ON k.id = i.model_id"
+_SELECT = (  # outer joins never drive
+    f"SELECT {RECORD_COLUMNS}, t.annotations"
+    " FROM inference AS i LEFT JOIN model AS k ON k.id = i.model_id"
     " LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
 )
 
@@ -240,9 +235,7 @@ class Inferences:
             return None
         try:
             with self._readers.snapshot() as connection:
-                row = run(
-                    connection, f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq = ?", (seq,)
-                ).first()
+                row = run(connection, f"{_SELECT} WHERE i.seq = ?", (seq,)).first()
         except NotReadyError:
             return None
         return None if row is None else _stored(row)
@@ -266,7 +259,7 @@ class Inferences:
         for path in journal.segments(self._directory):
             for found, payload, _ in journal.frames(path, offsets.get(path.name, 0)):
                 if found == seq and not is_change(payload):
-                    return _unmoved(_record_decoder.decode(payload))
+                    return _answered(_record_decoder.decode(payload))
         return None
 
     def _offsets(self) -> dict[str, int]:
@@ -305,10 +298,7 @@ def _rows(connection: sa.Connection, ids: list[int], order: str) -> list[Any]:
     if not ids:
         return []
     direction = "DESC" if order == "-ts" else "ASC"
-    statement = (
-        f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq IN ({marks(ids)})"
-        f" ORDER BY i.seq {direction}"
-    )
+    statement = f"{_SELECT} WHERE i.seq IN ({marks(ids)}) ORDER BY i.seq {direction}"
     return list(run(connection, statement, tuple(ids)))
 
 
@@ -323,28 +313,12 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
 
 
 def _stored(row: Any) -> StoredInference:
-    (seq, request_id, image_no, name, version, sha256, task, action, status, latency_us, input_name,
-     digest, width, height, mime, kept, size, predictions, metadata, standard, truth) = row  # fmt: skip
-    return StoredInference(
-        id=str(seq),
-        request_id=request_id,
-        image_no=image_no,
-        model=ModelReference(name, version, sha256),
-        task=task,
-        action=action,
-        created_at=timestamp_text(milliseconds(seq)),
-        latency_ms=latency_us / 1000,
-        input=InputReference(input_name, digest, width, height, mime, bool(kept), size),
-        predictions=msgspec.Raw(predictions.encode()),
-        metadata=msgspec.Raw(metadata.encode()),
-        ground_truth=None if truth is None else msgspec.Raw(truth.encode()),
-        status=status,
-        standard_metadata=msgspec.Raw(standard.encode()),
-    )
+    truth = row[-1]
+    return _answered(record_of(row), None if truth is None else msgspec.Raw(truth.encode()))
 
 
-def _unmoved(record: JournaledRecord) -> StoredInference:
-    """Answer a record of the journal as the database will."""
+def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> StoredInference:
+    """Answer a record, of the journal as the database will."""
     return StoredInference(
         id=str(record.seq),
         request_id=record.request_id,
@@ -357,6 +331,7 @@ def _unmoved(record: JournaledRecord) -> StoredInference:
         input=record.input,
         predictions=record.predictions,
         metadata=record.metadata,
+        ground_truth=truth,
         status=record.status,
         standard_metadata=record.standard,
     )

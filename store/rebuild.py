@@ -44,9 +44,6 @@ _FIRST: dict[str, list[Any]] = {
 }
 """Tables in the order in which they are gone through, and where each begins."""
 
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-_Derived = dict[str, list[tuple[Any, ...]]]
-
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a rebuild is."""
@@ -141,16 +138,12 @@ def _remove(
     return list(found[-1]) if found else None
 
 
-def _derived(names: Names, inferences: Iterable[Any]) -> _Derived:
+def _derived(names: Names, inferences: Iterable[Any]) -> dict[str, list[tuple[Any, ...]]]:
     rows = Rows(names)
-    derived: _Derived = {table: [] for table in _INDEXES}
     for seq, meta, predictions in inferences:
-        paths = metadata.index(_METADATA.decode(meta))
-        of_row = rows.metadata_rows(seq, paths)
-        of_row["pred"] = rows.label_rows(seq, scored(msgspec.Raw(predictions.encode())) or [])
-        for table, some in of_row.items():
-            derived[table] += some
-    return derived
+        paths = metadata.index(metadata.decode(meta))
+        rows.derive(seq, paths, scored(msgspec.Raw(predictions.encode())) or [])
+    return rows.of
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:

@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
+from store import metadata
 from store.database import insert, run, run_in
 from store.ids import LARGEST
-from store.metadata import LARGEST_INTEGER, flatten
 from store.records import JournaledChange, JournaledRecord, TruthStatement
 from store.rows import text
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 class Subject(NamedTuple):
@@ -43,7 +42,7 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
     """Return a value of metadata as statements name it; `2.0` is `2`."""
     if isinstance(value, str):
         return value
-    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_INTEGER:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= metadata.LARGEST_INTEGER:
         value = int(value)
     return msgspec.json.encode(value).decode()
 
@@ -185,6 +184,6 @@ def _joined(one: Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
     if "input.hash" in joins and one.input_hash is not None:
         yield "input.hash", one.input_hash
     if any(join.startswith("meta.") for join in joins):
-        for path, value in flatten(_METADATA.decode(one.metadata)).items():
+        for path, value in metadata.flatten(metadata.decode(one.metadata)).items():
             if f"meta.{path}" in joins:
                 yield f"meta.{path}", join_text(value)

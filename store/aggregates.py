@@ -11,8 +11,7 @@ from store.errors import QueryError
 from store.ids import milliseconds
 from store.inferences import Inferences
 from store.query.json_form import parse
-from store.query.moments import microseconds
-from store.query.request import QueryRequest
+from store.query.request import QueryRequest, decode_body
 from store.records import StoredInference, timestamp_text
 from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text
@@ -64,18 +63,8 @@ _decoder = msgspec.json.Decoder(AggregateRequest)
 
 
 def decode_request(body: bytes) -> AggregateRequest:
-    """Read the body of a request; an empty one counts everything.
-
-    Raises:
-        QueryError: It is no JSON, or no such request.
-    """
-    try:
-        return _decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        fields = ", ".join(AggregateRequest.__struct_fields__)
-        raise QueryError(
-            f"expected the body to be a JSON object with {fields}, got: {error}"
-        ) from error
+    """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
+    return decode_body(body, _decoder)
 
 
 class Statistics:
@@ -103,13 +92,12 @@ class Statistics:
         metrics = _metrics(request.metrics, grouping)
         now_us = time.time_ns() // 1000
         now_us -= now_us % _MINUTE_US
-        where = _absolute(request.where, now_us)
-        span = span_of(parse(where, now_us))
+        span = span_of(parse(request.where, now_us))
         groups = Groups(grouping)
         if not request.group:
             groups.of(0, {})  # there, however few match
         if span is None or grouping.width_ms % MINUTE_MS:
-            self._add_rows(where, groups)
+            self._add_rows(request.where, now_us, groups)
             return Aggregates(_shown(groups, metrics), "inferences")
         latency = bool(metrics & _QUANTILES.keys())
         labels = "labels" in metrics or grouping.by_label
@@ -121,13 +109,11 @@ class Statistics:
         """Close all connections."""
         self._readers.close()
 
-    def _add_rows(self, where: Any, groups: Groups) -> None:
+    def _add_rows(self, where: Any, now_us: int, groups: Groups) -> None:
         labels: dict[str, int] = {}
-        cursor, counted = None, 0
-        while True:
-            page = self._inferences.query(
-                QueryRequest(where=where, order="ts", limit=1000, cursor=cursor)
-            )
+        counted = 0
+        asked = QueryRequest(where=where, order="ts", limit=1000)
+        for page in self._inferences.pages(asked, now_us):
             for one in page.inferences:
                 tally = groups.of(milliseconds(int(one.id)), _names(one))
                 tally.count(one.status, round(one.latency_ms * 1000))
@@ -135,39 +121,12 @@ class Statistics:
                     if isinstance(prediction.label, str):
                         number = labels.setdefault(text(prediction.label), len(labels))
                         tally.count_label(number, 1)
-            counted, cursor = counted + len(page.inferences), page.cursor
-            if cursor is None:
-                break
-            if counted >= MAX_ROWS:
+            counted += len(page.inferences)
+            if counted >= MAX_ROWS and page.cursor is not None:
                 raise QueryError(
                     f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
                 )
         groups.labels = {number: name for name, number in labels.items()}
-
-
-def _absolute(where: Any, now_us: int) -> Any:
-    """Return a filter in which `ts` names no moment relative to now."""
-    if isinstance(where, list):
-        return [_absolute(part, now_us) for part in where]
-    if not isinstance(where, dict):
-        return where
-    return {
-        key: _moments(value, now_us) if key == "ts" else _absolute(value, now_us)
-        for key, value in where.items()
-    }
-
-
-def _moments(value: Any, now_us: int) -> Any:
-    if isinstance(value, dict):
-        return {operator: _moments(operand, now_us) for operator, operand in value.items()}
-    if isinstance(value, list):
-        return [_moments(item, now_us) for item in value]
-    if not isinstance(value, str) or not value.startswith(("-", "now")):
-        return value
-    try:
-        return timestamp_text(microseconds(value, now_us) // 1000)
-    except (ValueError, OverflowError):
-        return value
 
 
 def _grouping(group: list[Any]) -> Grouping:

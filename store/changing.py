@@ -223,13 +223,12 @@ class Changes:
 
     def _find(self, where: Any) -> tuple[list[str], bool]:
         until = time.monotonic() + SEARCH_S
-        page = self._inferences.query(QueryRequest(where=where, limit=_PAGE, consistency="journal"))
-        ids = [one.id for one in page.inferences]
-        while page.cursor is not None and len(ids) < MAX_DELETED and time.monotonic() < until:
-            page = self._inferences.query(
-                QueryRequest(where=where, limit=_PAGE, cursor=page.cursor)
-            )
+        self._inferences.wait_for_journal()
+        ids: list[str] = []
+        for page in self._inferences.pages(QueryRequest(where=where, limit=_PAGE)):
             ids += [one.id for one in page.inferences]
+            if len(ids) >= MAX_DELETED or time.monotonic() >= until:
+                break
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
 
     def apply(self, changes: Sequence[Change]) -> list[int]:

@@ -1,7 +1,7 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -103,15 +103,15 @@ class Inferences:
         self._narrow = narrow
         self._budget = budget
 
-    def query(self, request: QueryRequest) -> Page:
-        """Return a page of matches.
+    def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
+        """Return a page of matches; `now_us` as of `QueryRequest.tree`.
 
         Raises:
             QueryError: The filter or the cursor means nothing.
             NotReadyError: There is no database yet, or the journal was not moved in time.
             QueryTimeoutError: It took too long.
         """
-        tree = request.tree()
+        tree = request.tree(now_us)
         query = digest(request)
         after = window(request, query)
         if request.consistency == "journal":
@@ -134,6 +134,16 @@ class Inferences:
             len(ids) < request.limit and resume is not None,
             count.is_exact if count else None,
         )
+
+    def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
+        """Yield a page and all that follow it, as `query`; `now` is the same for all of them."""
+        now_us = time.time_ns() // 1000 if now_us is None else now_us
+        while True:
+            page = self.query(request, now_us)
+            yield page
+            if page.cursor is None:
+                return
+            request = msgspec.structs.replace(request, cursor=page.cursor)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, or as many as the time allows.

@@ -154,7 +154,7 @@ def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
         keys.append(key)
         tally = _tally(connection, *key)
         (there,) = rollups.lock(connection, [key]).values()
-        if vars(there) != vars(tally):
+        if there != tally:
             rollups.store(connection, {key: tally})
         counted += tally.n
         if counted > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from store.change_requests import decode
 from store.changing import Changes
 from store.database import run
 from store.errors import ChangeError
@@ -27,9 +28,6 @@ class Retention(msgspec.Struct, frozen=True):
 class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs_days: _Days = None
     inferences_days: _Days = None
-
-
-_decoder = msgspec.json.Decoder(_Body)
 
 
 class RetentionRules:
@@ -61,13 +59,9 @@ class RetentionRules:
             NotReadyError: The writer is behind.
             JournalError: The rule could not be kept.
         """
-        try:
-            given = _decoder.decode(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ChangeError(
-                "expected the body to be a JSON object with inputs_days and inferences_days, numbers or "
-                f"null, got: {error}"
-            ) from error
+        given = decode(
+            body, _Body, "a JSON object with inputs_days and inferences_days, numbers or null"
+        )
         inputs, inferences = given.inputs_days, given.inferences_days
         if inputs is not None and inferences is not None and inputs > inferences:
             raise ChangeError(

@@ -5,6 +5,7 @@ off again.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -28,30 +29,18 @@ _ZERO = -1
 _counts = msgspec.json.Decoder(dict[int, int])
 
 
-class Tally:
-    """What is counted of some inferences.
+class Tally(msgspec.Struct):
+    """What is counted of some inferences."""
 
-    Args:
-        n: Inferences.
-        errors: Of these, with a status of `FIRST_ERROR` or more.
-        latency: Of each bucket of the sketch, the inferences that fall into it.
-        labels: Of each label, by id, the predictions that have it.
-        kept_bytes: Of inputs kept, see `size_kept`.
-    """
-
-    def __init__(
-        self,
-        n: int = 0,
-        errors: int = 0,
-        latency: dict[int, int] | None = None,
-        labels: dict[int, int] | None = None,
-        kept_bytes: int = 0,
-    ) -> None:
-        self.n = n
-        self.errors = errors
-        self.latency = {} if latency is None else latency
-        self.labels = {} if labels is None else labels
-        self.kept_bytes = kept_bytes
+    n: int = 0
+    errors: int = 0
+    """Of these, with a status of `FIRST_ERROR` or more."""
+    latency: dict[int, int] = {}
+    """Of each bucket of the sketch, the inferences that fall into it."""
+    labels: dict[int, int] = {}
+    """Of each label, by id, the predictions that have it."""
+    kept_bytes: int = 0
+    """Of inputs kept, see `size_kept`."""
 
     def count(self, status: int, latency_us: int) -> None:
         """Count one inference."""
@@ -89,15 +78,11 @@ class Counts:
     """What one transaction adds to the counts, or takes off."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[int, int], Tally] = {}
+        self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
 
     def of(self, model_id: int, seq: int) -> Tally:
         """Return the tally that an inference belongs to."""
-        key = (model_id, minute(seq))
-        found = self._tallies.get(key)
-        if found is None:
-            found = self._tallies[key] = Tally()
-        return found
+        return self._tallies[model_id, minute(seq)]
 
     def apply(self, connection: sa.Connection, sign: int = 1) -> None:
         """Add to what is stored, or take off (sign -1); the last thing that a transaction does.

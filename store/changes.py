@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from store import metadata, rollups, truth
 from store.database import delete as delete_rows
-from store.database import insert, run, run_in
+from store.database import insert, run, run_in, upsert
 from store.records import (
     Deletion,
     Feedback,
@@ -18,14 +18,7 @@ from store.records import (
     RetentionRule,
     TruthStatement,
 )
-from store.rows import METADATA_TABLES, Names, Rows, remove_inferences, text
-
-_KEY = ("key", "val", "seq")
-_SET_RULE = (
-    "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
-    " ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,"
-    " inferences_days = excluded.inferences_days"
-)
+from store.rows import COLUMNS, Names, Rows, remove_inferences, text
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
@@ -61,7 +54,7 @@ def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChan
         return delete(connection, names, change.targets)
     if isinstance(change, RetentionRule):
         values = (text(change.model), change.inputs_days, change.inferences_days)
-        run(connection, _SET_RULE, values)
+        upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), [values])
     return set()
 
 
@@ -134,10 +127,10 @@ def _write_metadata(
         are.derive(seq, paths)
     if written:
         run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
-    for table in METADATA_TABLES:
+    for table in ("meta_num", "meta_str"):
         old, new = set(were.of[table]), set(are.of[table])
-        delete_rows(connection, table, _KEY, old - new)
-        insert(connection, table, _KEY, new - old)
+        delete_rows(connection, table, COLUMNS[table], old - new)
+        insert(connection, table, COLUMNS[table], new - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
@@ -157,9 +150,4 @@ def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange])
         if one.target in there
     ]
     if rows:
-        run(
-            connection,
-            "INSERT INTO feedback (id, seq, kind, value, comment, source) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (id) DO NOTHING",
-            rows,
-        )
+        upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)

@@ -33,22 +33,15 @@ TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annot
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
 _HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
-_SET_ROLLUP = """
-INSERT INTO rollup (model_id, minute, n, errors, latency, labels, kept_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (model_id, minute) DO UPDATE SET n = excluded.n, errors = excluded.errors,
-  latency = excluded.latency, labels = excluded.labels, kept_bytes = excluded.kept_bytes"""
-_MINUTES = """
-SELECT minute, n, errors, latency, labels, kept_bytes FROM rollup
-WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"""
-_SET_RETENTION = """
-INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)
-ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,
-  inferences_days = excluded.inferences_days"""
-_SET_OFFSET = """
-INSERT INTO journal_offset (segment, "offset") VALUES (?, ?)
-ON CONFLICT (segment) DO UPDATE SET "offset" = excluded."offset"
-"""
+_MINUTE = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
+_MINUTES = (
+    f"SELECT {', '.join(_MINUTE[1:])} FROM rollup"
+    " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"
+)
+_SETTINGS = {
+    "retention": ("model", "inputs_days", "inferences_days"),
+    "journal_offset": ("segment", '"offset"'),
+}
 
 
 class Progress(NamedTuple):
@@ -127,17 +120,19 @@ class _Copier:
 
     def run(self) -> Progress:
         # Read first: what the source has committed up to here is in the target at the end.
-        offsets = self._read('SELECT segment, "offset" FROM journal_offset')
+        settings = {
+            table: self._read(f"SELECT {', '.join(columns)} FROM {table}")
+            for table, columns in _SETTINGS.items()
+        }
         for table in _TABLES:
             for day in self._days(table):
                 self._at = (table.name, day_text(day))
                 self._copy_day(table, day)
         self._copy_rollups()
-        retention = self._read("SELECT model, inputs_days, inferences_days FROM retention")
         with self._engine.begin() as connection:
-            for text, rows in ((_SET_RETENTION, retention), (_SET_OFFSET, offsets)):
+            for name, rows in settings.items():
                 if rows:
-                    run(connection, text, rows)
+                    database.upsert(connection, name, _SETTINGS[name], rows)
         return self._progress()
 
     def _progress(self) -> Progress:
@@ -242,7 +237,7 @@ class _Copier:
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
                     if new:
-                        run(connection, _SET_ROLLUP, new)
+                        database.upsert(connection, "rollup", _MINUTE, new, keys=2)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())

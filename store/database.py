@@ -70,6 +70,24 @@ def insert(
         _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
 
 
+def upsert(
+    connection: sa.Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+    keys: int = 1,
+) -> None:
+    """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    given, key = ", ".join(columns), ", ".join(columns[:keys])
+    new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
+    run(
+        connection,
+        f"INSERT INTO {table} ({given}) VALUES ({', '.join('?' * len(columns))})"
+        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
+        rows,
+    )
+
+
 def delete(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
 ) -> None:

@@ -22,8 +22,8 @@ _NAMES = {
 }
 """Tables that give a number to a name, which is these columns."""
 
-METADATA_TABLES = ("meta_num", "meta_str")
-_COLUMNS = {
+INDEXES = ("meta_num", "meta_str", "pred")
+COLUMNS = {
     "inference": (
         "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
         "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
@@ -106,7 +106,7 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
+        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
         """By table."""
         self._counts = Counts()
 
@@ -157,7 +157,7 @@ class Rows:
         """Insert what was added, and count it."""
         for table, rows in self.of.items():
             if rows:
-                insert(connection, table, _COLUMNS[table], rows)
+                insert(connection, table, COLUMNS[table], rows)
         self._counts.apply(connection)
 
     def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:
@@ -220,8 +220,8 @@ def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
     for seq, given in run_in(connection, stored, seqs):
         rows.derive(seq, metadata.index(metadata.decode(given)))
-    for table in METADATA_TABLES:
-        delete(connection, table, _COLUMNS[table], rows.of[table])
+    for table in ("meta_num", "meta_str"):
+        delete(connection, table, COLUMNS[table], rows.of[table])
     for table in ("pred", "inference"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 

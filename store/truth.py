@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from store import metadata
-from store.database import insert, run, run_in
+from store.database import insert, run, run_in, upsert
 from store.ids import LARGEST
 from store.records import JournaledChange, JournaledRecord, TruthStatement
 from store.rows import text
@@ -61,12 +61,7 @@ def state(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None
         for seq, made in statements
         if isinstance(made, TruthStatement)
     ]
-    run(
-        connection,
-        "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (id) DO NOTHING",
-        rows,
-    )
+    upsert(connection, "truth", ("id", "join_on", "value", "source", "annotations"), rows)
     link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
 
 

@@ -32,9 +32,14 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, and each protocol
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, and the store
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/protocol_cost.py
+	@$(BIN)/python bench/store_ingest.py
+	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
+
+# make bench RECORDS=1000000; the store of each size is kept.
+RECORDS := 200000
 
 descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/open_inference.binpb open_inference.proto model_repository.proto
@@ -49,7 +54,7 @@ lock: $(INSTALLED)-dev  ## Resolve the lock files again
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote
-	rm -rf $(VENV) .conformance data demo-output
+	rm -rf $(VENV) .conformance bench-data data demo-output
 
 # The mark names the version: another PYTHON makes the environment anew.
 $(INSTALLED): requirements.lock pyproject.toml

@@ -23,6 +23,7 @@ from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.room import RoomLimits
+from engine.session import LoadError
 from engine.settings import Settings
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
@@ -31,17 +32,20 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store.blobs import BlobStore
+from store.aggregates import Statistics
+from store.blobs import open_blobs
 from store.change_routes import change_routes
 from store.changing import Changes
-from store.errors import NotReadyError, QueryTimeoutError
+from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
 from store.job_routes import job_routes
 from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
+from store.retention_rules import RetentionRules
 from store.routes import routes as store_routes
+from store.upkeep_routes import upkeep_routes
 
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
@@ -58,7 +62,7 @@ class Application:
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
-        engine.session.LoadError: There is no model to serve.
+        engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Application:
     ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
+        recorder, handlers = _store(settings, worker) if settings.store else (None, [])
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -73,29 +78,8 @@ class Application:
             workers=settings.workers,
             max_file_bytes=settings.max_body_bytes,
             allowed=settings.model_control,
+            numbers=dict if recorder is None else recorder.numbers,
         )
-        handlers: list[Any] = []
-        recorder = None
-        if settings.store:
-            blobs = BlobStore(settings.blob_directory)
-            inferences = Inferences(settings.database_url, settings.journal_directory, blobs)
-            number = settings.first_worker + worker
-            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
-            journal = Journal(settings.journal_directory, number)
-            recorder = Recorder(
-                ids,
-                journal,
-                blobs,
-                RoomLimits.of(settings, settings.journal_directory),
-                version("quadriga"),
-                durability=settings.durability,
-            )
-            changes = Changes(inferences, journal, ids, read_metadata)
-            handlers = [
-                *store_routes(inferences),
-                *change_routes(changes),
-                *job_routes(Jobs(settings.jobs_directory)),
-            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -117,7 +101,9 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, server_version, dict)))
+        handlers.append(
+            metrics_route(Metrics(self.pipeline, server_version, self._control.numbers))
+        )
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
@@ -177,6 +163,40 @@ class Application:
     def close(self) -> None:
         """Finish what runs and close the journal."""
         self.pipeline.close()
+
+
+def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
+    """Open what inferences are kept in: what records them, and the routes that find and change them.
+
+    Raises:
+        engine.session.LoadError: The place for images is none.
+    """
+    try:
+        blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+    directory = settings.journal_directory
+    inferences = Inferences(settings.database_url, directory, blobs, presign_s=settings.presign_s)
+    number = settings.first_worker + worker
+    ids = IdSource(number, latest_seq(inferences, directory))
+    journal = Journal(directory, number)
+    recorder = Recorder(
+        ids,
+        journal,
+        blobs,
+        RoomLimits.of(settings, directory),
+        version("quadriga"),
+        durability=settings.durability,
+    )
+    changes = Changes(inferences, journal, ids, read_metadata)
+    return recorder, [
+        *store_routes(inferences),
+        *change_routes(changes),
+        *job_routes(Jobs(settings.jobs_directory)),
+        *upkeep_routes(
+            Statistics(settings.database_url, inferences), RetentionRules(inferences, changes)
+        ),
+    ]
 
 
 def latest_seq(inferences: Inferences, journal_directory: Path) -> int:

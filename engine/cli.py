@@ -1,4 +1,4 @@
-"""The command `quadriga`: serve, inspect, validate, query, conformance."""
+"""The command `quadriga`: serve, inspect, validate, query, conformance, and those on the store."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from rich.table import Table
 from engine import settings as settings_module
 from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
-from engine.store_commands import store
+from engine.store_commands import migrate, store
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 
@@ -152,7 +152,7 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
+    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.query.request import QueryRequest  # noqa: PLC0415 - as above
@@ -161,7 +161,9 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     try:
         settings = settings_module.load(flags, os.environ)
         inferences = Inferences(
-            settings.database_url, settings.journal_directory, BlobStore(settings.blob_directory)
+            settings.database_url,
+            settings.journal_directory,
+            open_blobs(settings.blob_place, settings.blob_grace_s),
         )
         request = QueryRequest(
             json.loads(where) if where.lstrip().startswith("{") else where,
@@ -199,6 +201,10 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     console.print(table)
     more = "" if page.count_is_exact else " or more"
     console.print(f"{len(page.inferences)} of {page.count}{more} shown")
+    if page.partial:
+        console.print(
+            "The search ended before all were looked at: narrow it, for example by a time."
+        )
 
 
 @main.command()
@@ -231,9 +237,10 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     sys.exit(0 if holds else 1)
 
 
-main.add_command(store)
 main.add_command(export_command)
 main.add_command(import_command)
+main.add_command(migrate)
+main.add_command(store)
 
 
 def _in_words(prediction: dict[str, Any]) -> str:

@@ -48,7 +48,7 @@ def export_command(
     **flags: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
+    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
     from store.export import ExportParameters, check, export  # noqa: PLC0415 - as above
     from store.inferences import Inferences  # noqa: PLC0415 - as above
@@ -56,7 +56,7 @@ def export_command(
 
     try:
         settings = settings_module.load(_given(flags), os.environ)
-        blobs = BlobStore(settings.blob_directory)
+        blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
         inferences = Inferences(
             settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
         )
@@ -101,7 +101,7 @@ def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> Non
 
     Works beside a server and without one. Importing twice is importing once.
     """
-    from store.blobs import BlobStore  # noqa: PLC0415 - other commands need no database
+    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
     from store.import_files import read  # noqa: PLC0415 - as above
     from store.imports import Importer  # noqa: PLC0415 - as above
@@ -116,7 +116,7 @@ def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> Non
         importer = Importer(
             settings.journal_directory,
             settings.database_url,
-            BlobStore(settings.blob_directory),
+            open_blobs(settings.blob_place, settings.blob_grace_s),
             what,
             join,
         )

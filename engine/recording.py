@@ -13,7 +13,7 @@ from engine.settings import Durability
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal, Position
@@ -125,7 +125,7 @@ class Recorder:
         self,
         ids: IdSource,
         journal: Journal,
-        blobs: BlobStore,
+        blobs: Blobs,
         limits: RoomLimits,
         engine_version: str,
         *,
@@ -156,11 +156,10 @@ class Recorder:
         if not items:
             return Kept([""] * len(answered))
         options = handled.model.recognition.store
-        seqs = None
-        if not shed:  # what failed is not acknowledged, and so nobody waits for it
-            full = "shed" if handled.error else options.journal_full
-            seqs = self.room.patiently(full, partial(self._keep, handled, items))
-        if seqs is None:
+        seqs: list[int] = []
+        # What failed is not acknowledged, and so nobody waits for it.
+        full = "shed" if handled.error else options.journal_full
+        if shed or not self.room.patiently(full, partial(self._keep, handled, items, seqs)):
             self.room.count("shed", len(items))
             return Kept([""] * len(answered), stored=False)
         self.room.count("failed" if handled.error else "stored", len(items))
@@ -184,22 +183,27 @@ class Recorder:
         self._backlog.close()
         self._journal.close()
 
-    def _keep(self, handled: Handled, items: Sequence[tuple[int, Answered]]) -> list[int]:
+    def _keep(
+        self, handled: Handled, items: Sequence[tuple[int, Answered]], seqs: list[int]
+    ) -> None:
+        """Keep a request as its model's durability says; may be repeated with the ids of the first try."""
         durability = handled.model.recognition.store.durability or self._durability
         if handled.error:
             durability = "process"
         if durability == "memory":
-            return self._keep_in_memory(handled, items)
-        seqs, position = self._write(handled, items, on_disk=durability == "power")
+            self._keep_in_memory(handled, items, seqs)
+            return
+        position = self._write(handled, items, seqs, on_disk=durability == "power")
         if durability == "power":
             self._syncing.wait(position)
         elif durability == "database":
             wait_until_committed(self._journal.directory, position, COMMIT_WAIT_S)
-        return seqs
 
-    def _keep_in_memory(self, handled: Handled, items: Sequence[tuple[int, Answered]]) -> list[int]:
+    def _keep_in_memory(
+        self, handled: Handled, items: Sequence[tuple[int, Answered]], seqs: list[int]
+    ) -> None:
         """Leave the writing to a thread; predictions are written out here, so that their size is known."""
-        seqs = [self._ids.next() for _ in items]
+        seqs[:] = seqs or [self._ids.next() for _ in items]
         items = [
             (number, msgspec.structs.replace(item, predictions=msgspec.Raw(text)))
             for number, item in items
@@ -210,26 +214,26 @@ class Recorder:
             for _, item in items
         )
         self._backlog.put(partial(self._write, handled, items, seqs), size_bytes)
-        return seqs
 
     def _write(
         self,
         handled: Handled,
         items: Sequence[tuple[int, Answered]],
-        seqs: list[int] | None = None,
+        seqs: list[int],
         *,
         on_disk: bool = False,
-    ) -> tuple[list[int], Position]:
+    ) -> Position:
         """Keep the images, then journal the request, so that no record points to nothing.
 
         Args:
             handled: The request.
             items: What is kept of it, with the number of each image.
-            seqs: Their ids; by default taken just before the append, so that ids follow the journal.
+            seqs: Their ids; where it is empty it is filled just before the append, so that ids follow the
+                journal. They stay those of a failed try, of which the writer may have read whole frames.
             on_disk: Whether images are synced before, and the segment is held to be synced.
 
         Returns:
-            The ids, and where the append ends.
+            Where the append ends.
         """
         model = handled.model
         inputs = [self._input(model.recognition.store, item) for _, item in items]
@@ -237,8 +241,8 @@ class Recorder:
             self._blobs.sync(each.hash for each in inputs if each.kept and each.hash)
         reference = ModelReference(model.name, model.version, model.sha256)
         standard = self._standard(handled, of_images=items[0][1].image is not None)
-        seqs = seqs or [self._ids.next() for _ in items]
-        position = self._journal.append(
+        seqs[:] = seqs or [self._ids.next() for _ in items]
+        return self._journal.append(
             [
                 InferenceRecord(
                     seq=seq,
@@ -258,7 +262,6 @@ class Recorder:
             ],
             hold=on_disk,
         )
-        return seqs, position
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""

@@ -8,15 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from engine.settings import FullPolicy, Settings
 from store.errors import JournalError, Unconfirmed
 from store.lag import Lag, default_limit
-
-Result = TypeVar("Result")
 
 _PAUSE_S = 0.02
 
@@ -119,7 +117,7 @@ class Room:
         self.count("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def patiently(self, full: FullPolicy | None, keep: Callable[[], Result]) -> Result | None:
+    def patiently(self, full: FullPolicy | None, keep: Callable[[], object]) -> bool:
         """Keep something; where that fails, as on a full disk, do as the policy says.
 
         Args:
@@ -127,7 +125,7 @@ class Room:
             keep: Raises a JournalError where nothing is kept.
 
         Returns:
-            What `keep` does; None where it failed and what was answered is to be shed.
+            Whether it is kept; False where that failed and what was answered is to be shed.
 
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
@@ -136,13 +134,13 @@ class Room:
         until = 0.0
         while True:
             try:
-                return keep()
+                keep()
             except Unconfirmed:
                 self.count("refused")
                 raise
             except JournalError:
                 if full == "shed":
-                    return None
+                    return False
                 now = time.monotonic()
                 if full == "block" and not until:
                     self.count("blocked")
@@ -150,4 +148,6 @@ class Room:
                 if now >= until:
                     self.count("refused")
                     raise
+            else:
+                return True
             time.sleep(_PAUSE_S)

@@ -77,6 +77,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="URL of a ClickHouse database that is sent all that is stored, too.",
         ),
     ] = ""
+    blobs: Annotated[
+        str,
+        Meta(
+            pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$",
+            description="Where images are kept: a folder, or s3://, gs:// or az:// with a bucket; default: "
+            "blobs in the data folder.",
+        ),
+    ] = ""
+    blob_grace_s: Annotated[
+        float,
+        Meta(ge=600, description="Seconds that an image stays after it came, whatever needs it."),
+    ] = 3600.0
+    presign_s: Annotated[
+        float,
+        Meta(ge=1, le=604800, description="Seconds that a signed URL of an image is good."),
+    ] = 3600.0
     workers: Annotated[
         int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
     ] = 1
@@ -124,6 +140,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=1023,
             description="Number of the first worker in ids; servers that share a database have "
             "different ranges.",
+        ),
+    ] = 0
+    max_input_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
         ),
     ] = 0
     score_threshold: Annotated[
@@ -215,13 +238,23 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def blob_directory(self) -> Path:
-        """Where input images are kept."""
+        """Where input images are kept, if `blobs` does not say."""
         return Path(self.data) / "blobs"
 
     @property
     def jobs_directory(self) -> Path:
         """Where jobs are, each in a folder."""
         return Path(self.data) / "jobs"
+
+    @property
+    def blob_place(self) -> str:
+        """The folder, or the URL, where input images are kept."""
+        return self.blobs or str(self.blob_directory)
+
+    @property
+    def rebuild_file(self) -> Path:
+        """Where a rebuild of the store keeps how far it is."""
+        return Path(self.data) / "rebuild.progress"
 
     @property
     def thread_count(self) -> int:

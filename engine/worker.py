@@ -99,12 +99,19 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _write(settings: Settings) -> None:
+    from store.blob_references import keep_swept  # noqa: PLC0415 - as below
+    from store.blobs import open_blobs  # noqa: PLC0415 - as below
+    from store.retention import Upkeep  # noqa: PLC0415 - as below
     from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
 
     stop = threading.Event()
     _when_told(stop.set)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    upkeep = Upkeep(blobs, settings.journal_directory, settings.max_input_bytes)
+    swept = (blobs, settings.database_url, settings.journal_directory, stop)
+    threading.Thread(target=keep_swept, args=swept, name="sweep", daemon=True).start()
     if not settings.clickhouse:
-        Writer(settings.journal_directory, settings.database_url).run(stop)
+        Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
         return
     try:
         from store.clickhouse import Sink  # noqa: PLC0415 - an extra
@@ -112,7 +119,7 @@ def _write(settings: Settings) -> None:
         _log.error("expected clickhouse-connect, got %s: pip install quadriga[clickhouse]", error)
         sys.exit(UNUSABLE)
     sink = Sink(settings.journal_directory, settings.clickhouse)
-    writer = Writer(settings.journal_directory, settings.database_url, sink.needs)
+    writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
     sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
     sending.start()
     writer.run(stop)
@@ -120,13 +127,13 @@ def _write(settings: Settings) -> None:
 
 
 def _do_jobs(settings: Settings) -> None:
-    from store.blobs import BlobStore  # noqa: PLC0415 - only this child does jobs
+    from store.blobs import open_blobs  # noqa: PLC0415 - only this child does jobs
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
 
     stop = threading.Event()
     _when_told(stop.set)
-    blobs = BlobStore(settings.blob_directory)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
     inferences = Inferences(
         settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
     )

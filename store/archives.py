@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import BinaryIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.records import StoredInference
 
 EXTENSIONS = {
@@ -30,7 +30,7 @@ class Archive:
         images: Where the images are; None leaves them out.
     """
 
-    def __init__(self, target: Path, images: BlobStore | None) -> None:
+    def __init__(self, target: Path, images: Blobs | None) -> None:
         self._folder = target.parent
         self._zip = ZipFile(target, "w", ZIP_STORED)
         self._images = images

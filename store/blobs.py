@@ -1,51 +1,84 @@
-"""Images as files named by their content: written once, found by their hash."""
+"""Images kept by their content: written once, found by their hash, as files here or in an object store."""
 
 import os
-import re
+import secrets
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from blake3 import blake3
-
+from store.blob_interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
 from store.errors import JournalError, StoreError
 
-_KEY = re.compile(r"blake3:([0-9a-f]{64})", re.ASCII)
+SCHEMES = ("s3", "gs", "az")
+_ASIDE = ".removed"
+
+
+def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
+    """Open a folder, or what a URL of s3, gs or az names; asks no server yet.
+
+    Raises:
+        StoreError: The URL is none of these, or the extra for them is not installed.
+    """
+    scheme, separator, _ = str(place).partition("://")
+    if not separator:
+        return BlobStore(Path(place), grace_s)
+    if scheme not in SCHEMES:
+        raise StoreError(f"expected blobs in a folder, s3://, gs:// or az://, got {str(place)!r}")
+    try:
+        from store.object_blobs import ObjectBlobs  # noqa: PLC0415 - of an extra
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"expected obstore to be installed for {scheme}://, got none: pip install 'quadriga[s3]'"
+        ) from error
+    return ObjectBlobs(str(place), grace_s)
 
 
 class BlobStore:
-    """Content-addressed files, two levels deep: `<hex[:2]>/<hex>`.
+    """Blobs in a folder, see `Blobs`: one file each, two levels deep.
 
     A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
-    the last others may be missing or short, which their name then shows.
+    the last others may be missing or damaged, which is noticed when they are read.
     """
 
-    def __init__(self, directory: Path) -> None:
+    is_near = True
+
+    def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
         self._synced_folders: set[Path] = set()
         """Whose own entries are on the disk."""
+        self.grace_s = grace_s
 
     @staticmethod
     def key(data: bytes) -> str:
-        """Return the key that these bytes have, kept or not."""
-        return f"blake3:{blake3(data).hexdigest()}"
+        """See `Blobs`."""
+        return key_of(data)
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes and return their key; bytes already kept cost a hash and a stat.
-
-        Raises:
-            JournalError: They could not be written, as on a full disk.
-        """
+        """See `Blobs`; bytes already kept cost a hash, a stat and a touch."""
         key = self.key(data)
         path = self._path(key)
         try:
-            if not path.exists():
+            if not self._renew(path, len(data)):
                 self._write(path, data)
         except OSError as error:
             raise JournalError(
                 f"expected to keep {len(data)} bytes, got: {error.strerror}"
             ) from error
         return key
+
+    @staticmethod
+    def _renew(path: Path, size: int) -> bool:
+        """Make a file young; tells whether it is there afterwards.
+
+        The look comes second: a file may be removed between being found and being touched.
+        """
+        try:
+            os.utime(path)
+            return path.stat().st_size == size  # or power was lost before it was all on disk
+        except FileNotFoundError:
+            return False
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
@@ -60,12 +93,9 @@ class BlobStore:
             raise
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Bring files that were put, and the entries of their folders, to the disk.
+        """See `Blobs`.
 
         Threads that do so at once cost the disk little more than one: file systems join their syncs.
-
-        Raises:
-            JournalError: The disk fails.
         """
         paths = [self._path(key) for key in keys]
         folders = {path.parent for path in paths}
@@ -84,21 +114,67 @@ class BlobStore:
             ) from error
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, `None` where there are none.
-
-        Raises:
-            StoreError: The key is malformed.
-        """
+        """See `Blobs`."""
         try:
-            return self._path(key).read_bytes()
+            return checked(key, self._path(key).read_bytes())
         except FileNotFoundError:
             return None
 
+    def exists(self, key: str) -> bool:
+        """See `Blobs`."""
+        return self._path(key).exists()
+
+    def delete(self, key: str, as_of: float | None = None) -> bool:
+        """See `Blobs`.
+
+        The file is moved aside before its age is looked at for good: a put from then on finds none and
+        writes it anew, and one that renewed it a moment before is seen, and it is put back. Each removal
+        moves to a name of its own, or it might remove what another one moved there.
+        """
+        path = self._path(key)
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_ASIDE}")
+        before = (time.time() if as_of is None else as_of) - self.grace_s
+        try:
+            if path.stat().st_mtime >= before:
+                return False
+            path.rename(aside)
+            if aside.stat().st_mtime < before:
+                aside.unlink()
+                return True
+            os.utime(aside)  # or it might replace one that was put since by one a little older
+            aside.replace(path)
+        except FileNotFoundError:  # somebody else removed it
+            pass
+        return False
+
+    def listed(self) -> Iterator[BlobEntry]:
+        """See `Blobs`; no more than one folder's files are listed at once."""
+        now = time.time()
+        for folder in self._folders():
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat()
+                    except FileNotFoundError:
+                        continue
+                    key = key_at(f"{folder.name}/{entry.name}")
+                    if key is not None:
+                        yield BlobEntry(key, status.st_size, status.st_mtime)
+                    elif entry.name.startswith(".") and now - status.st_ctime > self.grace_s:
+                        _clear(Path(entry.path))
+
+    def presigned(self, key: str, seconds: float) -> None:
+        """See `Blobs`: `store.blob_urls` signs URLs of this server."""
+
+    def _folders(self) -> list[Path]:
+        try:
+            found = sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            return []
+        return [path for path in found if len(path.name) == 2 and path.is_dir()]
+
     def _path(self, key: str) -> Path:
-        match = _KEY.fullmatch(key)
-        if match is None:
-            raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
-        return self._directory / match[1][:2] / match[1]
+        return self._directory / path_of(key)
 
 
 def sync_path(path: Path) -> None:
@@ -112,3 +188,12 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _clear(left: Path) -> None:
+    """Remove what a put left behind that died; undo a removal that did, unless there was a put since."""
+    with suppress(FileNotFoundError):
+        if left.name.endswith(_ASIDE):
+            with suppress(FileExistsError):
+                os.link(left, left.with_name(left.name.split(".")[1]))
+        left.unlink()

@@ -14,7 +14,7 @@ from litestar.params import FromPath, RawBody
 
 from store.changing import Changes, Deleted, History, Stated
 from store.records import StoredInference
-from store.routes import Error
+from store.routes import Error, options
 
 _RESPONSES = {
     400: ResponseSpec(Error, False, "The id or the change cannot be understood"),
@@ -124,6 +124,7 @@ def change_routes(changes: Changes) -> list[HTTPRouteHandler]:
     return [
         change_metadata,
         get_metadata_history,
+        options("/api/inferences/{inference_id:str}/ground-truth", "PUT", "DELETE"),
         put_ground_truth,
         delete_ground_truth,
         state_ground_truth,

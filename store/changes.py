@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata, truth
+from store import metadata, rollups, truth
 from store.database import delete as delete_rows
 from store.database import insert, run, run_in
 from store.records import (
@@ -59,6 +59,7 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
 def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
     change = journaled.change
     if isinstance(change, Deletion):
+        rollups.subtract(connection, change.targets)
         return delete(connection, names, change.targets)
     if isinstance(change, RetentionRule):
         values = (text(change.model), change.inputs_days, change.inferences_days)

@@ -19,6 +19,7 @@ from alembic.util import CommandError
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
+from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AT_ONCE = 1000
@@ -86,6 +87,18 @@ def take_turn(connection: sa.Connection, *, alone: bool) -> None:
     _BACKENDS[connection.dialect.name].take_turn(connection, alone=alone)
 
 
+def months(connection: sa.Connection) -> list[Month]:
+    """Return the partitions that the tables have, oldest first; none where there are none."""
+    found: list[Month] = _BACKENDS[connection.dialect.name].months(connection)
+    return found
+
+
+def drop_month(connection: sa.Connection, month: Month) -> bool:
+    """Drop a partition with all that hangs on its inferences; False where readers hold it too long."""
+    dropped: bool = _BACKENDS[connection.dialect.name].drop_month(connection, month)
+    return dropped
+
+
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
     """Make what rows of these ids need before they are inserted, such as partitions; commits that."""
     _BACKENDS[connection.dialect.name].make_room(connection, seqs)
@@ -109,17 +122,20 @@ def make_durable(connection: sa.Connection) -> None:
     _BACKENDS[connection.dialect.name].make_durable(connection)
 
 
-def migrate(url: str) -> None:
-    """Bring the tables up to date; safe to repeat."""
+def migrate(url: str) -> tuple[str | None, str | None]:
+    """Bring the tables up to date, as `upgrade`; safe to repeat."""
     engine = open_writer(url)
     try:
-        upgrade(engine)
+        return upgrade(engine)
     finally:
         engine.dispose()
 
 
-def upgrade(engine: sa.Engine) -> None:
+def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     """Bring the tables of an opened database up to date.
+
+    Returns:
+        The revisions before and after, None for a database without tables.
 
     Raises:
         StoreError: A newer or another version of this code made them.
@@ -128,9 +144,12 @@ def upgrade(engine: sa.Engine) -> None:
     try:
         with engine.connect() as connection:
             _BACKENDS[connection.dialect.name].lock(connection)
+            before = MigrationContext.configure(connection).get_current_revision()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            after = MigrationContext.configure(connection).get_current_revision()
             connection.commit()
+            return before, after
     except CommandError as error:
         raise StoreError(f"expected a database that this version can read, got: {error}") from error
 

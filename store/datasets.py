@@ -13,7 +13,7 @@ import msgspec
 
 from store import metadata, shapes
 from store.archives import Archive
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.records import StoredInference
 
 Annotated = Literal["either", "ground_truth", "predictions"]
@@ -54,7 +54,7 @@ class ChariotDataset:
         annotated: See `store.export.ExportParameters`.
     """
 
-    def __init__(self, target: Path, images: BlobStore | None, annotated: Annotated) -> None:
+    def __init__(self, target: Path, images: Blobs | None, annotated: Annotated) -> None:
         self._archive = Archive(target, images)
         self._annotated = annotated
         self._annotations = self._archive.text("annotations.jsonl")
@@ -99,7 +99,7 @@ class Coco:
     `oriented_bbox`, as Chariot writes it.
     """
 
-    def __init__(self, target: Path, images: BlobStore | None, annotated: Annotated) -> None:
+    def __init__(self, target: Path, images: Blobs | None, annotated: Annotated) -> None:
         self._archive = Archive(target, images)
         self._annotated = annotated
         self._categories: dict[str, int] = {}

@@ -14,12 +14,13 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from store.archives import Archive
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.datasets import Annotated, ChariotDataset, Coco
-from store.errors import NotReadyError, QueryError, QueryTimeoutError
-from store.inferences import Inferences, Page, QueryRequest
+from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
+from store.inferences import Inferences, Page
 from store.jobs import Run
 from store.query.json_form import parse
+from store.query.request import QueryRequest
 from store.records import StoredInference
 
 PAGE = 1000
@@ -77,7 +78,7 @@ def check(parameters: ExportParameters) -> None:
     """
     parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
-        raise QueryError("expected pyarrow for parquet, got none: pip install quadriga[parquet]")
+        raise QueryError(NO_PYARROW)
 
 
 def result_name(parameters: ExportParameters) -> str:
@@ -108,7 +109,7 @@ def run_export(run: Run) -> str:
 
 def export(
     inferences: Inferences,
-    blobs: BlobStore,
+    blobs: Blobs,
     parameters: ExportParameters,
     target: Path,
     tell: Tell = lambda *_: None,
@@ -170,7 +171,7 @@ def _pages(inferences: Inferences, where: Any) -> Iterator[Sequence[StoredInfere
         request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
-def _format(parameters: ExportParameters, target: Path, blobs: BlobStore) -> Format:
+def _format(parameters: ExportParameters, target: Path, blobs: Blobs) -> Format:
     images = blobs if _with_images(parameters) else None
     match parameters.format:
         case "jsonl":
@@ -188,7 +189,7 @@ def _format(parameters: ExportParameters, target: Path, blobs: BlobStore) -> For
 class JsonLines:
     """One inference a line, as the API answers it; with images, a zip of that and `images/`."""
 
-    def __init__(self, target: Path, images: BlobStore | None) -> None:
+    def __init__(self, target: Path, images: Blobs | None) -> None:
         self._archive = None if images is None else Archive(target, images)
         self._file = (
             target.open("wb") if self._archive is None else self._archive.text("inferences.jsonl")

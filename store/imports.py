@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from store import journal
 from store.annotations import annotations_of
-from store.blobs import BlobStore
+from store.blob_interface import Blobs, key_of
 from store.database import Readers, journal_offsets
 from store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
 from store.ids import WORKERS, IdSource, milliseconds
@@ -68,7 +68,7 @@ class Importer:
     """
 
     def __init__(
-        self, journal_directory: Path, url: str, blobs: BlobStore, what: What, join: str | None
+        self, journal_directory: Path, url: str, blobs: Blobs, what: What, join: str | None
     ) -> None:
         self._directory = journal_directory
         self._url = url
@@ -156,7 +156,7 @@ class Importer:
         """Keep the image, if it came along; returns its key."""
         if image is None:
             return key
-        found = BlobStore.key(image)
+        found = key_of(image)
         if key not in (None, found):
             raise QueryError(f"expected the image {key}, got {found}")
         self._blobs.put(image)

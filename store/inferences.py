@@ -10,7 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from store import journal
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
+from store.blob_urls import PRESIGN_S, BlobUrls
 from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
@@ -40,6 +41,7 @@ _LATEST = (
 )
 """Where ids have gone."""
 
+ANY_TYPE = "application/octet-stream"
 _COLUMNS = (
     "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
     " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
@@ -85,21 +87,24 @@ class Inferences:
         narrow: See `store.query.plan.NARROW`.
         timeout_s: What a query may take.
         budget: What a page may take before it is answered as it is.
+        presign_s: How long a signed URL of an input is good.
     """
 
     def __init__(
         self,
         url: str,
         journal_directory: Path,
-        blobs: BlobStore,
+        blobs: Blobs,
         *,
         narrow: int = NARROW,
         timeout_s: float = 5.0,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
+        presign_s: float = PRESIGN_S,
     ) -> None:
         self._readers = Readers(url, timeout_s=timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
+        self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
         self._narrow = narrow
         self._budget = budget
 
@@ -182,6 +187,23 @@ class Inferences:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""
         return self._readers.snapshot()
 
+    def presigned(self, inference_id: str, server: str) -> StoredInference:
+        """Return one inference with a URL that answers its input for a while, if that was kept.
+
+        Args:
+            inference_id: As `get`, with its errors.
+            server: Where this server answers, as `https://host`.
+
+        Raises:
+            NotReadyError: The object store cannot sign.
+        """
+        found = self.get(inference_id)
+        image = found.input
+        if not (image.hash and image.kept):
+            return found
+        url = self.urls.signed(image.hash, image.mime or ANY_TYPE, server)
+        return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
+
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
         """Return the bytes that an inference was asked about, and their media type.
 
@@ -193,7 +215,7 @@ class Inferences:
         if data is None:
             was = "removed since" if image.kept else "not kept"
             raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
-        return data, image.mime or "application/octet-stream"
+        return data, image.mime or ANY_TYPE
 
     def latest_seq(self) -> int:
         """Return the largest id that is kept, 0 where there is none.

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.errors import JournalError, NotFoundError, StoreError
 from store.inferences import Inferences
 from store.records import timestamp_text
@@ -190,7 +190,7 @@ class Run:
         job: Job,
         directory: Path,
         inferences: Inferences,
-        blobs: BlobStore,
+        blobs: Blobs,
         stop: threading.Event,
     ) -> None:
         self.job = job
@@ -220,7 +220,7 @@ class Run:
 def run_jobs(
     jobs: Jobs,
     inferences: Inferences,
-    blobs: BlobStore,
+    blobs: Blobs,
     stop: threading.Event,
     keep_days: float = 7.0,
 ) -> None:
@@ -242,7 +242,7 @@ def run_jobs(
 
 
 def _take(
-    jobs: Jobs, job_id: str, inferences: Inferences, blobs: BlobStore, stop: threading.Event
+    jobs: Jobs, job_id: str, inferences: Inferences, blobs: Blobs, stop: threading.Event
 ) -> bool:
     """Do a job, unless another runner does it; tells whether it has ended."""
     if stop.is_set():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store import shapes
-from store.blobs import BlobStore
+from store.blob_interface import Blobs
 from store.errors import QueryError
 from store.ids import milliseconds
 from store.records import StoredInference
@@ -62,7 +62,7 @@ class ParquetFile:
         images: Where the images are, for a column `image`; None leaves them out.
     """
 
-    def __init__(self, target: Path, images: BlobStore | None) -> None:
+    def __init__(self, target: Path, images: Blobs | None) -> None:
         self._schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
         self._images = images
         self._writer = pq.ParquetWriter(target, self._schema, compression="zstd")

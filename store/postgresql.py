@@ -3,6 +3,7 @@
 Several servers may write one database, each from a journal of its own.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 
 from store.errors import StoreError
 from store.ids import first_at, milliseconds
-from store.schema import PARTITIONED
+from store.schema import PARTITIONED, Month
 
 _SETTINGS = {
     "application_name": "quadriga",
@@ -25,6 +26,18 @@ _SETTINGS = {
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
+_LASTING = "-c synchronous_commit=on"
+"""The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
+
+_SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)
+_FORGET_TRUTH = (  # what is said of inferences or requests of which none will come any more
+    "DELETE FROM truth AS t USING truth AS latest, ground_truth AS g"
+    " WHERE g.seq >= %s AND g.seq < %s AND latest.id = g.truth_id"
+    " AND latest.join_on IN ('id', 'request_id')"
+    " AND t.join_on = latest.join_on AND t.value = latest.value AND t.id <= latest.id"
+    " AND NOT EXISTS (SELECT 1 FROM ground_truth AS other"
+    " WHERE other.truth_id = t.id AND (other.seq < %s OR other.seq >= %s))"
+)
 _AHEAD = timedelta(days=7)
 """Partitions are made so long before they are needed."""
 
@@ -39,7 +52,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
         _with_driver(url),
         pool_size=1,
         max_overflow=0,
-        connect_args={**_SETTINGS, "options": f"{_EVERY} -c lock_timeout=5s"},
+        connect_args={**_SETTINGS, "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s"},
     )
 
 
@@ -124,34 +137,76 @@ def take_turn(connection: sa.Connection, *, alone: bool) -> None:
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
     """Make the partitions that ids fall into, and those of the days to come, and commit that."""
     made: set[tuple[int, int]] = connection.info.get("partitions", set())
-    soon = datetime.now(UTC) + _AHEAD
-    months = {_month(milliseconds(seq)) for seq in seqs} | {(soon.year, soon.month)}
-    if months <= made:
+    now = datetime.now(UTC)
+    soon = now + _AHEAD
+    needed = {_month(milliseconds(seq)) for seq in seqs} | {(soon.year, soon.month)}
+    if needed <= made:
         return
     lock(connection)
-    for year, month in sorted(months - made):
-        start = datetime(year, month, 1, tzinfo=UTC)
-        end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-        _make_partitions(connection, f"y{year:04d}m{month:02d}", _first(start), _first(end))
+    for year, month in sorted(needed - made):
+        _make_partitions(connection, _bounds(year, month))
     connection.commit()
-    connection.info["partitions"] = made | months
+    lasting = {month for month in needed if month >= (now.year, now.month)}  # others are dropped
+    connection.info["partitions"] = made | lasting
 
 
-def _make_partitions(connection: sa.Connection, suffix: str, first: int, after: int) -> None:
+def months(connection: sa.Connection) -> list[Month]:
+    """Return the partitions that the tables have, oldest first."""
+    names = connection.exec_driver_sql(
+        "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'inference'::regclass ORDER BY c.relname"
+    )
+    found = (_SUFFIX.fullmatch(name) for (name,) in names)
+    return [_bounds(int(match[1]), int(match[2])) for match in found if match]
+
+
+def drop_month(connection: sa.Connection, month: Month) -> bool:
+    """Drop a partition of each table, and what hangs on its inferences in other tables.
+
+    Returns:
+        False where others read or write it for longer than they may be kept waiting.
+    """
+    window = (month.first, month.after)
+    try:
+        with connection.begin_nested():
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '500ms'")
+            for table in PARTITIONED:
+                connection.exec_driver_sql(f"DROP TABLE {table}_{month.suffix}")
+            connection.exec_driver_sql(_FORGET_TRUTH, window * 2)
+            for table in ("metadata_change", "feedback", "ground_truth"):
+                connection.exec_driver_sql(
+                    f"DELETE FROM {table} WHERE seq >= %s AND seq < %s", window
+                )
+            connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
+            raise
+        return False
+    return True
+
+
+def _make_partitions(connection: sa.Connection, month: Month) -> None:
     """Make one partition of each table; attaching it keeps no reader waiting."""
     for table in PARTITIONED:
-        name = f"{table}_{suffix}"
+        name = f"{table}_{month.suffix}"
         found = connection.exec_driver_sql("SELECT to_regclass(%s)", (name,)).scalar()
         if found is None:
             connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
             connection.exec_driver_sql(
-                f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({first}) TO ({after})"
+                f"ALTER TABLE {table} ATTACH PARTITION {name} "
+                f"FOR VALUES FROM ({month.first}) TO ({month.after})"
             )
 
 
 def _month(milliseconds_since_1970: int) -> tuple[int, int]:
     moment = datetime.fromtimestamp(milliseconds_since_1970 / 1000, UTC)
     return moment.year, moment.month
+
+
+def _bounds(year: int, month: int) -> Month:
+    start = datetime(year, month, 1, tzinfo=UTC)
+    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    return Month(f"y{year:04d}m{month:02d}", _first(start), _first(end))
 
 
 def _first(moment: datetime) -> int:

@@ -3,10 +3,12 @@
 One record per image. A request with several images gives several records with one `request_id`.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, which the text says by its Z
 
 
 class ModelReference(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class InputReference(msgspec.Struct, frozen=True):
     """Whether the bytes were kept as a blob."""
     bytes: int | None = None
     """Size as received."""
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    """Answers the bytes for a while, to anybody; only where it was asked for."""
 
 
 class InferenceRecord(msgspec.Struct, frozen=True):
@@ -179,5 +183,5 @@ class StoredInference(msgspec.Struct, frozen=True):
 
 def timestamp_text(milliseconds: int) -> str:
     """Format milliseconds since the epoch as RFC 3339 in UTC, as `2026-01-31T12:00:00.000Z`."""
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"

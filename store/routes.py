@@ -1,10 +1,10 @@
 """HTTP routes of the reading side; errors are `StoreError`s, which the application turns into answers."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Request, Response, get, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import (
@@ -16,9 +16,10 @@ from litestar.openapi.spec import (
     RequestBody,
     Schema,
 )
-from litestar.params import FromPath, RawBody
+from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from store.inferences import Count, Inferences, Page
+from store.blob_urls import PATH
+from store.inferences import ANY_TYPE, Count, Inferences, Page
 from store.query.compact_form import OPTIONS
 from store.query.request import decode_count, decode_request, from_url
 from store.records import StoredInference
@@ -32,6 +33,7 @@ class Error(msgspec.Struct):
 
 _UNREADABLE = ResponseSpec(Error, False, "The id or the query cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not kept")
+_UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
 _NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
 
@@ -104,6 +106,19 @@ class _UrlQuery(Operation):
         self.parameters.append(Parameter(name="q", param_in="query", schema=_WHERE))
 
 
+def options(path: str, *methods: str) -> HTTPRouteHandler:
+    """Answer OPTIONS for a path with several methods, of which the framework names only the first.
+
+    It stands before them.
+    """
+
+    @route(path, http_method="OPTIONS", status_code=204, include_in_schema=False)
+    async def answer_options() -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted([*methods, "OPTIONS"]))})
+
+    return answer_options
+
+
 def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     """Return the handlers that answer from these inferences."""
 
@@ -142,8 +157,15 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: _NOT_READY}
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=looked_up)
-    def get_inference(inference_id: FromPath[str]) -> StoredInference:
-        """Answer one inference."""
+    def get_inference(
+        inference_id: FromPath[str],
+        request: Request[Any, Any, Any],
+        *,
+        presign: FromQuery[bool] = False,
+    ) -> StoredInference:
+        """Answer one inference; with `presign`, `input.url` answers its input for a while."""
+        if presign:
+            return inferences.presigned(inference_id, str(request.base_url))
         return inferences.get(inference_id)
 
     @get(
@@ -154,13 +176,38 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     )
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
         """Answer the bytes that an inference was asked about."""
-        data, mime = inferences.input_bytes(inference_id)
-        # A client chose these bytes: what is no plain image may not run in a browser.
-        is_image = mime.startswith("image/") and "svg" not in mime
-        return Response(
-            data,
-            media_type=mime if is_image else "application/octet-stream",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return _picture(*inferences.input_bytes(inference_id))
 
-    return [query_inferences, find_inferences, count_inferences, get_inference, get_inference_input]
+    @get(
+        PATH + "{digest:str}",
+        sync_to_thread=True,
+        responses={400: _UNSIGNED, 404: _UNKNOWN, 503: _NOT_READY},
+        media_type="*/*",
+    )
+    def get_blob(
+        digest: FromPath[str],
+        expires: FromQuery[str] = "",
+        mime: Annotated[str, QueryParameter(name="type")] = "",
+        signature: FromQuery[str] = "",
+    ) -> Response[bytes]:
+        """Answer the bytes that a signed URL names."""
+        return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
+
+    return [
+        query_inferences,
+        find_inferences,
+        count_inferences,
+        get_inference,
+        get_inference_input,
+        get_blob,
+    ]
+
+
+def _picture(data: bytes, mime: str) -> Response[bytes]:
+    """Answer bytes that a client chose: what is no plain image may not run in a browser."""
+    is_image = mime.startswith("image/") and "svg" not in mime
+    return Response(
+        data,
+        media_type=mime if is_image else ANY_TYPE,
+        headers={"X-Content-Type-Options": "nosniff"},
+    )

@@ -11,6 +11,7 @@ from store.database import insert, run
 from store.query import geo
 from store.query.catalog import marks
 from store.records import JournaledRecord, ModelReference
+from store.rollups import Counts, size_kept
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 _NAMES = {
@@ -98,6 +99,7 @@ class Rows:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
+        self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:
         """Add all rows of a record, or none.
@@ -109,10 +111,16 @@ class Rows:
         paths = metadata.index(_METADATA.decode(record.metadata))
         predictions = scored(record.predictions)
         derived = self.metadata_rows(record.seq, paths)
-        derived["pred"] = self._labels(record.seq, predictions or [])
+        derived["pred"] = self.label_rows(record.seq, predictions or [])
+        row = self._inference(record, paths, predictions)
         for table, rows in derived.items():
             self._rows[table] += rows
-        self._rows["inference"].append(self._inference(record, paths, predictions))
+        self._rows["inference"].append(row)
+        tally = self._counts.of(row[3], record.seq)
+        tally.count(record.status, row[6])
+        tally.kept_bytes += size_kept(record.input.kept, record.input.bytes)
+        for label, _, _, _, n in derived["pred"]:
+            tally.count_label(label, n)
 
     def metadata_rows(self, seq: int, paths: dict[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
         """Return the rows of `meta_num` and `meta_str` that find an inference by its metadata."""
@@ -136,12 +144,14 @@ class Rows:
         return {"meta_num": numbers, "meta_str": strings}
 
     def insert(self, connection: sa.Connection) -> None:
-        """Insert what was added."""
+        """Insert what was added, and count it."""
         for table, rows in self._rows.items():
             if rows:
                 insert(connection, table, _COLUMNS[table], rows)
+        self._counts.apply(connection)
 
-    def _labels(self, seq: int, predictions: list[Scored]) -> list[tuple[Any, ...]]:
+    def label_rows(self, seq: int, predictions: list[Scored]) -> list[tuple[Any, ...]]:
+        """Return the rows of `pred` that find an inference by its labels."""
         scores: dict[str, list[float]] = {}
         for one in predictions:
             if isinstance(one.label, str):

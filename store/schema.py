@@ -6,6 +6,7 @@ four but `rollup` are partitioned by `seq`, which is the time.
 """
 
 import enum
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -30,6 +31,16 @@ _CODE_POINTS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _JSON: sa.types.TypeEngine[str] = sa.Text().with_variant(postgresql.JSONB(), "postgresql")
 PARTITIONED = ("inference", "meta_num", "meta_str", "pred")
 _BY_SEQ = "RANGE (seq)"
+
+
+class Month(NamedTuple):
+    """A partition of each of the partitioned tables."""
+
+    suffix: str
+    first: int
+    """The smallest id that it can hold."""
+    after: int
+    """The smallest id behind it."""
 
 
 class KeyType(enum.IntEnum):
@@ -161,7 +172,15 @@ rollup = sa.Table(
     sa.Column("errors", _BIG, nullable=False, doc="Of `n`, those with a status of 500 or more."),
     sa.Column("latency", sa.Text, nullable=False, doc="JSON of a `store.rollups.Sketch`."),
     sa.Column("labels", sa.Text, nullable=False, doc="JSON, label id to number of predictions."),
-    sa.Column("kept_bytes", _BIG, nullable=False, doc="Of inputs kept."),
+    sa.Column("kept_bytes", _BIG, nullable=False, doc="Of inputs kept; 0 where there are none."),
+    sa.Index(
+        None,
+        "model_id",
+        "minute",
+        "kept_bytes",
+        sqlite_where=sa.text("kept_bytes > 0"),
+        postgresql_where=sa.text("kept_bytes > 0"),
+    ),
     sqlite_strict=True,
     sqlite_with_rowid=False,
 )

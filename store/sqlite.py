@@ -1,5 +1,6 @@
 """What SQLite needs: one file that may be removed or replaced under us, and its settings."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from sqlalchemy import event
 
 from store.blobs import sync_path
 from store.errors import NotReadyError, StoreError
+from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -142,6 +144,9 @@ class Source:
 
 def _prepare_reader(connection: Any, entry: Any) -> None:
     _configure(connection, _READER_SETTINGS)
+    if ("ENABLE_MATH_FUNCTIONS",) not in connection.execute("PRAGMA compile_options").fetchall():
+        for function in (math.sin, math.cos, math.radians):
+            connection.create_function(function.__name__, 1, function, deterministic=True)
     deadline = entry.info["deadline"] = [0.0]
     connection.set_progress_handler(
         lambda: time.monotonic() > deadline[0], _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK
@@ -201,6 +206,11 @@ def delete(
 
 def take_turn(connection: sa.Connection, *, alone: bool) -> None:
     """Do nothing: only one transaction writes at a time."""
+
+
+def months(_: sa.Connection) -> list[Month]:
+    """Return nothing: there are no partitions."""
+    return []
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

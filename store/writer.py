@@ -25,10 +25,13 @@ from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
 from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
+from store.retention import Upkeep
 from store.rows import Names, Rows
 from store.truth import link_new
 
-BATCH_RECORDS = 1000
+BATCH_RECORDS = 10_000
+"""Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
+
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
 TIDY_S = 1.0
@@ -63,6 +66,7 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
+        upkeep: Removes what is kept no longer, between batches.
         is_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
@@ -73,8 +77,10 @@ class Writer:
         self,
         journal_directory: Path,
         url: str,
+        upkeep: Upkeep | None = None,
         is_needed: Callable[[Path], bool] = lambda _: False,
     ) -> None:
+        self._upkeep = upkeep
         self._directory = journal_directory
         self._is_needed = is_needed
         self._beside = journal_directory.parent
@@ -103,6 +109,8 @@ class Writer:
                 if stopping or self._has_news() or time.monotonic() - drained_at > TIDY_S:
                     self.drain()
                     drained_at = time.monotonic()
+                if not stopping:
+                    self._keep_up()
             except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
                 if isinstance(error, sa.exc.DBAPIError) and not database.is_away(error):
                     raise
@@ -116,6 +124,18 @@ class Writer:
             if stopping:
                 return
             stop.wait(pause_s)
+
+    def _keep_up(self) -> None:
+        """Do a step of the upkeep, now that no journaled record waits; its faults stop no inference."""
+        if self._upkeep is None or self._names is None:
+            return
+        try:
+            self._upkeep.step(self._engine, self._names, self.freed)
+        except Exception as error:
+            self._forget()
+            if database.is_away(error) or isinstance(error, NotReadyError):
+                raise
+            _log.exception("the upkeep failed, and is tried again later")
 
     def _has_news(self) -> bool:
         offsets = self._offsets or {}
@@ -206,8 +226,9 @@ class Writer:
                 raise
             self._names = None
             if len(batch) > 1:
-                for frame in batch:
-                    self._commit([frame], offsets)
+                middle = len(batch) // 2
+                self._commit(batch[:middle], offsets)
+                self._commit(batch[middle:], offsets)
                 return
             self._bury(batch[0], error)
             self._insert([], ends)

@@ -106,15 +106,13 @@ class ServerProcess:
         return [self.process.pid, *map(int, children.split())]
 
     def child_pid(self, role: str) -> int:
-        """Find a `worker` or the `writer`, 0 if there is none: the writer maps no onnxruntime."""
+        """Find a child by its role, which its command line ends with; 0 if it is not there."""
         for pid in self.child_pids()[1:]:
             try:
-                maps = Path(f"/proc/{pid}/maps").read_text()
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
                 continue
-            if "sqlalchemy" not in maps:  # it has only just started
-                continue
-            if ("onnxruntime" in maps) == (role == "worker"):
+            if command.endswith(b"\0" + role.encode() + b"\0"):
                 return pid
         return 0
 

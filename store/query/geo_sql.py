@@ -109,10 +109,9 @@ def _spans(box: Box) -> Iterator[Box]:
     else:
         yield Box(south, west, north, 180.0)
         yield Box(south, -180.0, north, east)
-        return
-    if west > -180 and east == 180:
+    if -180 < west <= east == 180:
         yield Box(south, -180.0, north, -180.0)
-    if west == -180 and east < 180:
+    if -180 == west <= east < 180:
         yield Box(south, 180.0, north, 180.0)
     for pole in (-90.0, 90.0):
         if pole in (south, north):

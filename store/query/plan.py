@@ -13,6 +13,7 @@ from store.database import run
 from store.ids import LARGEST
 from store.query.catalog import Catalog
 from store.query.geo_sql import compile_place
+from store.query.metadata_sql import compile_metadata
 from store.query.predicted import compile_predicted
 from store.query.sql import (
     EMPTY_RANGE,
@@ -25,7 +26,7 @@ from store.query.sql import (
     compile_compare,
     seq_range,
 )
-from store.query.syntax import And, Compare, Filter, Leaf, Not, Place, Predicted, merged
+from store.query.syntax import And, Compare, Filter, Leaf, Not, Place, Predicted, Range, merged
 from store.query.words import WORDS
 
 NARROW = 10_000
@@ -173,6 +174,8 @@ class Planner:
             return compile_predicted(leaf, catalog, self._words)
         if isinstance(leaf, Place):
             return compile_place(leaf, catalog, self._words)
+        if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
+            return compile_metadata(leaf, catalog, self._words)
         return compile_compare(leaf, catalog, self._words)
 
 

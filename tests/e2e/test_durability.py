@@ -1,95 +1,14 @@
 """Nothing acknowledged is lost, and nothing in flight is cut."""
 
-import json
 import os
 import signal
 import socket
-import threading
 import time
-from http.client import HTTPConnection, HTTPException
 
 import pytest
 
+from tests.clients import PATH, Clients
 from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
-
-PATH = "/v2/models/shapes-classifier/infer"
-CLIENTS = 6
-
-
-class Clients:
-    """Threads that send small requests until they are told to stop, and remember what they heard."""
-
-    def __init__(self, server: ServerProcess, image: bytes) -> None:
-        self._server = server
-        self._image = image
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._send, args=(number,)) for number in range(CLIENTS)
-        ]
-        self.acknowledged: list[str] = []
-        self.refused: list[str] = []
-        self.failed: list[str] = []
-        for thread in self._threads:
-            thread.start()
-
-    def _send(self, number: int) -> None:
-        connection: HTTPConnection | None = None
-        sent = 0
-        while not self._stop.is_set():
-            metadata = {"client": number, "sent": sent}
-            body = json.dumps({"inputs": [image_input(self._image, metadata=metadata)]})
-            try:
-                if connection is None:
-                    connection = HTTPConnection(self._server.host, timeout=30)
-                    connection.connect()
-            except OSError as error:
-                self.refused.append(repr(error))
-                time.sleep(0.01)
-                connection = None
-                continue
-            try:
-                connection.request("POST", PATH, body)
-                response = connection.getresponse()
-                answer = response.read()
-            except (OSError, HTTPException) as error:
-                self.failed.append(repr(error))
-                connection.close()
-                connection = None
-                continue
-            if response.status != 200:
-                self.failed.append(f"{response.status} {answer!r}")
-                continue
-            sent += 1
-            self.acknowledged.append(json.loads(answer)["outputs"][0]["parameters"]["inference_id"])
-            if response.getheader("connection") == "close":
-                connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
-
-    def finish(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("durability", "kills"), [("process", 5), ("power", 2), ("database", 2)])
-def test_every_acknowledged_inference_survives_kill_9_once(data, shape, durability, kills):
-    server = ServerProcess(data, SAMPLE_MODELS, "--durability", durability)
-    acknowledged: list[str] = []
-    for _ in range(kills):
-        server.start()
-        clients = Clients(server, shape[0])
-        server.wait_until(lambda clients=clients: len(clients.acknowledged) > 100)
-        server.kill()
-        clients.finish()
-        acknowledged += clients.acknowledged
-    with server:
-        stored = [record["id"] for record in server.query({})]
-    assert len(stored) == len(set(stored)), "an inference is stored twice"
-    assert set(acknowledged) <= set(stored), "an acknowledged inference is lost"
-    assert len(acknowledged) > 100 * kills
 
 
 def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):

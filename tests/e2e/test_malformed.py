@@ -272,6 +272,9 @@ BAD_PATHS: dict[str, tuple[str, str, int]] = {
     "id negative": ("GET", "/api/inferences/-1", 400),
     "id unknown": ("GET", "/api/inferences/1", 404),
     "input of an unknown id": ("GET", "/api/inferences/1/input", 404),
+    "presign no boolean": ("GET", "/api/inferences/1?presign=perhaps", 400),
+    "presigned unknown id": ("GET", "/api/inferences/1?presign=true", 404),
+    "image without a signature": ("GET", "/api/blobs/" + "0" * 64, 400),
 }
 
 

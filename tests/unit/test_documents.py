@@ -10,15 +10,19 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from engine import model_toml, settings
 from engine.families import FAMILIES
+from engine.metrics import Metrics, metrics_route
 from engine.text_files import TextTable
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
 from store.change_routes import change_routes
 from store.job_routes import job_routes
-from store.query.json_form import MAX_IN
-from store.query.syntax import OPERATORS
+from store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
+from store.query.places import MAX_CORNERS
+from store.query.search import Budget
+from store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from store.routes import routes
+from store.upkeep_routes import upkeep_routes
 from tasks import SHORT_NAMES, TASKS
 from tasks.decoders import DECODERS
 from tasks.generation import Search
@@ -134,8 +138,14 @@ def test_every_endpoint_stands_in_a_table_once():
     ]
     offered += [
         (verb, path.replace(":str", ""))
-        for handler in [*routes(None), *change_routes(None), *job_routes(None)]
-        for verb in handler.http_methods
+        for handler in [
+            *routes(None),
+            *change_routes(None),
+            *job_routes(None),
+            *upkeep_routes(None, None),
+            metrics_route(Metrics(None, "", dict)),
+        ]
+        for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths
     ]
     assert sorted(described) == sorted([*offered, ("GET", "/schema/openapi.json")])
@@ -170,11 +180,17 @@ def test_every_family_is_described():
     assert rows == [(name, family.task, family.about) for name, family in FAMILIES.items()]
 
 
-def test_every_operator_is_described():
-    text = (ROOT / "docs" / "store.md").read_text()
+def test_every_field_and_operator_of_a_query_is_described():
+    text = (ROOT / "docs" / "query.md").read_text()
+    for name in (*FIELDS, *PROPERTIES, "label", "box", "geo", "meta.<path>", "std.<path>"):
+        assert f"`{name}`" in text, name
+    examples = text.partition("<!-- examples")[2]
     for operator in {name for names in OPERATORS.values() for name in names}:
-        assert f"`{operator}`" in text
-    assert f"{MAX_IN:,}" in text
+        assert f'"{operator}":' in examples, operator
+    numbers = f"{MAX_IN:,} values, a filter up to {MAX_LEAVES} comparisons, {MAX_DEPTH} deep"
+    assert numbers in text.replace("\n", " ")
+    assert f"3 to {MAX_CORNERS} corners" in text
+    assert f"{Budget().small:,} inferences" in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

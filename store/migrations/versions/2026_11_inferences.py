@@ -143,6 +143,13 @@ def upgrade() -> None:
         sqlite_strict=True,
         sqlite_with_rowid=False,
     )
+    op.create_index(
+        "ix_rollup_model_id_minute_kept_bytes",
+        "rollup",
+        ["model_id", "minute", "kept_bytes"],
+        sqlite_where=sa.text("kept_bytes > 0"),
+        postgresql_where=sa.text("kept_bytes > 0"),
+    )
     op.create_table(
         "metadata_change",
         sa.Column("id", _BIG, nullable=False, autoincrement=False),

@@ -218,6 +218,13 @@ def test_other_ground_truth_is_refused(server: Server, body, message) -> None:
     assert (status, answer["error"][: len(message)]) == (400, message)
 
 
+def test_all_methods_of_a_path_are_named(server: Server) -> None:
+    response = server.client.options("/api/inferences/1/ground-truth")
+    assert (response.status_code, response.headers["allow"]) == (204, "DELETE, OPTIONS, PUT")
+    response = server.client.get("/api/inferences/1/ground-truth")
+    assert sorted(response.headers["allow"].split(", ")) == ["DELETE", "OPTIONS", "PUT"]
+
+
 def test_ground_truth_is_stated_in_bulk_for_what_is_there_and_what_comes(server: Server) -> None:
     add(server, 1, 2, input=InputReference("image", HASH), metadata={"path": "a/1.png"})
     server.ok("POST", "inferences/1/metadata", {"frame": 7})
@@ -442,7 +449,7 @@ def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, wha
     server.ok("POST", "inferences/query", {"consistency": "journal"})
     server.place.journal.close()
     directory = server.place.root / "journal"
-    server.place.journal._directory = directory / "gone"
+    server.place.journal.directory = directory / "gone"
     status, answer = server.call("POST", f"inferences/1/{what}", {"kind": "x"})
     assert (status, answer["error"][:27]) == (503, "expected the journal to tak")
-    server.place.journal._directory = directory
+    server.place.journal.directory = directory

@@ -237,7 +237,7 @@ def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:
     place.journal.append([make_record(1)])
     place.journal.close()
     sink = place.sink()
-    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", sink.needs)
+    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
     assert writer.drain() == 1
     assert len(segments(place.directory)) == 1
     sink.drain()
@@ -272,7 +272,7 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
         sink, stop = place.sink(), threading.Event()
         sending = threading.Thread(target=sink.run, args=(stop,))
         sending.start()
-        writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", sink.needs)
+        writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
         for number in range(2, 30):
             place.journal.append([make_record(number)])
             assert writer.drain() == (2 if number == 2 else 1)

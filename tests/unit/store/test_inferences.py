@@ -11,17 +11,20 @@ import pytest
 from store import inferences as module
 from store.blobs import BlobStore
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
-from store.inferences import Inferences, QueryRequest
+from store.inferences import Inferences
 from store.journal import Journal, segments
+from store.query.request import QueryRequest
+from store.query.search import Budget
 from store.writer import Writer
 
 
 class Store:
     """Everything of a store in one process."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, url: str = "") -> None:
         self.journal = Journal(root / "journal", 0)
-        url = f"sqlite:///{root}/store.db"
+        url = url or f"sqlite:///{root}/store.db"
+        self.url = url
         self.writer = Writer(root / "journal", url)
         self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
 
@@ -29,34 +32,45 @@ class Store:
         """Return the ids of one page."""
         return [int(one.id) for one in self.inferences.query(QueryRequest(**request)).inferences]
 
+    def close(self) -> None:
+        self.journal.close()
+        self.writer.close()
+        self.inferences.close()
+
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path, database_url: str) -> Iterator[Store]:
+    store = Store(tmp_path, database_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[Store]:
+    """SQLite, not migrated yet."""
     store = Store(tmp_path)
     yield store
-    store.journal.close()
-    store.writer.close()
-    store.inferences.close()
+    store.close()
 
 
-def test_before_the_first_migration_it_is_not_ready(store: Store) -> None:
+def test_before_the_first_migration_it_is_not_ready(lite: Store) -> None:
     with pytest.raises(NotReadyError):
-        store.ids()
+        lite.ids()
     with pytest.raises(NotFoundError):
-        store.inferences.get("1")
-    assert store.inferences.latest_seq() == 0
+        lite.inferences.get("1")
+    assert lite.inferences.latest_seq() == 0
 
 
 def test_the_latest_id_of_a_database_that_does_not_answer_is_unknown(
-    store: Store, record, tmp_path: Path
+    lite: Store, record, tmp_path: Path
 ) -> None:
-    store.journal.append([record(5)])
+    lite.journal.append([record(5)])
     for content in (b"", b"no database" * 1000):
         (tmp_path / "store.db").write_bytes(content)
         with pytest.raises(NotReadyError):
-            store.inferences.latest_seq()
+            lite.inferences.latest_seq()
     (tmp_path / "store.db").unlink()
-    assert store.inferences.latest_seq() == 5
+    assert lite.inferences.latest_seq() == 5
 
 
 def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -> None:
@@ -160,10 +174,14 @@ def test_a_query_that_takes_too_long_says_how_to_narrow_it(
     store.journal.append([record(seq, metadata={"s": "x" * 2000}) for seq in range(1, 3000)])
     store.writer.drain()
     hasty = Inferences(
-        f"sqlite:///{tmp_path}/store.db", tmp_path / "journal", BlobStore(tmp_path), timeout_s=1e-4
+        store.url,
+        tmp_path / "journal",
+        BlobStore(tmp_path),
+        timeout_s=2e-3,
+        budget=Budget(10**6, 9),
     )
     with pytest.raises(QueryTimeoutError, match="narrow it"):
-        hasty.query(QueryRequest({"not": {"meta.s": {"contains": "x"}}}))
+        hasty.count(QueryRequest({"not": {"meta.s": {"contains": "x"}}}))
     hasty.close()
 
 
@@ -201,42 +219,42 @@ def test_an_idle_writer_costs_little(store: Store, record) -> None:
     assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
 
 
-def test_readers_leave_a_deleted_database(store: Store, record, tmp_path: Path) -> None:
-    store.journal.append([record(seq) for seq in range(1, 5000)])
-    store.journal.close()
-    store.writer.drain()
-    assert store.ids(limit=2) == [4999, 4998]
+def test_readers_leave_a_deleted_database(lite: Store, record, tmp_path: Path) -> None:
+    lite.journal.append([record(seq) for seq in range(1, 5000)])
+    lite.journal.close()
+    lite.writer.drain()
+    assert lite.ids(limit=2) == [4999, 4998]
     (tmp_path / "store.db").unlink()
     with pytest.raises(NotReadyError, match="got none yet"):
-        store.ids()
-    store.journal.append([record(7)])
-    assert store.inferences.get("7").id == "7"
-    store.writer.drain()
-    assert store.ids() == [7]
+        lite.ids()
+    lite.journal.append([record(7)])
+    assert lite.inferences.get("7").id == "7"
+    lite.writer.drain()
+    assert lite.ids() == [7]
     with pytest.raises(NotFoundError):
-        store.inferences.get("4999")
-    store.journal.append([record(8)])
-    store.writer.drain()
-    assert store.ids() == [8, 7]
+        lite.inferences.get("4999")
+    lite.journal.append([record(8)])
+    lite.writer.drain()
+    assert lite.ids() == [8, 7]
 
 
 def test_readers_take_a_database_put_in_place_of_another(
-    store: Store, record, tmp_path: Path
+    lite: Store, record, tmp_path: Path
 ) -> None:
     other = Store(tmp_path / "other")
     other.journal.append([record(3)])
     other.writer.drain()
     for part in (other.inferences, other.writer, other.journal):
         part.close()
-    store.journal.append([record(seq) for seq in range(10, 5000)])
-    store.journal.close()
-    store.writer.drain()
-    assert store.ids(limit=1) == [4999]
+    lite.journal.append([record(seq) for seq in range(10, 5000)])
+    lite.journal.close()
+    lite.writer.drain()
+    assert lite.ids(limit=1) == [4999]
     (tmp_path / "other" / "store.db").rename(tmp_path / "store.db")
     with pytest.raises(NotReadyError, match="got the old log"):  # they do not mix the two
-        store.ids()
-    store.writer.drain()
-    assert store.ids() == [3]
+        lite.ids()
+    lite.writer.drain()
+    assert lite.ids() == [3]
 
 
 READER = """
@@ -255,11 +273,11 @@ for _ in sys.stdin:
 
 
 def test_readers_in_other_processes_leave_a_deleted_database(
-    store: Store, record, tmp_path: Path
+    lite: Store, record, tmp_path: Path
 ) -> None:
-    store.journal.append([record(seq) for seq in range(1, 5000)])
-    store.journal.close()
-    store.writer.drain()
+    lite.journal.append([record(seq) for seq in range(1, 5000)])
+    lite.journal.close()
+    lite.writer.drain()
     with subprocess.Popen(
         [sys.executable, "-c", READER, f"sqlite:///{tmp_path}/store.db"],
         cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -274,7 +292,30 @@ def test_readers_in_other_processes_leave_a_deleted_database(
         (tmp_path / "store.db").unlink()
         assert ask() == "not ready"
         for seq in range(1, 4):
-            store.journal.append([record(seq)])
-            store.writer.drain()
+            lite.journal.append([record(seq)])
+            lite.writer.drain()
             assert ask() == str(seq)
         child.stdin.close()
+
+
+def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_path: Path) -> None:
+    store.journal.append(
+        [record(seq, status=500 if seq % 20 == 1 else 200) for seq in range(1, 101)]
+    )
+    store.writer.drain()
+    budget = Budget(rows=30, first=10, small=99)
+    short = Inferences(store.url, tmp_path / "journal", BlobStore(tmp_path), budget=budget)
+    where = "status=500 & ts=lt:2030-01-01T00:00:00Z"
+    pages, cursor = [], None
+    while not pages or cursor:
+        page = short.query(QueryRequest(where, limit=2, cursor=cursor, count="capped"))
+        assert (page.count, page.count_is_exact) == (1, False)
+        pages.append(([int(one.id) for one in page.inferences], page.partial))
+        cursor = page.cursor
+    assert pages == [([81], True), ([61, 41], False), ([21], True), ([1], False)]
+    with pytest.raises(
+        QueryError, match="that an index or a time bounds, as there are more than 99"
+    ):
+        short.query(QueryRequest("status=500"))
+    assert short.count(QueryRequest(where)).count == 5
+    short.close()

@@ -218,3 +218,39 @@ def test_what_is_not_there_is_said(client, path: str, status: int, message: str)
 def test_the_routes_are_described(client) -> None:
     paths = client.get("/schema/openapi.json").json()["paths"]
     assert "/api/inferences/query" in paths
+
+
+@pytest.mark.parametrize(
+    ("inference_id", "content", "content_type"),
+    [(ID, b"\x89PNG", "image/png"), ("2", b"<p>", "application/octet-stream")],
+)
+def test_a_presigned_url_answers_the_input(client, inference_id, content, content_type) -> None:
+    plain = client.get(f"/api/inferences/{inference_id}").json()
+    assert "url" not in plain["input"]
+    answer = client.get(f"/api/inferences/{inference_id}", params={"presign": "true"})
+    url = answer.json()["input"].pop("url")
+    assert url.startswith(f"{client.base_url}/api/blobs/")
+    response = client.get(url)
+    assert response.content == content
+    assert response.headers["content-type"] == content_type
+    assert response.headers["x-content-type-options"] == "nosniff"
+    changed = client.get(url.replace("type=", "type=x"))
+    assert changed.status_code == 400
+    assert "another signature" in changed.json()["error"]
+
+
+def test_a_presigned_url_of_bytes_that_are_gone_answers_404(client) -> None:
+    url = client.get("/api/inferences/3?presign=True").json()["input"]["url"]
+    assert client.get(url).status_code == 404
+
+
+def test_an_input_that_was_not_kept_has_no_url(client) -> None:
+    assert "url" not in client.get("/api/inferences/4?presign=1").json()["input"]
+
+
+@pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
+def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
+    digest = BlobStore.key(b"\x89PNG").partition(":")[2]
+    response = client.get(f"/api/blobs/{digest}{query}")
+    assert response.status_code == 400
+    assert "expected a URL as this server signed it" in response.json()["error"]

@@ -1,0 +1,229 @@
+"""Statistics over inferences, by groups: from the rollups where they can tell, else from the rows themselves."""
+
+import re
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from store.database import Readers
+from store.errors import QueryError
+from store.ids import milliseconds
+from store.inferences import Inferences
+from store.query.json_form import parse
+from store.query.moments import microseconds
+from store.query.request import QueryRequest
+from store.records import StoredInference, timestamp_text
+from store.rollups import MINUTE_MS, Tally
+from store.rows import scored, text
+from store.summing import NAMES, Grouping, Groups, add_rollups, span_of
+
+MAX_ROWS = 50_000
+"""Inferences that are counted one by one."""
+
+Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
+_QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
+_DEFAULT: tuple[Metric, ...] = (
+    "count",
+    "error_rate",
+    "latency_p50",
+    "latency_p95",
+    "latency_p99",
+)
+_UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
+_MONDAY_MS = 4 * 86_400_000
+"""The first of all, in 1970: weeks begin with it."""
+
+_MINUTE_US = MINUTE_MS * 1000
+_INSTEAD = (
+    "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
+)
+
+
+class AggregateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to count."""
+
+    where: Any = None
+    """A filter as JSON; relative moments are cut to the whole minute."""
+    group: list[Any] = []
+    """Any of `{"time": "1h"}`, `"model"`, `"version"`, `"task"` and `"label"`."""
+    metrics: list[Metric] | None = None
+    """All but `labels` by default; of groups by label `count` alone, their predictions."""
+
+
+class Aggregates(msgspec.Struct, frozen=True):
+    """What was counted."""
+
+    groups: list[dict[str, Any]]
+    """What tells each, then its metrics; by time, then by name. Latencies are milliseconds."""
+    source: Literal["rollups", "inferences"]
+
+
+_decoder = msgspec.json.Decoder(AggregateRequest)
+
+
+def decode_request(body: bytes) -> AggregateRequest:
+    """Read the body of a request; an empty one counts everything.
+
+    Raises:
+        QueryError: It is no JSON, or no such request.
+    """
+    try:
+        return _decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        fields = ", ".join(AggregateRequest.__struct_fields__)
+        raise QueryError(
+            f"expected the body to be a JSON object with {fields}, got: {error}"
+        ) from error
+
+
+class Statistics:
+    """Counts stored inferences; safe to use from several threads.
+
+    Args:
+        url: The database.
+        inferences: What is counted where rollups cannot tell.
+        timeout_s: What one look at the rollups may take.
+    """
+
+    def __init__(self, url: str, inferences: Inferences, timeout_s: float = 5.0) -> None:
+        self._readers = Readers(url, connections=2, timeout_s=timeout_s)
+        self._inferences = inferences
+
+    def aggregate(self, request: AggregateRequest) -> Aggregates:
+        """Count inferences.
+
+        Raises:
+            QueryError: The request means nothing, or asks for more than is counted.
+            NotReadyError: There is no database yet.
+            QueryTimeoutError: It took too long.
+        """
+        grouping = _grouping(request.group)
+        metrics = _metrics(request.metrics, grouping)
+        now_us = time.time_ns() // 1000
+        now_us -= now_us % _MINUTE_US
+        where = _absolute(request.where, now_us)
+        span = span_of(parse(where, now_us))
+        groups = Groups(grouping)
+        if not request.group:
+            groups.of(0, {})  # there, however few match
+        if span is None or grouping.width_ms % MINUTE_MS:
+            self._add_rows(where, groups)
+            return Aggregates(_shown(groups, metrics), "inferences")
+        latency = bool(metrics & _QUANTILES.keys())
+        labels = "labels" in metrics or grouping.by_label
+        with self._readers.snapshot() as connection:
+            add_rollups(connection, span, groups, latency=latency, labels=labels)
+        return Aggregates(_shown(groups, metrics), "rollups")
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._readers.close()
+
+    def _add_rows(self, where: Any, groups: Groups) -> None:
+        labels: dict[str, int] = {}
+        cursor, counted = None, 0
+        while True:
+            page = self._inferences.query(
+                QueryRequest(where=where, order="ts", limit=1000, cursor=cursor)
+            )
+            for one in page.inferences:
+                tally = groups.of(milliseconds(int(one.id)), _names(one))
+                tally.count(one.status, round(one.latency_ms * 1000))
+                for prediction in scored(one.predictions) or ():
+                    if isinstance(prediction.label, str):
+                        number = labels.setdefault(text(prediction.label), len(labels))
+                        tally.count_label(number, 1)
+            counted, cursor = counted + len(page.inferences), page.cursor
+            if cursor is None:
+                break
+            if counted >= MAX_ROWS:
+                raise QueryError(
+                    f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
+                )
+        groups.labels = {number: name for name, number in labels.items()}
+
+
+def _absolute(where: Any, now_us: int) -> Any:
+    """Return a filter in which `ts` names no moment relative to now."""
+    if isinstance(where, list):
+        return [_absolute(part, now_us) for part in where]
+    if not isinstance(where, dict):
+        return where
+    return {
+        key: _moments(value, now_us) if key == "ts" else _absolute(value, now_us)
+        for key, value in where.items()
+    }
+
+
+def _moments(value: Any, now_us: int) -> Any:
+    if isinstance(value, dict):
+        return {operator: _moments(operand, now_us) for operator, operand in value.items()}
+    if isinstance(value, list):
+        return [_moments(item, now_us) for item in value]
+    if not isinstance(value, str) or not value.startswith(("-", "now")):
+        return value
+    try:
+        return timestamp_text(microseconds(value, now_us) // 1000)
+    except (ValueError, OverflowError):
+        return value
+
+
+def _grouping(group: list[Any]) -> Grouping:
+    names, width_ms, offset_ms = [], 0, 0
+    for position, item in enumerate(group):
+        if item in (*NAMES, "label") and item not in names:
+            names.append(item)
+            continue
+        match = None
+        if isinstance(item, dict) and item.keys() == {"time"} and not width_ms:
+            match = _WIDTH.fullmatch(str(item["time"]))
+        if match is None:
+            raise QueryError(
+                f'expected group[{position}] to be one of model, version, task, label and {{"time": "1h"}}'
+                f" with a number and one of s, m, h, d, w, each once, got {str(item)[:80]!r}"
+            )
+        width_ms = int(match[1]) * _UNITS_MS[match[2]]
+        offset_ms = _MONDAY_MS if match[2] == "w" else 0
+    shown = tuple(name for name in NAMES if name in names)
+    return Grouping(shown, width_ms, offset_ms, "label" in names)
+
+
+def _metrics(asked: list[Metric] | None, grouping: Grouping) -> set[Metric]:
+    if not grouping.by_label:
+        return set(_DEFAULT if asked is None else asked)
+    if asked is not None and set(asked) != {"count"}:
+        raise QueryError(f"expected metrics of groups by label to be count alone, got {asked}")
+    return {"count"}
+
+
+def _names(one: StoredInference) -> dict[str, str]:
+    return {"model": one.model.name, "version": one.model.version, "task": one.task}
+
+
+def _shown(groups: Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
+    grouping, shown = groups.grouping, []
+    for (start_ms, *names), tally in sorted(groups.tallies.items()):
+        group: dict[str, Any] = {}
+        if grouping.width_ms:
+            group["time"] = timestamp_text(start_ms)
+        group |= zip(grouping.names, names, strict=True)
+        mix = sorted((-n, groups.labels[label]) for label, n in tally.labels.items())
+        if grouping.by_label:
+            shown += [{**group, "label": label, "count": -n} for n, label in mix]
+        else:
+            group |= _measured(tally, metrics)
+            if "labels" in metrics:
+                group["labels"] = {label: -n for n, label in mix}
+            shown.append(group)
+    return shown
+
+
+def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "count": tally.n,
+        "error_rate": tally.errors / tally.n if tally.n else None,
+    }
+    values |= {name: tally.latency_ms(quantile) for name, quantile in _QUANTILES.items()}
+    return {name: value for name, value in values.items() if name in metrics}

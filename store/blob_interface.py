@@ -1,0 +1,123 @@
+"""What a blob is, and what every place for blobs promises.
+
+What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
+was put within the grace, and a record is journaled within half of that after its put; who removes looks
+in `store.blob_references` first whether a row or the journal needs it.
+"""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from blake3 import blake3
+
+from store.errors import StoreError
+
+GRACE_S = 3600.0
+"""No blob is removed so soon after its last put."""
+
+_PREFIX = "blake3:"
+_DIGITS = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_log = logging.getLogger(__name__)
+
+
+class BlobEntry(NamedTuple):
+    """A blob in a list of them."""
+
+    key: str
+    size: int
+    """Bytes."""
+    put_at: float
+    """Seconds since 1970: the last put."""
+
+
+class Blobs(Protocol):
+    """Where images are kept; safe to use from several threads and processes."""
+
+    grace_s: float
+    """No blob is removed so soon after its last put; the same for all who share the place."""
+
+    is_near: bool
+    """Whether a removal takes microseconds, not a row of requests."""
+
+    @staticmethod
+    def key(data: bytes) -> str:
+        """Return the key that these bytes have, kept or not."""
+
+    def put(self, data: bytes) -> str:
+        """Keep the bytes and return their key; bytes already kept are made young again, not written.
+
+        Raises:
+            JournalError: They could not be kept, as on a full disk.
+        """
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Make blobs that were put survive a loss of power.
+
+        Raises:
+            JournalError: The disk fails.
+        """
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes of a key, `None` where there are none, or others than its hash says.
+
+        Raises:
+            StoreError: The key is malformed.
+            NotReadyError: The object store does not answer.
+        """
+
+    def exists(self, key: str) -> bool:
+        """Tell whether there is a blob, without a look at its bytes; raises as `get`."""
+
+    def delete(self, key: str, as_of: float | None = None) -> bool:
+        """Remove a blob whose last put is older than the grace; tells whether it did.
+
+        Younger ones stay: somebody may be about to journal a record of them. A put at the same time
+        wins: after both, the blob is there.
+
+        Args:
+            key: Of the blob.
+            as_of: The moment that ages count from, in seconds since 1970; now by default.
+
+        Raises:
+            StoreError: The key is malformed.
+            NotReadyError: The object store does not answer.
+        """
+
+    def listed(self) -> Iterator[BlobEntry]:
+        """Yield every blob, in no order; clears away what crashes left. Raises as `get`."""
+
+    def presigned(self, key: str, seconds: float) -> str | None:
+        """Return a URL that answers the blob for so long; `None` where the place has no server."""
+
+
+def key_of(data: bytes) -> str:
+    """Return the key of some bytes: `blake3:<64 hex digits>`."""
+    return f"{_PREFIX}{blake3(data).hexdigest()}"
+
+
+def path_of(key: str) -> str:
+    """Return where a blob stands: `<the first two hex digits>/<all>`.
+
+    Raises:
+        StoreError: The key is malformed.
+    """
+    digits = key.removeprefix(_PREFIX)
+    if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
+        raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")
+    return f"{digits[:2]}/{digits}"
+
+
+def key_at(path: str) -> str | None:
+    """Return the key of what stands at a path, `None` where that is no blob."""
+    folder, _, digits = path.rpartition("/")
+    return f"{_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
+
+
+def checked(key: str, data: bytes) -> bytes | None:
+    """Return the bytes if they are those of the key."""
+    if key_of(data) == key:
+        return data
+    _log.error("the blob %s is damaged: its %d bytes have another hash", key, len(data))
+    return None

@@ -1,0 +1,85 @@
+"""URLs that answer an image for a while, to anybody: the object store's own, or signed ones of this server."""
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import urlencode
+
+from store.blob_interface import Blobs
+from store.errors import NotFoundError, QueryError
+
+PRESIGN_S = 3600.0
+PATH = "/api/blobs/"
+
+
+class BlobUrls:
+    """Signs URLs of blobs and reads signed ones.
+
+    Args:
+        blobs: Where they are.
+        key_file: What this server signs with; made where it is missing, readable by its owner alone.
+        seconds: How long a URL is good.
+    """
+
+    def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
+        self._blobs = blobs
+        self._key_file = key_file
+        self._seconds = seconds
+
+    def signed(self, key: str, mime: str, server: str) -> str:
+        """Return a URL of a blob.
+
+        Args:
+            key: Of the blob; whether it is there is not looked at.
+            mime: Its media type.
+            server: Where this server answers, as `https://host`.
+
+        Raises:
+            NotReadyError: The object store cannot sign.
+        """
+        url = self._blobs.presigned(key, self._seconds)
+        if url is not None:
+            return url
+        digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
+        signature = self._signature(digest, expires, mime)
+        asked = {"expires": expires, "type": mime, "signature": signature}
+        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(asked)}"
+
+    def opened(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
+        """Return the bytes that a URL of this server names.
+
+        Raises:
+            QueryError: It was not signed here, or its time is over.
+            NotFoundError: The blob is gone.
+        """
+        signed = self._signature(digest, expires, mime)
+        if not hmac.compare_digest(signed.encode(), signature.encode(errors="replace")):
+            raise QueryError("expected a URL as this server signed it, got another signature")
+        if time.time() > int(expires):
+            raise QueryError(f"expected a URL that is still good, got one until {expires}")
+        data = self._blobs.get(f"blake3:{digest}")
+        if data is None:
+            raise NotFoundError(f"expected {digest} to be a blob, got one removed since")
+        return data
+
+    def _signature(self, *signed: str) -> str:
+        return hmac.new(self._secret, repr(signed).encode(), hashlib.sha256).hexdigest()
+
+    @cached_property
+    def _secret(self) -> bytes:
+        path = self._key_file
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_hex(32).encode())
+            with suppress(FileExistsError):  # whole or not at all, and the first one stays
+                os.link(hidden, path)
+            hidden.unlink()
+        return path.read_bytes()

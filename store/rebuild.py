@@ -1,0 +1,249 @@
+"""Derives again what inferences are found by and counted in, from their rows, while servers serve.
+
+In small steps, each a transaction that runs alone, with pauses in which the writers go on. Every step does
+the same when it is done again: a rebuild that was interrupted goes on where it was.
+
+First all rows get what they lack; then the indexes are read through, and what no row has is removed; then
+inferences are counted again. Counts of what retention has removed stay as they are.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from store import database, metadata, rollups
+from store.database import run, run_in
+from store.ids import LARGEST, first_at
+from store.retention import limits_of
+from store.rollups import MINUTE_MS, Tally
+from store.rows import Names, Rows, scored
+
+STEP_ROWS = 500
+MINUTES_AT_ONCE = 50
+
+_INDEXES = {"meta_num": "key, val, seq", "meta_str": "key, val, seq", "pred": "label, score, seq"}
+"""Tables and their keys, the id last."""
+
+_ADD = {
+    "meta_num": "INSERT INTO meta_num (key, val, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+    "meta_str": "INSERT INTO meta_str (key, val, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+    "pred": "INSERT INTO pred (label, score, seq, worst, n) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (label, score, seq) DO UPDATE SET worst = excluded.worst, n = excluded.n",
+}
+_FIRST: dict[str, list[Any]] = {
+    "inference": [-1],
+    "meta_num": [-1, 0.0, -1],
+    "meta_str": [-1, "", -1],
+    "pred": [-1, 0.0, -1],
+    "rollup": [-1, -1],
+}
+"""Tables in the order in which they are gone through, and where each begins."""
+
+_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_Derived = dict[str, list[tuple[Any, ...]]]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a rebuild is."""
+
+    database: str
+    table: str
+    after: list[Any]
+    """The key of the last row looked at."""
+
+
+def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
+    """Rebuild the derived tables of a database.
+
+    Args:
+        url: The database, whose tables are up to date.
+        state: A file that holds the progress while there is some; it is removed at the end.
+        show: Called after every step.
+
+    Raises:
+        NotReadyError: The database is not there, or its tables are not up to date.
+    """
+    with closing(database.Readers(url, connections=1)) as readers, readers.snapshot():
+        pass  # it is there, and up to date
+    name = sa.make_url(url).render_as_string(hide_password=True)
+    tables = list(_FIRST)
+    progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])
+    engine = database.open_writer(url)
+    try:
+        with engine.begin() as connection:
+            names = Names(connection)
+        while True:
+            began = time.monotonic()
+            after = _step(engine, names, progress)
+            if after is None:
+                following = tables[tables.index(progress.table) + 1 :]
+                if not following:
+                    break
+                progress = Progress(name, following[0], _FIRST[following[0]])
+            else:
+                progress = Progress(name, progress.table, after)
+            _write(state, progress)
+            show(progress)
+            time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
+    finally:
+        engine.dispose()
+    state.unlink(missing_ok=True)
+
+
+def _step(engine: sa.Engine, names: Names, progress: Progress) -> list[Any] | None:
+    """Do one step and return where it ended; None at the end of the table."""
+    with engine.begin() as connection:
+        database.check_in_place(connection)
+        database.take_turn(connection, alone=True)
+        names.use(connection)
+        if progress.table == "inference":
+            return _add(connection, names, progress.after)
+        if progress.table == "rollup":
+            return _count(connection, progress.after)
+        return _remove(connection, names, progress.table, progress.after)
+
+
+def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any] | None:
+    """Give the next rows what they are found by and lack."""
+    found = run(
+        connection,
+        "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
+        (*after, STEP_ROWS),
+    ).all()
+    for table, rows in _derived(names, found).items():
+        if rows:
+            run(connection, _ADD[table], sorted(rows))
+    return [found[-1][0]] if found else None
+
+
+def _remove(
+    connection: sa.Connection, names: Names, table: str, after: list[Any]
+) -> list[Any] | None:
+    """Remove those of the next rows of an index that no inference has."""
+    key = _INDEXES[table]
+    found: Sequence[Any] = run(
+        connection,
+        f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?",
+        (*after, 2 * STEP_ROWS),
+    ).all()
+    seqs = {row[2] for row in found}
+    rows = run_in(
+        connection, "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})", seqs
+    )
+    right = {row[:3] for row in _derived(names, rows)[table]}
+    wrong = [tuple(row) for row in found if tuple(row) not in right]
+    database.delete(connection, table, key.split(", "), wrong)
+    return list(found[-1]) if found else None
+
+
+def _derived(names: Names, inferences: Iterable[Any]) -> _Derived:
+    rows = Rows(names)
+    derived: _Derived = {table: [] for table in _INDEXES}
+    for seq, meta, predictions in inferences:
+        paths = metadata.index(_METADATA.decode(meta))
+        of_row = rows.metadata_rows(seq, paths)
+        of_row["pred"] = rows.label_rows(seq, scored(msgspec.Raw(predictions.encode())) or [])
+        for table, some in of_row.items():
+            derived[table] += some
+    return derived
+
+
+def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
+    """Count the inferences of the next minutes again."""
+    keys: list[tuple[int, int]] = []
+    counted = 0
+    for key in _minutes(connection, *after):
+        keys.append(key)
+        tally = _tally(connection, *key)
+        (there,) = rollups.lock(connection, [key]).values()
+        if vars(there) != vars(tally):
+            rollups.store(connection, {key: tally})
+        counted += tally.n
+        if counted > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:
+            break
+    return list(keys[-1]) if keys else None
+
+
+def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[tuple[int, int]]:
+    """Yield models and minutes behind one, of which there is a row or a count to be replaced."""
+    cuts = {
+        one.model_id: one.inferences for one in limits_of(connection, time.time_ns() // 1_000_000)
+    }
+    models: Iterable[Any] = run(
+        connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,)
+    ).all()
+    for (number,) in models:
+        oldest = _minute_from(connection, number, 0)
+        if oldest is None:
+            continue
+        at = minute + 1 if number == model_id else 0
+        at = max(at, oldest, cuts.get(number, 0))  # before, retention has removed rows
+        while (found := _next(connection, number, at)) is not None:
+            yield number, found
+            at = found + 1
+
+
+def _next(connection: sa.Connection, model_id: int, minute: int) -> int | None:
+    counted = run(
+        connection,
+        "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?",
+        (model_id, minute),
+    ).scalar()
+    found = (counted, _minute_from(connection, model_id, minute))
+    return min((one for one in found if one is not None), default=None)
+
+
+def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int | None:
+    """Return the first minute from one on of which there is an inference."""
+    row = run(
+        connection,
+        "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1",
+        (model_id, first_at(minute * MINUTE_MS)),
+    ).first()
+    return None if row is None else rollups.minute(row[0])
+
+
+def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
+    """Count the inferences of a model and minute."""
+    first = first_at(minute * MINUTE_MS)
+    window = (model_id, first, min(first_at((minute + 1) * MINUTE_MS), LARGEST))
+    tally = Tally()
+    where = "model_id = ? AND seq >= ? AND seq < ?"
+    rows: Iterable[Any] = run(
+        connection,
+        f"SELECT status, latency_us, input_kept, input_bytes FROM inference WHERE {where}",
+        window,
+    )
+    for status, latency_us, kept, size in rows:
+        tally.count(status, latency_us)
+        tally.kept_bytes += rollups.size_kept(kept, size)
+    labels: Iterable[Any] = run(
+        connection,
+        "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
+        f" WHERE {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label",
+        (*window, *window[1:]),
+    )
+    for label, n in labels:
+        tally.count_label(label, int(n))
+    return tally
+
+
+def _read(state: Path, name: str) -> Progress | None:
+    try:
+        progress = msgspec.msgpack.decode(state.read_bytes(), type=Progress)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+    is_known = progress.database == name and progress.table in _FIRST
+    return progress if is_known else None
+
+
+def _write(state: Path, progress: Progress) -> None:
+    state.parent.mkdir(parents=True, exist_ok=True)
+    hidden = state.with_name(f".{state.name}")
+    hidden.write_bytes(msgspec.msgpack.encode(progress))
+    hidden.replace(state)

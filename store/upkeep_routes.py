@@ -1,0 +1,94 @@
+"""HTTP routes of statistics and retention; errors are `StoreError`s, which the application answers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import get, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.params import FromPath, RawBody
+
+from store.aggregates import Aggregates, Statistics, decode_request
+from store.retention_rules import MAX_DAYS, Retention, RetentionRules
+from store.routes import Error, options
+
+_UNREADABLE = ResponseSpec(Error, False, "The body cannot be understood, or asks for too much")
+_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
+_NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
+_RESPONSES = {400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY}
+_DAYS = Schema(
+    type=[OpenAPIType.NUMBER, OpenAPIType.NULL],
+    minimum=0,
+    maximum=MAX_DAYS,
+    description="null is for ever",
+)
+
+
+def _body(**properties: Schema) -> RequestBody:
+    schema = Schema(
+        type=OpenAPIType.OBJECT, properties=dict(properties), additional_properties=False
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+@dataclass
+class _Aggregate(Operation):
+    """The body of a request for statistics, which is read as JSON whatever its Content-Type."""
+
+    def __post_init__(self) -> None:
+        self.request_body = _body(
+            where=Schema(description="A filter"),
+            group=Schema(
+                type=OpenAPIType.ARRAY,
+                description='Any of {"time": "1h"}, model, version, task and label',
+            ),
+            metrics=Schema(
+                type=[OpenAPIType.ARRAY, OpenAPIType.NULL],
+                items=Schema(
+                    enum=[
+                        "count",
+                        "error_rate",
+                        "latency_p50",
+                        "latency_p95",
+                        "latency_p99",
+                        "labels",
+                    ]
+                ),
+            ),
+        )
+
+
+@dataclass
+class _Rule(Operation):
+    """The body of a rule, which is read as JSON whatever its Content-Type."""
+
+    def __post_init__(self) -> None:
+        self.request_body = _body(inputs_days=_DAYS, inferences_days=_DAYS)
+
+
+def upkeep_routes(statistics: Statistics, rules: RetentionRules) -> list[HTTPRouteHandler]:
+    """Return the handlers that count what is stored, and say how long it is."""
+    given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": _RESPONSES}
+
+    @post("/api/inferences/aggregate", operation_class=_Aggregate, **given)
+    def aggregate_inferences(body: RawBody) -> Aggregates:
+        """Count inferences by groups, with errors, latencies and labels."""
+        return statistics.aggregate(decode_request(body))
+
+    @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: _NOT_READY})
+    def get_retention(name: FromPath[str]) -> Retention:
+        """Answer how long a model's inferences and inputs are kept."""
+        return rules.get(name)
+
+    @put("/api/models/{name:str}/retention", operation_class=_Rule, **given)
+    def put_retention(name: FromPath[str], body: RawBody) -> Retention:
+        """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
+        return rules.put(name, body)
+
+    return [
+        aggregate_inferences,
+        options("/api/models/{name:str}/retention", "GET", "PUT"),
+        get_retention,
+        put_retention,
+    ]

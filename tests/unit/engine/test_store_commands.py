@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from engine.cli import main
+from store.database import open_writer, run
+from store.journal import Journal
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def execute(url: str, statement: str) -> list[tuple]:
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        found = run(connection, statement)
+        rows = [tuple(row) for row in found] if found.returns_rows else []
+    engine.dispose()
+    return rows
+
+
+def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
+    first, second = call("migrate", "--data", data), call("migrate", "--data", data)
+    assert (first.exit_code, first.output) == (0, "from nothing to revision 2026.11\n")
+    assert (second.exit_code, second.output) == (0, "at revision 2026.11 already\n")
+    assert (data / "store.db").exists()
+
+
+def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
+    url = f"sqlite:///{data}/other.db"
+    assert call("migrate", "--database", url).exit_code == 0
+    execute(url, "UPDATE alembic_version SET version_num = '2031.01'")
+    result = call("migrate", "--database", url)
+    assert result.exit_code == 2
+    assert "expected a database that this version can read" in result.output
+    assert "2031.01" in result.output
+    assert execute(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
+    result = call("store", "rebuild", "--data", data, "--database", url)
+    assert (result.exit_code, "2031.01" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://x/y", "database"),
+        ("postgresql://nobody@127.0.0.1:1/none", "quadriga: "),
+    ],
+)
+def test_a_database_that_is_not_there_is_said(data: Path, url: str, reason: str) -> None:
+    for command in (("migrate",), ("store", "rebuild")):
+        result = call(*command, "--data", data, "--database", url)
+        assert result.exit_code == 2
+        assert reason in result.output
+        assert "Traceback" not in result.output
+
+
+def test_a_file_that_is_no_database_is_said(data: Path) -> None:
+    data.mkdir()
+    (data / "store.db").write_bytes(b"none" * 1000)
+    assert call("migrate", "--data", data).exit_code == 2
+    assert call("store", "rebuild", "--data", data).exit_code == 2
+
+
+def test_a_store_is_rebuilt(data: Path) -> None:
+    result = call("store", "rebuild", "--data", data)
+    assert result.exit_code == 2
+    assert not (data / "store.db").exists()
+    journal = Journal(data / "journal", 0)
+    journal.append([make_record(5)])
+    journal.close()
+    url = f"sqlite:///{data}/store.db"
+    writer = Writer(data / "journal", url)
+    writer.drain()
+    writer.close()
+    right = execute(url, "SELECT * FROM pred")
+    execute(url, "DELETE FROM pred")
+    result = call("store", "rebuild", "--data", data)
+    assert (result.exit_code, result.stdout) == (0, "rebuilt\n")
+    assert execute(url, "SELECT * FROM pred") == right
+    assert not (data / "rebuild.progress").exists()

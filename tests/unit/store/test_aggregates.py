@@ -1,0 +1,286 @@
+import math
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store import aggregates
+from store.aggregates import AggregateRequest, Aggregates, Statistics, decode_request
+from store.blobs import BlobStore
+from store.errors import QueryError
+from store.ids import first_at, milliseconds
+from store.inferences import Inferences
+from store.journal import Journal
+from store.records import InferenceRecord, ModelReference, timestamp_text
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+
+START_MS = 1_780_000_020_000
+MINUTE_MS = 60_000
+UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+MODELS = [
+    (ModelReference(name, version, "ab" * 32), task)
+    for name, version, task in [
+        ("shapes", "1", "OBJECT_DETECTION"),
+        ("shapes", "2", "OBJECT_DETECTION"),
+        ("Other", "1", "IMAGE_CLASSIFICATION"),
+    ]
+]
+
+
+def some_records() -> list[InferenceRecord]:
+    rnd = random.Random(7)
+    records = []
+    for number in range(300):
+        model, task = rnd.choice(MODELS)
+        at = START_MS + rnd.choice([1, 3600, 86400 * 3]) * rnd.randrange(10) * 1000
+        labels = rnd.choices(["circle", "square", "star\0"], k=rnd.randrange(4))
+        predictions: Any = [{"label": label, "score": 0.5} for label in labels]
+        records.append(
+            make_record(
+                first_at(at + rnd.choice([0, 1, 59_999, 30_000])) + number,
+                model=model,
+                task=task,
+                latency_ms=rnd.choice([0, 0.4, rnd.lognormvariate(3, 2)]),
+                status=rnd.choice([200, 200, 500]),
+                predictions=rnd.choice([predictions, predictions, {"raw": 1}]),
+                metadata={"site": rnd.choice(["a", "b"])},
+            )
+        )
+    return records
+
+
+RECORDS = some_records()
+
+
+class Counted:
+    """Records in a database, and what counts them."""
+
+    def __init__(self, url: str, root: Path, records: list[InferenceRecord]) -> None:
+        self.journal = Journal(root / "journal", 0)
+        self.journal.append(records)
+        self.writer = Writer(root / "journal", url)
+        self.writer.drain()
+        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+        self.statistics = Statistics(url, self.inferences)
+
+    def aggregate(self, **request: Any) -> Aggregates:
+        return self.statistics.aggregate(AggregateRequest(**request))
+
+    def close(self) -> None:
+        self.statistics.close()
+        self.inferences.close()
+        self.writer.close()
+        self.journal.close()
+
+
+@pytest.fixture
+def counted(database_url: str, tmp_path: Path) -> Iterator[Counted]:
+    counted = Counted(database_url, tmp_path, RECORDS)
+    yield counted
+    counted.close()
+
+
+def start_ms(at_ms: int, width: str | None) -> int:
+    """Return the beginning of a group by time; weeks begin on Monday."""
+    if width is None:
+        return 0
+    width_ms = int(width[:-1]) * UNITS_MS[width[-1]]
+    offset = 4 * 86_400_000 if width[-1] == "w" else 0
+    return (at_ms - offset) // width_ms * width_ms + offset
+
+
+def by_definition(
+    records: list[InferenceRecord], width: str | None, names: list[str]
+) -> dict[tuple, list[InferenceRecord]]:
+    """Return the records of each group."""
+    found: dict[tuple, list[InferenceRecord]] = {} if width or names else {(0,): []}
+    for one in records:
+        values = {"model": one.model.name, "version": one.model.version, "task": one.task}
+        key = (start_ms(milliseconds(one.seq), width), *(values[name] for name in names))
+        found.setdefault(key, []).append(one)
+    return found
+
+
+def labels_of(records: list[InferenceRecord]) -> dict[str, int]:
+    mix: dict[str, int] = {}
+    for one in records:
+        for prediction in one.predictions if isinstance(one.predictions, list) else []:
+            label = prediction["label"].replace("\0", "\ufffd")
+            mix[label] = mix.get(label, 0) + 1
+    return mix
+
+
+def assert_counted(group: dict[str, Any], records: list[InferenceRecord]) -> None:
+    assert group["count"] == len(records)
+    errors = sum(one.status >= 500 for one in records)
+    assert group["error_rate"] == (errors / len(records) if records else None)
+    assert group["labels"] == labels_of(records)
+    latencies = sorted(round(one.latency_ms * 1000) / 1000 for one in records)
+    for name, quantile in (("latency_p50", 0.5), ("latency_p95", 0.95), ("latency_p99", 0.99)):
+        exact = latencies[math.ceil(quantile * len(latencies)) - 1] if latencies else None
+        assert group[name] == (exact if exact is None else pytest.approx(exact, rel=0.01, abs=0))
+
+
+EVERY = ["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
+moments = st.integers(-200, 60 * 24 * 30).map(lambda minute: START_MS + minute * MINUTE_MS)
+conditions = {
+    "model": st.sampled_from(["shapes", "other", "shapes:2", "none"]),
+    "task": st.sampled_from(["OBJECT_DETECTION", "classification"]),
+}
+
+
+def holds(where: dict[str, Any], one: InferenceRecord) -> bool:
+    name = one.model.name.lower()
+    short = {"OBJECT_DETECTION": "detection"}.get(one.task, "classification")
+    at = milliseconds(one.seq)
+    bounds = where.get("ts", {})
+    return (
+        where.get("model", name) in {name, f"{name}:{one.model.version}"}
+        and where.get("task", short) in {one.task, short}
+        and where.get("meta.site", one.metadata["site"]) == one.metadata["site"]
+        and ("ge" not in bounds or at >= ms_of(bounds["ge"]))
+        and ("lt" not in bounds or at < ms_of(bounds["lt"]))
+    )
+
+
+def ms_of(moment: str) -> int:
+    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_what_is_counted_equals_the_rows(counted: Counted, data: st.DataObject) -> None:
+    where: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional=conditions))
+    bounds = st.fixed_dictionaries(
+        {}, optional={"ge": moments.map(timestamp_text), "lt": moments.map(timestamp_text)}
+    )
+    if ts := data.draw(bounds):
+        where["ts"] = ts
+    from_rows = data.draw(st.booleans())
+    if from_rows:
+        where["meta.site"] = "a"
+    width = data.draw(
+        st.sampled_from([None, "1m", "7m", "1h", "5h", "1d", "3d", "1w", "2w", "90s"])
+    )
+    names = [n for n in ("model", "version", "task") if data.draw(st.booleans())]
+    group = data.draw(st.permutations([*names, *([{"time": width}] if width else [])]))
+    answer = counted.aggregate(where=where, group=group, metrics=EVERY)
+    assert answer.source == ("inferences" if from_rows or width == "90s" else "rollups")
+    expected = by_definition([one for one in RECORDS if holds(where, one)], width, names)
+    keys = [(group.get("time"), *(group[name] for name in names)) for group in answer.groups]
+    assert keys == [
+        (timestamp_text(start) if width else None, *rest) for start, *rest in sorted(expected)
+    ]
+    for found, key in zip(answer.groups, sorted(expected), strict=True):
+        assert_counted(found, expected[key])
+
+
+@pytest.mark.parametrize("where", [{}, {"meta.site": {"exists": True}}])
+def test_labels_are_groups_too(counted: Counted, where: dict[str, Any]) -> None:
+    answer = counted.aggregate(where=where, group=["label", "model"])
+    expected = []
+    for (_, model), records in sorted(by_definition(RECORDS, None, ["model"]).items()):
+        mix = sorted(labels_of(records).items(), key=lambda item: (-item[1], item[0]))
+        expected += [{"model": model, "label": label, "count": n} for label, n in mix]
+    assert answer.groups == expected
+
+
+def test_rollups_answer_any_logic_of_models(counted: Counted) -> None:
+    where = {"not": {"or": [{"model": "shapes:1"}, {"task": {"in": ["classification"]}}]}}
+    answer = counted.aggregate(where=where, metrics=["count"])
+    expected = sum(one.model.version == "2" for one in RECORDS)
+    assert (answer.source, answer.groups) == ("rollups", [{"count": expected}])
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"ts": {"gt": "2026-01-01T00:00:00Z"}},
+        {"ts": {"le": "2027-01-01T00:00:00Z"}},
+        {"ts": {"ge": "2026-01-01T00:00:01Z"}},
+        {"ts": {"ge": "-9000000s"}},
+        {"or": [{"ts": {"ge": "2026-01-01T00:00:00Z"}}, {"model": "shapes"}]},
+        {"latency_ms": {"ge": 0}},
+    ],
+)
+def test_what_rollups_cannot_tell_is_told_by_the_rows(
+    counted: Counted, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 6, 30, 12, 0, 30, tzinfo=UTC)
+    monkeypatch.setattr(time, "time_ns", lambda: round(now.timestamp()) * 10**9)
+    answer = counted.aggregate(where=where, metrics=["count"])
+    assert answer == Aggregates([{"count": len(RECORDS)}], answer.source)
+    assert answer.source == "rollups" if where == {"ts": {"ge": "-9000000s"}} else "inferences"
+
+
+def test_relative_moments_are_cut_to_the_minute(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = first_at(START_MS)
+    counted = Counted(database_url, tmp_path, [make_record(cut - 1), make_record(cut)])
+    monkeypatch.setattr(time, "time_ns", lambda: (START_MS + 3_600_000 + 59_999) * 10**6)
+    for where in ({"ts": {"ge": "-1h"}}, {"ts": {"ge": "-60m"}, "request_id": {"exists": True}}):
+        assert counted.aggregate(where=where, metrics=["count"]).groups == [{"count": 1}]
+    counted.close()
+
+
+def test_too_many_rows_are_refused_with_the_reason(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregates, "MAX_ROWS", 10)
+    monkeypatch.setattr(
+        aggregates, "QueryRequest", lambda **asked: Request(**(asked | {"limit": 7}))
+    )
+    with pytest.raises(QueryError, match="at most 10 inferences to count one by one"):
+        counted.aggregate(where={"meta.site": "a"})
+
+
+Request = aggregates.QueryRequest
+
+
+def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.summing.MAX_GROUPS", 3)
+    with pytest.raises(QueryError, match="at most 3 groups"):
+        counted.aggregate(group=[{"time": "1m"}])
+    monkeypatch.setattr("store.summing.MAX_MINUTES", 3)
+    with pytest.raises(QueryError, match="at most 3 minutes of models"):
+        counted.aggregate()
+    assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        ({"group": ["colour"]}, r"group\[0\] to be one of model"),
+        ({"group": ["model", "model"]}, r"group\[1\]"),
+        ({"group": [{"time": "1h"}, {"time": "1d"}]}, r"group\[1\]"),
+        ({"group": [{"time": "0h"}]}, r"group\[0\]"),
+        ({"group": [{"time": 3}]}, r"group\[0\]"),
+        ({"group": [None]}, r"group\[0\]"),
+        ({"group": [[]]}, r"group\[0\]"),
+        ({"group": ["label"], "metrics": ["latency_p50"]}, "by label to be count alone"),
+        ({"where": {"ts": {"ge": "-1x"}}}, "a moment such as"),
+        ({"where": 3}, "an object"),
+    ],
+)
+def test_a_request_that_means_nothing_is_refused(
+    counted: Counted, request_: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(QueryError, match=reason):
+        counted.aggregate(**request_)
+
+
+@pytest.mark.parametrize("body", [b"[", b"[]", b'{"x": 1}', b'{"metrics": ["mean"]}', b"\xff"])
+def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(QueryError, match="expected the body"):
+        decode_request(body)
+    assert decode_request(b"") == AggregateRequest()

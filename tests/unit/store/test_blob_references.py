@@ -1,0 +1,177 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from store import blob_references
+from store.blob_interface import path_of
+from store.blob_references import keep_swept, moved_until, remove_unreferenced, sweep
+from store.blobs import BlobStore
+from store.database import Readers, make_room, migrate, open_writer, run
+from store.ids import first_at
+from store.journal import Journal
+from store.records import InputReference
+from store.writer import Writer
+
+HOUR = 3600.0
+NOW_SEQ = first_at(time.time_ns() // 1_000_000)
+
+
+class Store:
+    """A database with its journal and blobs; `keep` journals a record as a request would."""
+
+    def __init__(self, url: str, directory: Path, record) -> None:
+        self.url = url
+        self.journal_directory = directory / "journal"
+        self.journal = Journal(self.journal_directory, 0)
+        self.blobs = BlobStore(directory / "blobs")
+        self.directory = directory
+        self.readers = Readers(url)
+        self._record = record
+
+    def put(self, data: bytes, age_s: float = 2 * HOUR) -> str:
+        key = self.blobs.put(data)
+        put_at = time.time() - age_s
+        os.utime(self.directory / "blobs" / path_of(key), (put_at, put_at))
+        return key
+
+    def keep(self, seq: int, key: str, *, kept: bool = True) -> None:
+        image = InputReference("image", key, 1, 1, "image/png", kept=kept)
+        self.journal.append([self._record(seq, input=image)])
+
+    def move(self) -> None:
+        writer = Writer(self.journal_directory, self.url)
+        writer.drain()
+        writer.close()
+
+    def remove(self, *keys: str) -> int:
+        with self.readers.snapshot() as connection:
+            return remove_unreferenced(connection, self.blobs, keys, self.journal_directory)
+
+    def sweep(self) -> list[int]:
+        return list(sweep(self.blobs, self.readers, self.journal_directory))
+
+    def there(self) -> set[str]:
+        return {blob.key for blob in self.blobs.listed()}
+
+
+@pytest.fixture
+def store(database_url: str, tmp_path: Path, record):
+    made = Store(database_url, tmp_path, record)
+    yield made
+    made.journal.close()
+    made.readers.close()
+
+
+def test_what_a_row_keeps_stays_and_the_rest_goes_once_it_is_old(store: Store) -> None:
+    kept, hashed, orphan = store.put(b"kept"), store.put(b"hashed"), store.put(b"orphan")
+    young = store.put(b"young", 0.5 * HOUR)
+    store.keep(NOW_SEQ + 1, kept)
+    store.keep(NOW_SEQ + 2, hashed, kept=False)
+    store.move()
+    assert store.remove(kept, hashed, orphan, young, orphan, store.blobs.key(b"never")) == 2
+    assert store.there() == {kept, young}
+    assert store.remove() == 0
+
+
+def test_a_blob_of_two_rows_stays_until_both_are_gone(store: Store) -> None:
+    key = store.put(b"twice")
+    store.keep(NOW_SEQ + 1, key)
+    store.keep(NOW_SEQ + 2, key)
+    store.move()
+    engine = open_writer(store.url)
+    for number, expected in ((1, 0), (2, 1)):
+        with engine.begin() as connection:
+            run(connection, "DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,))
+        assert store.remove(key) == expected
+    engine.dispose()
+
+
+def test_what_waits_in_the_journal_keeps_what_was_put_before_it(store: Store) -> None:
+    start = time.time()
+    with store.readers.snapshot() as connection:
+        assert start <= moved_until(connection, store.journal_directory) <= time.time()
+    old = store.put(b"of a record that waits", 3 * HOUR)
+    older = store.put(b"put long before any record that waits", 5 * HOUR)
+    waits = first_at(round((time.time() - 2.5 * HOUR) * 1000))
+    store.keep(waits, old)
+    with store.readers.snapshot() as connection:
+        until = moved_until(connection, store.journal_directory)
+    assert abs(time.time() - 2.5 * HOUR - until) < 1
+    assert store.remove(old, older) == 1
+    assert store.sweep() == [0]
+    assert store.there() == {old}
+    store.move()
+    assert store.remove(old) == 0
+
+
+def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(blob_references, "STEP", 4)
+    kept = {store.put(b"kept %d" % number) for number in range(5)}
+    young = {store.put(b"young %d" % number, 0.0) for number in range(3)}
+    for number, key in enumerate(kept):
+        store.keep(NOW_SEQ + number, key)
+    store.move()
+    for number in range(6):
+        store.put(b"orphan %d" % number)
+    removed = store.sweep()
+    assert (len(removed), sum(removed)) == (4, 6)
+    assert store.there() == kept | young
+    assert sum(store.sweep()) == 0
+
+
+def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
+    caplog.set_level("INFO")
+    stop = threading.Event()
+    arguments = (store.blobs, store.url, store.journal_directory, stop, 0.01)
+    thread = threading.Thread(target=keep_swept, args=arguments)
+    orphan = store.put(b"orphan")
+    thread.start()
+    wait_until(lambda: not store.blobs.exists(orphan))
+    store.put(b"another")
+    wait_until(lambda: not store.there())
+    stop.set()
+    thread.join()
+    assert "1 images that nothing needed are removed" in caplog.text
+
+
+def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> None:
+    blobs, url = BlobStore(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
+    orphan, stop = blobs.put(b"orphan"), threading.Event()
+    arguments = (blobs, url, tmp_path / "journal", stop, 0.01)
+    thread = threading.Thread(target=keep_swept, args=arguments)
+    thread.start()
+    wait_until(lambda: "the sweep of images ends before its time" in caplog.text)
+    migrate(url)
+    wait_until(lambda: not blobs.exists(orphan))
+    stop.set()
+    thread.join()
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(store.blobs, "is_near", False)
+    orphan = store.put(b"orphan")
+    assert store.remove(orphan) == 0
+    assert sum(store.sweep()) == 1
+
+
+def test_blobs_are_looked_up_by_the_index(database_url: str) -> None:
+    engine = open_writer(database_url)
+    words = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+    statement = words + blob_references.UNREFERENCED.format("(?), (?)")
+    with engine.connect() as connection:
+        make_room(connection, [NOW_SEQ])
+        if engine.dialect.name == "postgresql":  # the tables are empty
+            connection.exec_driver_sql("SET enable_seqscan = off")
+        plan = str(run(connection, statement, ("blake3:a", "blake3:b")).all())
+    engine.dispose()
+    assert "input_hash_idx" in plan or "ix_inference_input_hash" in plan, plan

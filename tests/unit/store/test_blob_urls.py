@@ -1,0 +1,78 @@
+import stat
+import time
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from store.blob_urls import BlobUrls
+from store.blobs import BlobStore
+from store.errors import NotFoundError, QueryError
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+def parts(url: str) -> dict[str, str]:
+    split = urlsplit(url)
+    asked = {name: values[0] for name, values in parse_qs(split.query).items()}
+    asked["mime"] = asked.pop("type")
+    return asked | {"digest": split.path.rpartition("/")[2]}
+
+
+def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs, tmp_path) -> None:
+    key = blobs.put(b"image")
+    file = tmp_path / "data" / "url.key"
+    url = BlobUrls(blobs, file).signed(key, "image/png", "http://host:1/")
+    assert url.startswith(f"http://host:1/api/blobs/{key.partition(':')[2]}?expires=")
+    assert BlobUrls(blobs, file).opened(**parts(url)) == b"image"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    with pytest.raises(QueryError, match="another signature"):
+        BlobUrls(blobs, tmp_path / "other.key").opened(**parts(url))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("digest", "0" * 64),
+        ("expires", "99999999999"),
+        ("expires", ""),
+        ("expires", "soon\n"),
+        ("mime", "text/html"),
+        ("signature", ""),
+        ("signature", "0" * 64),
+        ("signature", "é\ud800"),
+    ],
+)
+def test_a_url_that_was_changed_is_refused(blobs, tmp_path, name: str, value: str) -> None:
+    urls = BlobUrls(blobs, tmp_path / "url.key")
+    signed = parts(urls.signed(blobs.put(b"image"), "image/png", "http://host"))
+    with pytest.raises(QueryError, match="expected a URL as this server signed it"):
+        urls.opened(**(signed | {name: value}))
+
+
+def test_fields_do_not_run_into_each_other(blobs, tmp_path) -> None:
+    urls = BlobUrls(blobs, tmp_path / "url.key")
+    signed = parts(urls.signed(blobs.put(b"image"), "1\n2", "http://host"))
+    moved = signed | {"expires": signed["expires"] + "\n1", "mime": "2"}
+    with pytest.raises(QueryError):
+        urls.opened(**moved)
+
+
+def test_a_url_whose_time_is_over_is_refused(blobs, tmp_path) -> None:
+    urls = BlobUrls(blobs, tmp_path / "url.key", seconds=-1)
+    signed = parts(urls.signed(blobs.put(b"image"), "image/png", "http://host"))
+    with pytest.raises(QueryError, match="expected a URL that is still good, got one until"):
+        urls.opened(**signed)
+
+
+def test_bytes_that_are_gone_are_said(blobs, tmp_path) -> None:
+    urls = BlobUrls(blobs, tmp_path / "url.key")
+    key = blobs.put(b"image")
+    signed = parts(urls.signed(key, "image/png", "http://host"))
+    assert blobs.delete(key, as_of=time.time() + 7200)
+    with pytest.raises(NotFoundError, match="got one removed since"):
+        urls.opened(**signed)

@@ -1,0 +1,223 @@
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store import rebuild as module
+from store.blobs import BlobStore
+from store.database import open_writer
+from store.ids import first_at
+from store.rebuild import Progress, rebuild
+from store.records import (
+    Deletion,
+    InferenceRecord,
+    InputReference,
+    MetadataChange,
+    ModelReference,
+    RetentionRule,
+)
+from store.retention import Upkeep
+from store.rollups import decoded
+from store.rows import Names
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import Place
+
+START_MS = 1_780_000_020_000
+MINUTE_MS = 60_000
+TABLES = {
+    "meta_num": "SELECT k.path, k.type, d.val, d.seq FROM meta_num AS d JOIN meta_key AS k ON k.id = d.key",
+    "meta_str": "SELECT k.path, k.type, d.val, d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key",
+    "pred": "SELECT k.name, d.score, d.seq, d.worst, d.n FROM pred AS d JOIN label AS k ON k.id = d.label",
+}
+
+
+def records(first: int, number: int) -> list[InferenceRecord]:
+    """Return records that differ in all that is derived from them."""
+    rnd = random.Random(first)
+    found = []
+    for n in range(first, first + number):
+        predictions = [
+            rnd.choice([{"label": label, "score": rnd.random()}, {"label": label}])
+            for label in rnd.choices("abc", k=rnd.randrange(4))
+        ]
+        metadata = {"n": rnd.randrange(5), "s": rnd.choice("xy") * 300, "d": {"t": True, "l": []}}
+        if rnd.random() < 0.5:
+            metadata |= {"latitude": rnd.uniform(-90, 90), "longitude": rnd.uniform(-180, 180)}
+        found.append(
+            make_record(
+                first_at(START_MS + (n % 7) * MINUTE_MS) + n,
+                model=ModelReference("shapes-detector", str(n % 2), "ab" * 32),
+                predictions=predictions,
+                metadata=metadata,
+                status=rnd.choice([200, 500]),
+                latency_ms=rnd.choice([0, rnd.uniform(0, 100)]),
+                input=InputReference(
+                    "i", None, kept=rnd.random() < 0.5, bytes=rnd.choice([None, 9])
+                ),
+            )
+        )
+    return found
+
+
+def everything(place: Place) -> dict[str, Any]:
+    """Return all that is derived, by names, as ids may differ."""
+    found: dict[str, Any] = {
+        table: sorted(place.rows(statement)) for table, statement in TABLES.items()
+    }
+    names = {row[0]: row[1] for row in place.rows("SELECT id, name FROM label")}
+    counts = place.rows(
+        "SELECT k.version, r.minute, r.n, r.errors, r.kept_bytes, r.latency, r.labels"
+        " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0"
+    )
+    found["rollup"] = sorted(
+        (*rest, decoded(latency), sorted((names[label], n) for label, n in decoded(labels).items()))
+        for *rest, latency, labels in counts
+    )
+    return found
+
+
+def damage(place: Place) -> None:
+    """Take rows away, add wrong ones, and change others."""
+    some, other = first_at(START_MS) + 7, first_at(START_MS) + 99_999_999
+    minute = START_MS // MINUTE_MS
+    for statement in (
+        "DELETE FROM meta_num WHERE val < 2",
+        "DELETE FROM pred WHERE label = 1",
+        "UPDATE pred SET n = n + 3, worst = 7",
+        f"INSERT INTO meta_num (key, val, seq) VALUES (1, 77.5, {some}), (1, 77.5, {other})",
+        f"INSERT INTO meta_str (key, val, seq) VALUES (1, 'wrong', {some}), (9, '', {other})",
+        f"INSERT INTO pred (label, score, seq, worst, n) VALUES (2, 5.5, {some}, 0, 1),"
+        f" (1, -1e999, {other}, 0, 1)".replace("-1e999", MINUS_INFINITY[place.url[:6]]),
+        f"DELETE FROM rollup WHERE minute < {minute + 2}",
+        f"UPDATE rollup SET n = n + 1, labels = '{{}}', kept_bytes = 5 WHERE minute > {minute + 4}",
+        f"INSERT INTO rollup VALUES (1, {minute + 5000}, 5, 0, '{{}}', '{{}}', 0)",
+    ):
+        place.execute(statement)
+
+
+MINUS_INFINITY = {"sqlite": "-9e999", "postgr": "'-infinity'"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    place = Place(tmp_path, database_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Place]:
+    """Another store, to compare with."""
+    place = Place(tmp_path / "fresh", f"sqlite:///{tmp_path}/fresh.db")
+    yield place
+    place.close()
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_ROWS", 23)
+    monkeypatch.setattr(module, "MINUTES_AT_ONCE", 3)
+
+
+def ignore(_: Progress) -> None:
+    """Show nothing."""
+
+
+def test_what_is_damaged_is_derived_again(place: Place, fresh: Place) -> None:
+    entries = records(0, 120)
+    place.move(*entries)
+    fresh.move(*entries)
+    assert everything(place) == everything(fresh)
+    damage(place)
+    steps: list[Progress] = []
+    rebuild(place.url, place.root / "rebuild", steps.append)
+    assert everything(place) == everything(fresh)
+    assert [step.table for step in steps if step.after == module._FIRST[step.table]] == [
+        "meta_num", "meta_str", "pred", "rollup"
+    ]  # fmt: skip
+    rebuild(place.url, place.root / "rebuild", ignore)
+    assert everything(place) == everything(fresh)
+
+
+def test_it_is_done_while_others_write(place: Place, fresh: Place) -> None:
+    before, later = records(0, 100), records(1000, 150)
+    place.move(*before)
+    damage(place)
+    entries: list[Any] = [before[0]]
+    for number, one in enumerate(later):
+        entries.append(one)
+        if number % 10 == 5:
+            gone = [before[number // 10].seq, later[number - 3].seq]
+            entries.append(place.journaled(Deletion(gone)))
+            target = later[number - 1].seq
+            change = MetadataChange(target, {"n": number, "new": "text"}, ["s"])
+            entries.append(place.journaled(change))
+
+    def write() -> None:
+        for one in entries:
+            place.move(one)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        rebuild(place.url, place.root / "rebuild", ignore)
+    thread.join()
+    rebuild(place.url, place.root / "rebuild", ignore)
+    fresh.move(*before, *entries)
+    assert everything(place) == everything(fresh)
+
+
+class Interrupted(Exception):
+    """What stops a rebuild half way."""
+
+
+def test_what_was_interrupted_goes_on(place: Place, fresh: Place) -> None:
+    entries = records(0, 100)
+    place.move(*entries)
+    fresh.move(*entries)
+    damage(place)
+    state, seen = place.root / "state" / "rebuild", list[Progress]()
+
+    def interrupt(progress: Progress) -> None:
+        seen.append(progress)
+        raise Interrupted
+
+    while not seen or state.exists():
+        try:
+            rebuild(place.url, state, interrupt)
+        except Interrupted:
+            continue
+    assert [(one.table, one.after) for one in seen].count(("pred", module._FIRST["pred"])) == 1
+    assert everything(place) == everything(fresh)
+
+
+@pytest.mark.parametrize("state", [b"", b"{}", b"\xc1"])
+def test_a_state_that_is_none_of_it_begins_anew(place: Place, state: bytes) -> None:
+    place.move(*records(0, 10))
+    right = everything(place)
+    damage(place)
+    (place.root / "rebuild").write_bytes(state)
+    rebuild(place.url, place.root / "rebuild", ignore)
+    assert everything(place) == right
+
+
+def test_counts_outlive_the_rows_that_retention_removed(place: Place) -> None:
+    place.move(*records(0, 70))
+    place.change(RetentionRule("shapes-detector", None, 1))
+    right = everything(place)["rollup"]
+    upkeep = Upkeep(BlobStore(place.root / "blobs"), place.root / "journal")
+    engine = open_writer(place.url)
+    with engine.connect() as connection:
+        names = Names(connection)
+    while upkeep.work(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
+        pass
+    engine.dispose()
+    place.change(RetentionRule("shapes-detector"))
+    place.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")
+    rebuild(place.url, place.root / "rebuild", ignore)
+    counted = everything(place)["rollup"]
+    kept = [[row[:4] for row in rows] for rows in (counted, right)]
+    assert kept[0] == kept[1]

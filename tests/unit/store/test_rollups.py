@@ -1,0 +1,178 @@
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.database import make_room, open_writer, run
+from store.ids import first_at
+from store.journal import Journal
+from store.records import InputReference, JournaledRecord, ModelReference
+from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
+from store.rows import Names, Rows
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+
+START_MS = 1_780_000_020_000  # a whole minute in 2026
+assert START_MS % MINUTE_MS == 0
+
+
+def journaled(seq: int, **fields) -> JournaledRecord:
+    """Return a record as the writer reads it from the journal."""
+    return msgspec.json.decode(
+        msgspec.json.encode(make_record(seq, **fields)), type=JournaledRecord
+    )
+
+
+def seq(minute: int, number: int = 0) -> int:
+    return first_at(START_MS + minute * MINUTE_MS) + number
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    engine = open_writer(database_url)
+    with engine.connect() as connection:
+        make_room(connection, [seq(0)])
+    yield engine
+    engine.dispose()
+
+
+def add(engine: sa.Engine, records: list[JournaledRecord]) -> None:
+    with engine.begin() as connection:
+        rows = Rows(Names(connection))
+        for record in records:
+            rows.add(record)
+        rows.insert(connection)
+
+
+def stored(engine: sa.Engine) -> dict[tuple, dict]:
+    """Return what is counted, by model's version and minute from the start on."""
+    with engine.connect() as connection:
+        rows = run(
+            connection,
+            "SELECT k.version, r.minute, r.n, r.errors, r.latency, r.labels, r.kept_bytes"
+            " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0",
+        ).all()
+        names = dict(run(connection, "SELECT id, name FROM label").all())
+    return {
+        (version, minute - START_MS // MINUTE_MS): {
+            "n": n,
+            "errors": errors,
+            "latency": decoded(latency),
+            "labels": {names[label]: number for label, number in decoded(labels).items()},
+            "kept_bytes": kept,
+        }
+        for version, minute, n, errors, latency, labels, kept in rows
+    }
+
+
+def test_inferences_are_counted_by_model_and_minute(engine: sa.Engine) -> None:
+    other = ModelReference("shapes-detector", "2", "cd" * 32)
+    kept = InputReference("image", "blake3:" + "1" * 64, 1, 1, "image/png", kept=True, bytes=700)
+    unknown = InputReference("image", "blake3:" + "2" * 64, 1, 1, "image/png", kept=True)
+    two = [{"label": "circle", "score": 0.5}, {"label": "circle"}, {"label": "square"}]
+    add(engine, [
+        journaled(seq(0, 1), latency_ms=1.0, input=kept),
+        journaled(seq(0, 2), latency_ms=1.0, predictions=two, input=kept),
+        journaled(seq(0, 3), latency_ms=0, predictions=[], status=500, input=unknown),
+        journaled(seq(1), predictions={"raw": [1]}, status=499),
+    ])  # fmt: skip
+    add(engine, [journaled(seq(0, 4), model=other), journaled(seq(0, 5), latency_ms=1.0)])
+    plain = {"n": 1, "errors": 0, "latency": {bucket(4200): 1}, "labels": {}, "kept_bytes": 0}
+    assert stored(engine) == {
+        ("1", 0): {
+            "n": 4,
+            "errors": 1,
+            "latency": {bucket(1000): 3, -1: 1},
+            "labels": {"circle": 4, "square": 1},
+            "kept_bytes": 1401,
+        },
+        ("1", 1): plain,
+        ("2", 0): plain | {"labels": {"circle": 1}},
+    }
+
+
+def test_what_is_subtracted_leaves_the_rest(engine: sa.Engine) -> None:
+    rest = [journaled(seq(n, 1), latency_ms=n) for n in range(3)]
+    gone = [journaled(seq(n, 2), latency_ms=n, status=500) for n in range(3)]
+    add(engine, rest)
+    before = stored(engine)
+    add(engine, gone)
+    assert stored(engine) != before
+    with engine.begin() as connection:
+        subtract(connection, [record.seq for record in gone] + [12345])
+    assert stored(engine) == before
+
+
+def test_servers_that_count_at_once_lose_nothing(engine: sa.Engine, database_url: str) -> None:
+    add(engine, [journaled(seq(0))])  # the model has its id
+    servers, rounds = 3, 8
+
+    def serve(server: int) -> None:
+        own = open_writer(database_url)
+        for turn in range(rounds):
+            numbers = [1 + server * 100 + turn * 2 + n for n in (0, 1)]
+            add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
+        own.dispose()
+
+    threads = [threading.Thread(target=serve, args=(server,)) for server in range(servers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    each = servers * rounds * 2
+    counted = {key: (of["n"], of["labels"]) for key, of in stored(engine).items()}
+    assert counted == {
+        ("1", 0): (each + 1, {"circle": each + 1}),
+        ("1", 1): (each, {"circle": each}),
+    }
+
+
+@given(
+    st.lists(st.integers(0, 10**11), min_size=1, max_size=60),
+    st.sampled_from([0.01, 0.5, 0.9, 0.95, 0.99, 1.0]),
+)
+def test_a_quantile_is_within_one_percent(latencies_us: list[int], quantile: float) -> None:
+    tally = Tally()
+    for latency in latencies_us:
+        tally.count(200, latency)
+    exact = sorted(latencies_us)[max(math.ceil(quantile * len(latencies_us)), 1) - 1]
+    assert tally.latency_ms(quantile) == pytest.approx(exact / 1000, rel=0.01, abs=0)
+
+
+def test_nothing_counted_has_no_latency() -> None:
+    assert Tally().latency_ms(0.5) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from([200, 500]), st.integers(0, 10**7))), st.integers(0, 9))
+def test_tallies_add_up_and_come_apart(counted: list[tuple[int, int]], at: int) -> None:
+    parts = [Tally(), Tally()]
+    for number, (status, latency) in enumerate(counted):
+        parts[number >= at].count(status, latency)
+        parts[number >= at].count_label(status, 2)
+    whole = Tally()
+    for part in parts:
+        whole.add(part)
+    assert (whole.n, sum(whole.latency.values())) == (len(counted), len(counted))
+    whole.add(parts[1], -1)
+    assert vars(whole) == vars(parts[0])
+
+
+def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, record) -> None:
+    journal = Journal(tmp_path / "journal", 0)
+    journal.append([record(seq(0, n)) for n in range(3)])
+    for _ in range(2):
+        writer = Writer(tmp_path / "journal", database_url)
+        writer.drain()
+        writer.close()
+        engine = open_writer(database_url)
+        assert [of["n"] for of in stored(engine).values()] == [3]
+        with engine.begin() as connection:
+            run(connection, "DELETE FROM journal_offset")
+        engine.dispose()
+    journal.close()

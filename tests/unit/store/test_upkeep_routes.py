@@ -1,0 +1,109 @@
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from litestar import Litestar, Request, Response
+from litestar.testing import TestClient
+
+from proto.chariot import read_metadata
+from store.aggregates import Statistics
+from store.changing import Changes
+from store.errors import StoreError
+from store.ids import IdSource
+from store.retention_rules import RetentionRules
+from store.upkeep_routes import upkeep_routes
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import Place
+
+
+def answer_error(_: Request[Any, Any, Any], error: Any) -> Response[dict[str, str]]:
+    return Response({"error": str(error)}, status_code=error.status)
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    place = Place(tmp_path, database_url)
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[TestClient[Litestar]]:
+    changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
+    statistics = Statistics(place.url, place.inferences)
+    handlers = upkeep_routes(statistics, RetentionRules(place.inferences, changes))
+    stop = threading.Event()
+    thread = threading.Thread(target=place.writer.run, args=(stop,))
+    thread.start()
+    with TestClient(Litestar(handlers, exception_handlers={StoreError: answer_error})) as client:
+        yield client
+    stop.set()
+    thread.join()
+    statistics.close()
+
+
+def call(client: TestClient[Litestar], method: str, path: str, body: Any) -> tuple[int, Any]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = client.request(method, f"/api/{path}", content=content)
+    return response.status_code, response.json()
+
+
+RULE = "models/shapes-detector/retention"
+FOR_EVER = {"model": "shapes-detector", "inputs_days": None, "inferences_days": None}
+
+
+def test_a_rule_is_replaced_as_a_whole(client: TestClient[Litestar]) -> None:
+    assert client.get(f"/api/{RULE}").json() == FOR_EVER
+    for given in ({"inputs_days": 7, "inferences_days": 30.5}, {"inputs_days": 1}, {}):
+        assert call(client, "PUT", RULE, given) == (200, FOR_EVER | given)
+        assert client.get(f"/api/{RULE}").json() == FOR_EVER | given
+    other = "models/an%20other%00/retention"
+    assert call(client, "PUT", other, {"inferences_days": 0})[0] == 200
+    assert client.get(f"/api/{other}").json()["inferences_days"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"inputs_days": 8, "inferences_days": 7}, "at most inferences_days (7), got 8"),
+        ({"inputs_days": -1}, ">= 0"),
+        ({"inferences_days": 1e300}, "<= 1000000"),
+        ({"inferences_days": "7"}, "numbers or null"),
+        ({"days": 7}, "unknown field"),
+        (b"", "a JSON object"),
+        (b"[]", "a JSON object"),
+        (b"\xff", "a JSON object"),
+    ],
+)
+def test_what_is_no_rule_is_refused(client: TestClient[Litestar], body: Any, reason: str) -> None:
+    status, answer = call(client, "PUT", RULE, body)
+    assert (status, answer.keys()) == (400, {"error"})
+    assert reason in answer["error"]
+    assert client.get(f"/api/{RULE}").json() == FOR_EVER
+
+
+def test_statistics_are_answered(client: TestClient[Litestar], place: Place) -> None:
+    place.journal.append([make_record(n, status=200 if n else 500) for n in range(4)])
+    place.inferences.wait_for_journal()
+    body = {"group": ["model", {"time": "1d"}], "metrics": ["count", "error_rate", "labels"]}
+    assert call(client, "POST", "inferences/aggregate", body) == (
+        200,
+        {
+            "groups": [
+                {
+                    "time": "2025-01-01T00:00:00.000Z",
+                    "model": "shapes-detector",
+                    "count": 4,
+                    "error_rate": 0.25,
+                    "labels": {"circle": 4},
+                }
+            ],
+            "source": "rollups",
+        },
+    )
+    status, answer = call(client, "POST", "inferences/aggregate", {"group": ["x"]})
+    assert (status, answer.keys()) == (400, {"error"})
+    assert call(client, "POST", "inferences/aggregate", b"")[1]["groups"][0]["count"] == 4

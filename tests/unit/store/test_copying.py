@@ -48,7 +48,7 @@ def contents(url: str) -> dict[str, list[str]]:
                 row.pop("meta_flat", None)  # NULL in SQLite where it equals meta, never elsewhere
                 if table == "rollup":
                     counts = msgspec.json.decode(row["labels"])
-                    row["labels"] = {labels[label]: n for label, n in sorted(counts.items())}
+                    row["labels"] = sorted((labels[label], n) for label, n in counts.items())
             found[table] = sorted(map(repr, rows))
     engine.dispose()
     return found

@@ -192,7 +192,8 @@ def _in_ring(edges: list[_Edge]) -> Sql:
         return Sql("1 = 0")
     along = "CASE WHEN f.r < 0 THEN f.r + 360 WHEN f.r >= 360 THEN f.r - 360 ELSE f.r END"
     text = (
-        "(SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
+        "p.latitude + p.longitude IS NOT NULL"
+        " AND (SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
         " e.column3 AS span, e.column4 AS south, e.column5 AS slope"
         f" FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) AS e) AS f"
         f" WHERE {along} < f.span AND f.south + f.slope * {along} > p.latitude) = ?"

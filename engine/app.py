@@ -70,6 +70,7 @@ class Application:
     ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
+        recorder, handlers = _store(settings, worker) if settings.store else (None, [])
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -77,41 +78,8 @@ class Application:
             workers=settings.workers,
             max_file_bytes=settings.max_body_bytes,
             allowed=settings.model_control,
+            numbers=dict if recorder is None else recorder.numbers,
         )
-        handlers: list[Any] = []
-        recorder = None
-        if settings.store:
-            try:
-                blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-            except StoreError as error:
-                raise LoadError(str(error)) from error
-            inferences = Inferences(
-                settings.database_url,
-                settings.journal_directory,
-                blobs,
-                presign_s=settings.presign_s,
-            )
-            number = settings.first_worker + worker
-            ids = IdSource(number, latest_seq(inferences, settings.journal_directory))
-            journal = Journal(settings.journal_directory, number)
-            recorder = Recorder(
-                ids,
-                journal,
-                blobs,
-                RoomLimits.of(settings, settings.journal_directory),
-                version("quadriga"),
-                durability=settings.durability,
-            )
-            changes = Changes(inferences, journal, ids, read_metadata)
-            handlers = [
-                *store_routes(inferences),
-                *change_routes(changes),
-                *job_routes(Jobs(settings.jobs_directory)),
-                *upkeep_routes(
-                    Statistics(settings.database_url, inferences),
-                    RetentionRules(inferences, changes),
-                ),
-            ]
         self.pipeline = Pipeline(
             self.repository,
             recorder,
@@ -133,7 +101,9 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, server_version, dict)))
+        handlers.append(
+            metrics_route(Metrics(self.pipeline, server_version, self._control.numbers))
+        )
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
@@ -193,6 +163,40 @@ class Application:
     def close(self) -> None:
         """Finish what runs and close the journal."""
         self.pipeline.close()
+
+
+def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
+    """Open what inferences are kept in: what records them, and the routes that find and change them.
+
+    Raises:
+        engine.session.LoadError: The place for images is none.
+    """
+    try:
+        blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    except StoreError as error:
+        raise LoadError(str(error)) from error
+    directory = settings.journal_directory
+    inferences = Inferences(settings.database_url, directory, blobs, presign_s=settings.presign_s)
+    number = settings.first_worker + worker
+    ids = IdSource(number, latest_seq(inferences, directory))
+    journal = Journal(directory, number)
+    recorder = Recorder(
+        ids,
+        journal,
+        blobs,
+        RoomLimits.of(settings, directory),
+        version("quadriga"),
+        durability=settings.durability,
+    )
+    changes = Changes(inferences, journal, ids, read_metadata)
+    return recorder, [
+        *store_routes(inferences),
+        *change_routes(changes),
+        *job_routes(Jobs(settings.jobs_directory)),
+        *upkeep_routes(
+            Statistics(settings.database_url, inferences), RetentionRules(inferences, changes)
+        ),
+    ]
 
 
 def latest_seq(inferences: Inferences, journal_directory: Path) -> int:

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +56,8 @@ class _Report(msgspec.Struct, frozen=True):
     errors: dict[str, str] = {}
     """Why a model's last change did not work, by its name."""
     statistics: list[ModelStatistics] = []
+    numbers: dict[str, float] = {}
+    """What else the worker counts, by name."""
 
 
 class ModelControl:
@@ -69,6 +71,7 @@ class ModelControl:
         max_file_bytes: That a client may send for one model.
         timeout_s: How long a change waits for another one, and for the other workers.
         allowed: Whether clients may make changes.
+        numbers: Gives what else this worker counts, by name.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class ModelControl:
         max_file_bytes: int = 0,
         timeout_s: float = 120.0,
         allowed: bool = True,
+        numbers: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._repository = repository
         self._directory = directory
@@ -89,6 +93,7 @@ class ModelControl:
         self._max_file_bytes = max_file_bytes
         self._timeout_s = timeout_s
         self._allowed = allowed
+        self._numbers = numbers
         self._following = threading.Lock()
         self._report = _Report()
 
@@ -145,6 +150,15 @@ class ModelControl:
                 if (each.name, each.version) in parts:
                     parts[each.name, each.version].append(each)
         return [merged(of_one) for of_one in parts.values()]
+
+    def numbers(self) -> dict[str, float]:
+        """Add up what else the workers count; of what does not only rise, this worker knows best."""
+        total = dict(self._numbers())
+        for number in self._others:
+            for name, value in self._read(_report_name(number), _Report).numbers.items():
+                if name in total and name.endswith("_total"):
+                    total[name] += value
+        return total
 
     def start(self) -> None:
         """Do what was asked before this worker started, and follow what the others are asked."""
@@ -285,7 +299,8 @@ class ModelControl:
 
     def _current(self) -> _Report:
         statistics = self._repository.statistics(None, None)
-        return msgspec.structs.replace(self._report, statistics=statistics)
+        numbers = dict(self._numbers())
+        return msgspec.structs.replace(self._report, statistics=statistics, numbers=numbers)
 
     def _read(self, name: str, kind: type[Read]) -> Read:
         """Read a file of the folder; where there is none yet, what it would say."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from store import database, metadata
 from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
-from store.database import Readers, run
+from store.database import Readers, run, run_in
 from store.errors import StoreError
 from store.query.catalog import marks
 from store.records import InputReference, JournaledRecord, ModelReference
@@ -45,7 +45,7 @@ ON CONFLICT (model_id, minute) DO UPDATE SET n = excluded.n, errors = excluded.e
   latency = excluded.latency, labels = excluded.labels, kept_bytes = excluded.kept_bytes"""
 _MINUTES = """
 SELECT minute, n, errors, latency, labels, kept_bytes FROM rollup
-WHERE model_id = ? AND minute > ? ORDER BY minute LIMIT ?"""
+WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"""
 _SET_RETENTION = """
 INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)
 ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,
@@ -183,7 +183,7 @@ class _Copier:
         """Copy rows in one transaction; those replaced are removed before."""
         if table is INFERENCES:
             records = self._records(keys)
-            with self._transaction(records) as connection:
+            with self._transaction(records, alone=bool(replaced)) as connection:
                 self._remove_inferences(connection, replaced)
                 self._add_inferences(connection, records)
         else:
@@ -197,8 +197,7 @@ class _Copier:
                 self._remove_inferences(connection, [record.seq for record in records])
                 self._add_inferences(connection, records)
                 _remove(connection, table, replaced)
-                if rows:
-                    database.insert(connection, table.name, table.columns, rows)
+                database.insert(connection, table.name, table.columns, rows)
         self._copied[table.name] += len(keys)
         self._report(self._progress())
 
@@ -212,11 +211,14 @@ class _Copier:
         self._report(self._progress())
 
     @contextmanager
-    def _transaction(self, records: Sequence[JournaledRecord] = ()) -> Iterator[sa.Connection]:
+    def _transaction(
+        self, records: Sequence[JournaledRecord] = (), *, alone: bool = True
+    ) -> Iterator[sa.Connection]:
         with self._engine.connect() as connection:
             database.make_room(connection, (record.seq for record in records))
         with self._engine.begin() as connection:
             database.check_in_place(connection)
+            database.take_turn(connection, alone=alone)
             self._names.use(connection)
             yield connection
 
@@ -237,15 +239,9 @@ class _Copier:
         for record in records(connection, seqs):
             paths = metadata.index(msgspec.json.decode(record.metadata))
             for table, rows in derived.metadata_rows(record.seq, paths).items():
-                if rows:
-                    run(
-                        connection,
-                        f"DELETE FROM {table} WHERE key = ? AND val = ? AND seq = ?",
-                        rows,
-                    )
-        if seqs:
-            for table in ("pred", "inference"):
-                run(connection, f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in seqs])
+                database.delete(connection, table, ("key", "val", "seq"), rows)
+        for table in ("pred", "inference"):
+            run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
@@ -253,15 +249,17 @@ class _Copier:
         for model, *name in self._read("SELECT id, name, version, sha256, task FROM model"):
             self._at = ("rollup", str(name[0]))
             last = -1
-            while rows := self._read(_MINUTES, (model, last, _BATCH)):
-                last = rows[-1][0]
+            while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):
                 with self._transaction() as connection:
                     own = self._names.id("model", *name)
-                    ours = [
-                        (own, *row[:4], self._relabelled(row[4], labels), row[5]) for row in rows
-                    ]
-                    run(connection, _SET_ROLLUP, ours)
-                self._copied["rollup"] += len(rows)
+                    were = run(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
+                    there = {(*row,) for row in were}
+                    ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
+                    new = [(own, *row) for row in ours if row not in there]
+                    if new:
+                        run(connection, _SET_ROLLUP, new)
+                last = rows[-1][0]
+                self._copied["rollup"] += len(new)
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
@@ -274,11 +272,9 @@ class _Copier:
 
 def records(connection: sa.Connection, seqs: Sequence[int]) -> list[JournaledRecord]:
     """Read inferences as they were journaled, but with their metadata of today."""
-    if not seqs:
-        return []
     found = []
     row: Any
-    for row in run(connection, _RECORD.format(marks(seqs)), (*seqs,)):
+    for row in run_in(connection, _RECORD, seqs):
         name, sha, width, height, mime, kept, size = row[9:16]
         image = InputReference(name, sha, width, height, mime, bool(kept), size)
         predictions, given, standard = (
@@ -294,9 +290,7 @@ def records(connection: sa.Connection, seqs: Sequence[int]) -> list[JournaledRec
 
 
 def _remove(connection: sa.Connection, table: Table, keys: Sequence[int]) -> None:
-    if keys:
-        marked = [(key,) for key in keys]
-        run(connection, f"DELETE FROM {table.name} WHERE {table.key} = ?", marked)
+    run_in(connection, f"DELETE FROM {table.name} WHERE {table.key} IN ({{}})", keys)
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

@@ -11,6 +11,8 @@ StoreError            500  our own fault, or the machine's
     └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
 """
 
+NO_PYARROW = "expected pyarrow for parquet, got none: pip install quadriga[parquet]"
+
 
 class StoreError(Exception):
     """Anything that the store raises on purpose."""

@@ -16,7 +16,7 @@ import msgspec
 from store.archives import Archive
 from store.blob_interface import Blobs
 from store.datasets import Annotated, ChariotDataset, Coco
-from store.errors import NotReadyError, QueryError, QueryTimeoutError
+from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences, Page
 from store.jobs import Run
 from store.query.json_form import parse
@@ -78,7 +78,7 @@ def check(parameters: ExportParameters) -> None:
     """
     parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
-        raise QueryError("expected pyarrow for parquet, got none: pip install quadriga[parquet]")
+        raise QueryError(NO_PYARROW)
 
 
 def result_name(parameters: ExportParameters) -> str:

@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -15,7 +16,7 @@ from store import metadata, shapes
 from store.annotations import annotations_of
 from store.blob_interface import key_of
 from store.datasets import GPS, OWN
-from store.errors import MetadataError, QueryError
+from store.errors import NO_PYARROW, MetadataError, QueryError
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
@@ -108,6 +109,8 @@ def read(path: Path) -> Iterator[Item]:
             with path.open("rb") as file:
                 yield from _lines(file, _no_image, {})
         case ".parquet":
+            if find_spec("pyarrow") is None:
+                raise QueryError(NO_PYARROW)
             from store.parquet import read_parquet  # noqa: PLC0415 - an extra
 
             for number, (line, data) in enumerate(read_parquet(path), 1):
@@ -183,7 +186,7 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
     is_truth = about.get("annotations_from") != "predictions"
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
     truth = row["annotations"] if is_truth else None
-    return Item(place, lambda: image(path), inference, truth, {"path": path, **about}, names)
+    return Item(place, lambda: image(path), inference, truth, {**_keys(row), **about}, names)
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
@@ -301,6 +304,10 @@ def _object(line: bytes, place: str) -> dict[str, Any]:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
+
+
+def _keys(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
 
 
 def _name(row: Mapping[str, Any]) -> str:

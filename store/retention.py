@@ -24,7 +24,7 @@ from store.rollups import MINUTE_MS
 from store.rows import Names
 from store.schema import Month
 
-STEP_ROWS = 500
+STEP_ROWS = 250
 """Of one transaction."""
 
 SHARE = 0.2

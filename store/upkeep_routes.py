@@ -11,7 +11,7 @@ from litestar.params import FromPath, RawBody
 
 from store.aggregates import Aggregates, Statistics, decode_request
 from store.retention_rules import MAX_DAYS, Retention, RetentionRules
-from store.routes import Error
+from store.routes import Error, options
 
 _UNREADABLE = ResponseSpec(Error, False, "The body cannot be understood, or asks for too much")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
@@ -86,4 +86,9 @@ def upkeep_routes(statistics: Statistics, rules: RetentionRules) -> list[HTTPRou
         """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
         return rules.put(name, body)
 
-    return [aggregate_inferences, get_retention, put_retention]
+    return [
+        aggregate_inferences,
+        options("/api/models/{name:str}/retention", "GET", "PUT"),
+        get_retention,
+        put_retention,
+    ]

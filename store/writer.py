@@ -292,14 +292,13 @@ class Writer:
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
         """Remove closed segments, all of whose whole frames are committed."""
+        closed = [path for path in closed if not self._is_needed(path)]
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
             if closed:  # until here the journal is what survives a loss of power
                 database.make_durable(connection)
         for path in closed:
-            if self._is_needed(path):
-                continue
             offset = offsets.get(path.name, 0)
             size = path.stat().st_size
             if size > offset:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,35 +51,50 @@ def urls(postgres, tmp_path) -> Iterator[dict[str, str]]:
     postgres.drop(url)
 
 
-def rows(url: str, statement: str) -> list[Any]:
-    """Ask a database directly; nothing while it is away or has no tables."""
-    readers = Readers(url, connections=1)
-    try:
-        with readers.snapshot() as connection:
-            return list(connection.exec_driver_sql(statement))
-    except NotReadyError:
-        return []
-    finally:
-        readers.close()
+class Stored:
+    """Looks into a database directly; while it is away or has no tables, nothing is there."""
+
+    def __init__(self, url: str) -> None:
+        self._readers = Readers(url, connections=1)
+
+    def _rows(self, statement: str) -> list[Any]:
+        try:
+            with self._readers.snapshot() as connection:
+                return list(connection.exec_driver_sql(statement))
+        except NotReadyError:
+            return []
+
+    def ids(self) -> set[int]:
+        """Return the ids of what is stored."""
+        return {seq for (seq,) in self._rows("SELECT seq FROM inference")}
+
+    def check(self, acknowledged: Collection[int]) -> int:
+        """Check that everything acknowledged is there once, and tell how much is there."""
+        found = self._rows("SELECT seq, meta FROM inference")
+        assert set(acknowledged) <= {seq for seq, _ in found}, "an acknowledged inference is lost"
+        assert len({meta for _, meta in found}) == len(found), "an inference is stored twice"
+        ((counted,),) = self._rows("SELECT sum(n) FROM rollup")
+        assert int(counted) == len(found), "an inference is counted twice, or not"
+        indexed = self._rows(
+            "SELECT d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key WHERE k.path = 'run'"
+        )
+        assert sorted(indexed) == sorted((seq,) for seq, _ in found), "rows and their index differ"
+        return len(found)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._readers.close()
 
 
-def check_stored(url: str, acknowledged: Collection[int]) -> int:
-    """Check that everything acknowledged is in a database once, and tell how much is there."""
-    found = rows(url, "SELECT seq, meta FROM inference")
-    assert set(acknowledged) <= {seq for seq, _ in found}, "an acknowledged inference is lost"
-    assert len({meta for _, meta in found}) == len(found), "an inference is stored twice"
-    found_by = rows(
-        url,
-        "SELECT d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key WHERE k.path = 'run'",
-    )
-    assert sorted(found_by) == sorted((seq,) for seq, _ in found), "rows and their index differ"
-    return len(found)
-
-
-def on_each(urls: dict[str, str], story: Callable[[str, str], None]) -> None:
+def on_each(urls: dict[str, str], story: Callable[[str, str, Stored], None]) -> None:
     """Tell a story on each database, at once."""
+
+    def tell(kind: str, url: str) -> None:
+        with closing(Stored(url)) as stored:
+            story(kind, url, stored)
+
     with ThreadPoolExecutor(len(urls)) as pool:
-        for told in [pool.submit(story, kind, url) for kind, url in urls.items()]:
+        for told in [pool.submit(tell, kind, url) for kind, url in urls.items()]:
             told.result()
 
 
@@ -86,7 +102,7 @@ def on_each(urls: dict[str, str], story: Callable[[str, str], None]) -> None:
 def test_every_acknowledged_inference_survives_twenty_kills_of_the_group_once(
     urls, shape, tmp_path
 ):
-    def story(kind: str, url: str) -> None:
+    def story(kind: str, url: str, stored: Stored) -> None:
         chance = random.Random(kind)
         server = ServerProcess(tmp_path / kind, MODEL, "--database", url)
         acknowledged: list[int] = []
@@ -101,7 +117,7 @@ def test_every_acknowledged_inference_survives_twenty_kills_of_the_group_once(
             acknowledged += map(int, clients.acknowledged)
         server.start()
         assert server.stop() == 0
-        count = check_stored(url, acknowledged)
+        count = stored.check(acknowledged)
         _log.info("%s: %d acknowledged, %d stored", kind, len(acknowledged), count)
 
     on_each(urls, story)
@@ -158,11 +174,6 @@ def start_writer(settings: Settings) -> subprocess.Popen[bytes]:
     return writer
 
 
-def stored(url: str) -> set[int]:
-    """Return the ids of what is stored."""
-    return {seq for (seq,) in rows(url, "SELECT seq FROM inference")}
-
-
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
     """Wait until a condition holds."""
     until = time.monotonic() + timeout_s
@@ -173,18 +184,18 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
 
 @pytest.mark.timeout(300)
 def test_every_acknowledged_inference_survives_twenty_kills_of_the_writer_once(urls, tmp_path):
-    def story(kind: str, url: str) -> None:
+    def story(kind: str, url: str, stored: Stored) -> None:
         chance = random.Random(kind)
         settings = Settings(data=str(tmp_path / kind), database=url)
         appender = Appender(settings.journal_directory)
         try:
             for number in range(KILLS):
-                before = len(stored(url))
+                before = len(stored.ids())
                 writer = start_writer(settings)
                 try:
                     if number % 5:  # at work; else, as it starts
                         wait_until(
-                            lambda to=before: len(stored(url)) > to, 30, "the writer to work"
+                            lambda to=before: len(stored.ids()) > to, 60, "the writer to work"
                         )
                     time.sleep(chance.uniform(0, 0.2))
                 finally:
@@ -195,7 +206,7 @@ def test_every_acknowledged_inference_survives_twenty_kills_of_the_writer_once(u
         writer = start_writer(settings)
         writer.communicate(timeout=60)  # closes its input: it moves the rest and ends
         assert writer.returncode == 0
-        assert check_stored(url, appender.acknowledged) == len(appender.acknowledged)
+        assert stored.check(appender.acknowledged) == len(appender.acknowledged)
         assert list(settings.journal_directory.glob("*.journal")) == []
         _log.info("%s: %d acknowledged and stored", kind, len(appender.acknowledged))
 
@@ -207,6 +218,7 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
     postgres, shape, tmp_path
 ):
     url = postgres.create(migrated=False)
+    stored = Stored(url)
     chance = random.Random(1)
     postgres.stop()  # it is not there at the start either
     server = ServerProcess(tmp_path / "data", MODEL, "--database", url).start()
@@ -220,7 +232,7 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
             postgres.start()
             begun = time.monotonic()
             waiting = set(map(int, clients.acknowledged))
-            wait_until(lambda of=waiting: of <= stored(url), 10, "all rows to be there")
+            wait_until(lambda of=waiting: of <= stored.ids(), 10, "all rows to be there")
             delays_s.append(time.monotonic() - begun)
             time.sleep(chance.uniform(0, 0.2))
             if number < OUTAGES - 1:
@@ -230,6 +242,7 @@ def test_no_inference_fails_while_postgresql_is_away_and_all_are_there_soon_afte
         status = server.stop()
     assert clients.failed == clients.refused == []
     assert status == 0
-    count = check_stored(url, list(map(int, clients.acknowledged)))
+    count = stored.check(list(map(int, clients.acknowledged)))
     assert count == len(clients.acknowledged)
+    stored.close()
     _log.info("%d stored, at most %.1f s after an outage", count, max(delays_s))

@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from engine import model_toml, settings
 from engine.families import FAMILIES
+from engine.metrics import Metrics, metrics_route
 from engine.text_files import TextTable
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
@@ -142,6 +143,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *change_routes(None),
             *job_routes(None),
             *upkeep_routes(None, None),
+            metrics_route(Metrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}
         for path in handler.paths

@@ -449,7 +449,7 @@ def test_a_journal_that_cannot_be_written_refuses_the_change(server: Server, wha
     server.ok("POST", "inferences/query", {"consistency": "journal"})
     server.place.journal.close()
     directory = server.place.root / "journal"
-    server.place.journal._directory = directory / "gone"
+    server.place.journal.directory = directory / "gone"
     status, answer = server.call("POST", f"inferences/1/{what}", {"kind": "x"})
     assert (status, answer["error"][:27]) == (503, "expected the journal to tak")
-    server.place.journal._directory = directory
+    server.place.journal.directory = directory

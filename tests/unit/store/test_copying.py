@@ -340,13 +340,15 @@ records = st.lists(
 @given(records)
 def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     root = tmp_path / str(time.monotonic_ns())
-    first, last = (f"sqlite:///{root}/{name}/store.db" for name in ("first", "last"))
+    first, last, empty = (f"sqlite:///{root}/{name}.db" for name in ("first", "last", "empty"))
     made = [
         make_record(seq, metadata=metadata, predictions=found, latency_ms=latency / 1000)
         for seq, metadata, found, latency in rows
     ]
     fill(first, root, made)
-    copy(first, middle, delete=True)  # of what the example before has left
+    migrate(empty)
+    copy(empty, middle, delete=True)  # of what the example before has left
+    copy(first, middle)
     copy(middle, last)
     assert_same(last, first)
     assert verify(first, middle) == verify(middle, last) == []

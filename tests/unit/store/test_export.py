@@ -353,6 +353,10 @@ def foreign(folder: Path, form: str) -> Path:
     if form == "coco.json":
         (folder / "set.json").write_text(json.dumps(COCO))
         return folder / "set.json"
+    if form == "lines":
+        line = {"datum_id": "d1", "annotations": [{"class_label": "ship"}]}
+        (folder / "set.jsonl").write_text(json.dumps(line))
+        return folder / "set.jsonl"
     with zipfile.ZipFile(folder / "set.zip", "w") as archive:
         if form == "coco.zip":
             archive.writestr("annotations.json", json.dumps(COCO))
@@ -372,10 +376,11 @@ def foreign(folder: Path, form: str) -> Path:
         ("coco.json", "meta.file_name"),
         ("chariot", None),
         ("chariot", "meta.path"),
+        ("lines", "meta.datum_id"),
     ],
 )
 def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
-    metadata = {"path": "a.jpg", "file_name": "a.jpg"}
+    metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
     image = InputReference("image", BlobStore.key(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
     assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
@@ -456,6 +461,15 @@ def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monk
     finally:
         writer.close()
     assert store.inferences.get(ID).model.name == "m"
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
+    for module in ("store.export", "store.import_files"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
+    with pytest.raises(QueryError, match="pip install quadriga"):
+        decode_parameters(b'{"format": "parquet"}')
+    with pytest.raises(QueryError, match="pip install quadriga"):
+        list(read(tmp_path / "a.parquet"))
 
 
 def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None:

@@ -61,6 +61,11 @@ def run_in(
     return rows
 
 
+def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
+    """Return those ids that have a row already."""
+    return list(_BACKENDS[connection.dialect.name].stored(connection, seqs))
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> None:

@@ -101,6 +101,14 @@ def make_durable(_: sa.Connection) -> None:
     """Do nothing: a commit is on the disk."""
 
 
+def stored(connection: sa.Connection, seqs: list[int]) -> Iterable[int]:
+    """Return those ids that have a row; as one array, for the driver reads each placeholder by itself."""
+    return connection.exec_driver_sql(
+        "SELECT seq FROM inference WHERE seq = ANY(%s) AND seq BETWEEN %s AND %s",
+        (seqs, min(seqs), max(seqs)),  # the range tells the partitions
+    ).scalars()
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:

@@ -58,14 +58,16 @@ def upgrade() -> None:
         "meta_key",
         sa.Column("id", sa.Integer, nullable=False),
         sa.Column("path", _CODE_POINTS, nullable=False),
-        sa.Column("type", sa.Integer, nullable=False),
+        sa.Column("type", sa.Integer, nullable=False, doc="A `KeyType`."),
         sa.PrimaryKeyConstraint("id", name="pk_meta_key"),
         sa.UniqueConstraint("path", "type", name="uq_meta_key_path_type"),
         sqlite_strict=True,
     )
     op.create_table(
         "inference",
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
+        sa.Column(
+            "seq", _BIG, nullable=False, autoincrement=False, doc="`store.ids`; the time too."
+        ),
         sa.Column("request_id", _CODE_POINTS, nullable=False),
         sa.Column("image_no", sa.Integer, nullable=False),
         sa.Column("model_id", sa.Integer, nullable=False),
@@ -79,11 +81,19 @@ def upgrade() -> None:
         sa.Column("input_mime", sa.Text),
         sa.Column("input_bytes", _BIG),
         sa.Column("input_kept", sa.Integer, nullable=False),
-        sa.Column("prediction_count", sa.Integer),
-        sa.Column("predictions", sa.Text, nullable=False),
-        sa.Column("meta", sa.Text, nullable=False),
-        sa.Column("meta_flat", _JSON),
-        sa.Column("standard", sa.Text, nullable=False, server_default="{}"),
+        sa.Column(
+            "prediction_count", sa.Integer, doc="NULL where predictions are no list of objects."
+        ),
+        sa.Column("predictions", sa.Text, nullable=False, doc="JSON, as answered."),
+        sa.Column("meta", sa.Text, nullable=False, doc="JSON, as given, with later changes."),
+        sa.Column(
+            "meta_flat",
+            _JSON,
+            doc="JSON, path to value, see `store.metadata.index`; NULL where it equals `meta`, in SQLite.",
+        ),
+        sa.Column(
+            "standard", sa.Text, nullable=False, server_default="{}", doc="JSON, the engine's."
+        ),
         sa.PrimaryKeyConstraint("seq", name="pk_inference"),
         sqlite_strict=True,
         postgresql_partition_by="RANGE (seq)",
@@ -100,7 +110,7 @@ def upgrade() -> None:
     op.create_table(
         "meta_num",
         sa.Column("key", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("val", _REAL, nullable=False),
+        sa.Column("val", _REAL, nullable=False, doc="Booleans as 0 and 1; presence alone as 0."),
         sa.Column("seq", _BIG, nullable=False, autoincrement=False),
         sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_num"),
         sqlite_strict=True,
@@ -110,7 +120,9 @@ def upgrade() -> None:
     op.create_table(
         "meta_str",
         sa.Column("key", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("val", _CODE_POINTS, nullable=False),
+        sa.Column(
+            "val", _CODE_POINTS, nullable=False, doc="The first `INDEXED_CHARACTERS` characters."
+        ),
         sa.Column("seq", _BIG, nullable=False, autoincrement=False),
         sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_str"),
         sqlite_strict=True,
@@ -120,10 +132,12 @@ def upgrade() -> None:
     op.create_table(
         "pred",
         sa.Column("label", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("score", _REAL, nullable=False),
+        sa.Column(
+            "score", _REAL, nullable=False, doc="The label's best; -inf where none has a score."
+        ),
         sa.Column("seq", _BIG, nullable=False, autoincrement=False),
-        sa.Column("worst", _REAL, nullable=False),
-        sa.Column("n", sa.Integer, nullable=False),
+        sa.Column("worst", _REAL, nullable=False, doc="The label's worst; -inf as `score`."),
+        sa.Column("n", sa.Integer, nullable=False, doc="Predictions with the label."),
         sa.PrimaryKeyConstraint("label", "score", "seq", name="pk_pred"),
         sqlite_strict=True,
         sqlite_with_rowid=False,
@@ -133,12 +147,18 @@ def upgrade() -> None:
     op.create_table(
         "rollup",
         sa.Column("model_id", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("minute", _BIG, nullable=False, autoincrement=False),
+        sa.Column("minute", _BIG, nullable=False, autoincrement=False, doc="Since 1970."),
         sa.Column("n", _BIG, nullable=False),
-        sa.Column("errors", _BIG, nullable=False),
-        sa.Column("latency", sa.Text, nullable=False),
-        sa.Column("labels", sa.Text, nullable=False),
-        sa.Column("kept_bytes", _BIG, nullable=False),
+        sa.Column(
+            "errors", _BIG, nullable=False, doc="Of `n`, those with a status of 500 or more."
+        ),
+        sa.Column("latency", sa.Text, nullable=False, doc="JSON of a `store.rollups.Sketch`."),
+        sa.Column(
+            "labels", sa.Text, nullable=False, doc="JSON, label id to number of predictions."
+        ),
+        sa.Column(
+            "kept_bytes", _BIG, nullable=False, doc="Of inputs kept; 0 where there are none."
+        ),
         sa.PrimaryKeyConstraint("model_id", "minute", name="pk_rollup"),
         sqlite_strict=True,
         sqlite_with_rowid=False,
@@ -152,21 +172,23 @@ def upgrade() -> None:
     )
     op.create_table(
         "metadata_change",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
+        sa.Column("id", _BIG, nullable=False, autoincrement=False, doc="Of the change; its time."),
         sa.Column("seq", _BIG, nullable=False),
-        sa.Column("change", sa.Text, nullable=False),
-        sa.Column("before", sa.Text, nullable=False),
+        sa.Column("change", sa.Text, nullable=False, doc="JSON of a `MetadataChange`."),
+        sa.Column("before", sa.Text, nullable=False, doc="JSON, the metadata until then."),
         sa.PrimaryKeyConstraint("id", name="pk_metadata_change"),
         sqlite_strict=True,
     )
     op.create_index("ix_metadata_change_seq", "metadata_change", ["seq"])
     op.create_table(
         "truth",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
-        sa.Column("join_on", _CODE_POINTS, nullable=False),
+        sa.Column(
+            "id", _BIG, nullable=False, autoincrement=False, doc="Of the statement; its time."
+        ),
+        sa.Column("join_on", _CODE_POINTS, nullable=False, doc="`TruthStatement.join`."),
         sa.Column("value", _CODE_POINTS, nullable=False),
         sa.Column("source", sa.Text, nullable=False),
-        sa.Column("annotations", sa.Text),
+        sa.Column("annotations", sa.Text, doc="JSON; NULL takes the truth away."),
         sa.PrimaryKeyConstraint("id", name="pk_truth"),
         sqlite_strict=True,
     )
@@ -174,14 +196,14 @@ def upgrade() -> None:
     op.create_table(
         "ground_truth",
         sa.Column("seq", _BIG, nullable=False, autoincrement=False),
-        sa.Column("truth_id", _BIG, nullable=False),
+        sa.Column("truth_id", _BIG, nullable=False, doc="The latest that holds."),
         sa.PrimaryKeyConstraint("seq", name="pk_ground_truth"),
         sqlite_strict=True,
     )
     op.create_index("ix_ground_truth_truth_id", "ground_truth", ["truth_id"])
     op.create_table(
         "feedback",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
+        sa.Column("id", _BIG, nullable=False, autoincrement=False, doc="Its time."),
         sa.Column("seq", _BIG, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("value", _REAL),
@@ -193,16 +215,18 @@ def upgrade() -> None:
     op.create_index("ix_feedback_seq", "feedback", ["seq"])
     op.create_table(
         "retention",
-        sa.Column("model", sa.Text, nullable=False),
-        sa.Column("inputs_days", _REAL),
-        sa.Column("inferences_days", _REAL),
+        sa.Column("model", sa.Text, nullable=False, doc="Name, of all versions."),
+        sa.Column("inputs_days", _REAL, doc="NULL is for ever."),
+        sa.Column("inferences_days", _REAL, doc="NULL is for ever."),
         sa.PrimaryKeyConstraint("model", name="pk_retention"),
         sqlite_strict=True,
     )
     op.create_table(
         "journal_offset",
-        sa.Column("segment", _CODE_POINTS, nullable=False),
-        sa.Column("offset", _BIG, nullable=False),
+        sa.Column(
+            "segment", _CODE_POINTS, nullable=False, doc="With the id of its journal before it."
+        ),
+        sa.Column("offset", _BIG, nullable=False, doc="Bytes whose records are committed."),
         sa.PrimaryKeyConstraint("segment", name="pk_journal_offset"),
         sqlite_strict=True,
         sqlite_with_rowid=False,

@@ -1,4 +1,4 @@
-"""What clients ask to change, read from the bodies of their requests."""
+"""What clients ask to change, read from the bodies of their requests, or a `ChangeError`."""
 
 import math
 import re
@@ -93,11 +93,7 @@ def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
 def metadata_change(
     target: int, body: bytes, read_metadata: Callable[[Any, str], dict[str, Any]]
 ) -> MetadataChange:
-    """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form."""
     asked = decode(body, object, "a JSON object")
     if isinstance(asked, dict) and asked and asked.keys() <= {"set", "remove"}:
         new, remove = asked.get("set", {}), asked.get("remove", [])
@@ -115,11 +111,7 @@ def metadata_change(
 
 
 def ground_truth(target: int, body: bytes) -> TruthStatement:
-    """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone."""
     wanted = "a list of annotations, or a JSON object with annotations and source"
     asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
     if isinstance(asked, list):
@@ -133,9 +125,6 @@ def statements(body: bytes) -> list[TruthStatement]:
 
     A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
     `data_hash`, `inference_id` or `request_id` for the path.
-
-    Raises:
-        ChangeError: It is neither, or one of them is no statement; the message names its place.
     """
     try:
         whole = msgspec.json.decode(body)
@@ -222,11 +211,7 @@ def _join_value(join: str, value: Any, where: str) -> str:
 
 
 def feedback(target: int, body: bytes) -> Feedback:
-    """Read feedback.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read feedback."""
     asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
     if not asked.kind:
         raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")

@@ -79,6 +79,10 @@ class Deleted(msgspec.Struct, frozen=True):
 class Changes:
     """Changes what is stored; safe to use from several threads.
 
+    Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
+    where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`
+    where the change could not be kept.
+
     Args:
         inferences: To find what is to be changed.
         journal: The worker's.
@@ -100,15 +104,7 @@ class Changes:
         self._read_metadata = read_metadata
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add, replace or remove keys of metadata, and return the inference as it is then.
-
-        Raises:
-            ChangeError: The body is no change.
-            MetadataError: The metadata would break a rule.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The change could not be kept.
-        """
+        """Add, replace or remove keys of metadata, and return the inference as it is then."""
         found = self._inferences.moved(inference_id)
         change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
         metadata.check(changed(metadata.decode(found.metadata), change))
@@ -124,11 +120,7 @@ class Changes:
         return found
 
     def history(self, inference_id: str) -> History:
-        """Return how metadata was changed.
-
-        Raises:
-            NotFoundError: There is no such inference.
-        """
+        """Return how metadata was changed."""
         found = self._inferences.moved(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
@@ -150,14 +142,7 @@ class Changes:
         )
 
     def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
-        """State what is true of one inference, or with `None` that nothing is known; return it then.
-
-        Raises:
-            ChangeError: The body is no truth.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The statement could not be kept.
-        """
+        """State what is true of one inference, or with `None` that nothing is known; return it then."""
         seq = int(self._inferences.moved(inference_id).id)
         if body is None:
             statement = TruthStatement("id", str(seq), None)
@@ -167,13 +152,7 @@ class Changes:
         return self._inferences.get(inference_id)
 
     def state_truths(self, body: bytes) -> Stated:
-        """State what is true of many inferences, stored already or not.
-
-        Raises:
-            ChangeError: The body is no list of statements, or they tell too many inferences.
-            NotReadyError: The writer is behind.
-            JournalError: The statements could not be kept; none of them is.
-        """
+        """State what is true of many inferences, stored already or not."""
         statements = change_requests.statements(body)
         joined = [(one.join, one.value) for one in statements]
         with self._inferences.snapshot() as connection:
@@ -188,27 +167,13 @@ class Changes:
         return Stated(len(statements), sum(int(count) for (count,) in counts))
 
     def give_feedback(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add feedback to an inference and return it with all of its feedback.
-
-        Raises:
-            ChangeError: The body is no feedback.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The feedback could not be kept.
-        """
+        """Add feedback to an inference and return it with all of its feedback."""
         seq = int(self._inferences.moved(inference_id).id)
         self.apply([change_requests.feedback(seq, body)])
         return self._inferences.get(inference_id)
 
     def delete(self, body: bytes) -> Deleted:
-        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them.
-
-        Raises:
-            ChangeError: The body is no request to delete, or names everything without saying so.
-            QueryError: The filter means nothing.
-            NotReadyError: The writer is behind.
-            JournalError: The deletion could not be kept; nothing is deleted.
-        """
+        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them."""
         wanted = "a JSON object with where, dry_run and all"
         asked = change_requests.decode(body, change_requests.DeleteBody, wanted)
         if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:

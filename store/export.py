@@ -65,11 +65,7 @@ def decode_parameters(body: bytes) -> ExportParameters:
 
 
 def check(parameters: ExportParameters) -> None:
-    """See that this can be found and written.
-
-    Raises:
-        QueryError: The filter means nothing, or the format is not installed.
-    """
+    """See that this can be found and written."""
     parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError(NO_PYARROW)
@@ -119,9 +115,6 @@ def export(
 
     Returns:
         How many inferences were found.
-
-    Raises:
-        StoreError: As of a query.
     """
     tell(0, None)
     where = _until_now(inferences, parameters.where)

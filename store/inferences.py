@@ -75,6 +75,10 @@ _record_decoder = msgspec.json.Decoder(JournaledRecord)
 class Inferences:
     """Finds stored inferences; safe to use from several threads.
 
+    What is asked by an id raises a `QueryError` where that is none, and a `NotFoundError` where there is no
+    such inference; everything raises a `NotReadyError` or a `QueryTimeoutError` where the database does
+    not answer.
+
     Args:
         url: The database.
         journal_directory: The workers' journal, for what the database does not have yet.
@@ -159,12 +163,7 @@ class Inferences:
             return _count(search, self._budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
-        """Return one inference, also when it is only journaled yet.
-
-        Raises:
-            QueryError: The id is none.
-            NotFoundError: There is no such inference.
-        """
+        """Return one inference, also when it is only journaled yet."""
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
         seq = int(inference_id)
@@ -175,13 +174,7 @@ class Inferences:
         return msgspec.structs.replace(found, feedback=self._feedback(seq))
 
     def moved(self, inference_id: str) -> StoredInference:
-        """Return one inference once the database has it, so that it can be changed.
-
-        Raises:
-            QueryError: The id is none.
-            NotFoundError: There is no such inference.
-            NotReadyError: The journal was not moved in time.
-        """
+        """Return one inference once the database has it, so that it can be changed."""
         found = self.get(inference_id)
         if self._row(int(inference_id)) is None:
             self.wait_for_journal()
@@ -198,9 +191,6 @@ class Inferences:
         Args:
             inference_id: As `get`, with its errors.
             server: Where this server answers, as `https://host`.
-
-        Raises:
-            NotReadyError: The object store cannot sign.
         """
         found = self.get(inference_id)
         image = found.input
@@ -210,11 +200,7 @@ class Inferences:
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
-        """Return the bytes that an inference was asked about, and their media type.
-
-        Raises:
-            NotFoundError: There is no such inference, or its input was not kept.
-        """
+        """Return the bytes that an inference was asked about, and their media type."""
         image = self.get(inference_id).input
         data = self._blobs.get(image.hash) if image.hash and image.kept else None
         if data is None:
@@ -223,12 +209,7 @@ class Inferences:
         return data, image.mime or ANY_TYPE
 
     def latest_seq(self) -> int:
-        """Return the largest id that is kept, 0 where there is none.
-
-        Raises:
-            NotReadyError: There is a database, but it does not answer.
-            QueryTimeoutError: The same.
-        """
+        """Return the largest id that is kept, 0 where there is none."""
         journaled = journal.latest_seq(self._directory)
         if not self._readers.has_database():
             return journaled

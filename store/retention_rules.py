@@ -31,18 +31,14 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetentionRules:
-    """Knows and changes the rules; safe to use from several threads."""
+    """Knows and changes the rules; safe to use from several threads; raises as `Changes`."""
 
     def __init__(self, inferences: Inferences, changes: Changes) -> None:
         self._inferences = inferences
         self._changes = changes
 
     def get(self, model: str) -> Retention:
-        """Return the rule of a model, of all its versions; that of one without is to keep all.
-
-        Raises:
-            NotReadyError: There is no database yet.
-        """
+        """Return the rule of a model, of all its versions; that of one without is to keep all."""
         with self._inferences.snapshot() as connection:
             row = run(
                 connection,
@@ -52,13 +48,7 @@ class RetentionRules:
         return Retention(model, *(row or (None, None)))
 
     def put(self, model: str, body: bytes) -> Retention:
-        """Replace the rule of a model, for its past and its future inferences, and return it.
-
-        Raises:
-            ChangeError: The body is no rule, or would keep inputs for longer than inferences.
-            NotReadyError: The writer is behind.
-            JournalError: The rule could not be kept.
-        """
+        """Replace the rule of a model, for its past and its future inferences, and return it."""
         given = decode(
             body, _Body, "a JSON object with inputs_days and inferences_days, numbers or null"
         )

@@ -91,6 +91,15 @@ def _described(record: StoredInference, source: str) -> dict[str, Any]:
     }
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that has these values at these fields, such as `model.name`."""
+    whole: dict[str, Any] = {}
+    for field, value in values.items():
+        outer, _, name = field.rpartition(".")
+        (whole.setdefault(outer, {}) if outer else whole)[name] = value
+    return whole
+
+
 class Coco:
     """A zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
 

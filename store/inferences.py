@@ -76,7 +76,7 @@ class Inferences:
     """Finds stored inferences; safe to use from several threads.
 
     What is asked by an id raises a `QueryError` where that is none, and a `NotFoundError` where there is no
-    such inference; everything raises a `NotReadyError` or a `QueryTimeoutError` where the database does
+    such inference, or no input of it; everything raises a `NotReadyError` or a `QueryTimeoutError` where the database does
     not answer.
 
     Args:

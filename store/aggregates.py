@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.database import Readers
 from store.errors import QueryError
 from store.ids import milliseconds
 from store.inferences import Inferences
@@ -67,66 +66,50 @@ def decode_request(body: bytes) -> AggregateRequest:
     return decode_body(body, _decoder)
 
 
-class Statistics:
-    """Counts stored inferences; safe to use from several threads.
+def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
+    """Count stored inferences.
 
-    Args:
-        url: The database.
-        inferences: What is counted where rollups cannot tell.
-        timeout_s: What one look at the rollups may take.
+    Raises:
+        QueryError: The request means nothing, or asks for more than is counted.
+        NotReadyError: There is no database yet.
+        QueryTimeoutError: It took too long.
     """
+    grouping = _grouping(request.group)
+    metrics = _metrics(request.metrics, grouping)
+    now_us = time.time_ns() // 1000
+    now_us -= now_us % _MINUTE_US
+    span = span_of(parse(request.where, now_us))
+    groups = Groups(grouping)
+    if not request.group:
+        groups.of(0, {})  # there, however few match
+    if span is None or grouping.width_ms % MINUTE_MS:
+        _add_rows(inferences, request.where, now_us, groups)
+        return Aggregates(_shown(groups, metrics), "inferences")
+    latency = bool(metrics & _QUANTILES.keys())
+    labels = "labels" in metrics or grouping.by_label
+    with inferences.snapshot() as connection:
+        add_rollups(connection, span, groups, latency=latency, labels=labels)
+    return Aggregates(_shown(groups, metrics), "rollups")
 
-    def __init__(self, url: str, inferences: Inferences, timeout_s: float = 5.0) -> None:
-        self._readers = Readers(url, connections=2, timeout_s=timeout_s)
-        self._inferences = inferences
 
-    def aggregate(self, request: AggregateRequest) -> Aggregates:
-        """Count inferences.
-
-        Raises:
-            QueryError: The request means nothing, or asks for more than is counted.
-            NotReadyError: There is no database yet.
-            QueryTimeoutError: It took too long.
-        """
-        grouping = _grouping(request.group)
-        metrics = _metrics(request.metrics, grouping)
-        now_us = time.time_ns() // 1000
-        now_us -= now_us % _MINUTE_US
-        span = span_of(parse(request.where, now_us))
-        groups = Groups(grouping)
-        if not request.group:
-            groups.of(0, {})  # there, however few match
-        if span is None or grouping.width_ms % MINUTE_MS:
-            self._add_rows(request.where, now_us, groups)
-            return Aggregates(_shown(groups, metrics), "inferences")
-        latency = bool(metrics & _QUANTILES.keys())
-        labels = "labels" in metrics or grouping.by_label
-        with self._readers.snapshot() as connection:
-            add_rollups(connection, span, groups, latency=latency, labels=labels)
-        return Aggregates(_shown(groups, metrics), "rollups")
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._readers.close()
-
-    def _add_rows(self, where: Any, now_us: int, groups: Groups) -> None:
-        labels: dict[str, int] = {}
-        counted = 0
-        asked = QueryRequest(where=where, order="ts", limit=1000)
-        for page in self._inferences.pages(asked, now_us):
-            for one in page.inferences:
-                tally = groups.of(milliseconds(int(one.id)), _names(one))
-                tally.count(one.status, round(one.latency_ms * 1000))
-                for prediction in scored(one.predictions) or ():
-                    if isinstance(prediction.label, str):
-                        number = labels.setdefault(text(prediction.label), len(labels))
-                        tally.count_label(number, 1)
-            counted += len(page.inferences)
-            if counted >= MAX_ROWS and page.cursor is not None:
-                raise QueryError(
-                    f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
-                )
-        groups.labels = {number: name for name, number in labels.items()}
+def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: Groups) -> None:
+    labels: dict[str, int] = {}
+    counted = 0
+    asked = QueryRequest(where=where, order="ts", limit=1000)
+    for page in inferences.pages(asked, now_us):
+        for one in page.inferences:
+            tally = groups.of(milliseconds(int(one.id)), _names(one))
+            tally.count(one.status, round(one.latency_ms * 1000))
+            for prediction in scored(one.predictions) or ():
+                if isinstance(prediction.label, str):
+                    number = labels.setdefault(text(prediction.label), len(labels))
+                    tally.count_label(number, 1)
+        counted += len(page.inferences)
+        if counted >= MAX_ROWS and page.cursor is not None:
+            raise QueryError(
+                f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
+            )
+    groups.labels = {number: name for name, number in labels.items()}
 
 
 def _grouping(group: list[Any]) -> Grouping:

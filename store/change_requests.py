@@ -3,14 +3,14 @@
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from store.annotations import annotations_of
 from store.errors import ChangeError
 from store.ids import LARGEST
-from store.records import Feedback, MetadataChange, TruthStatement
+from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
 from store.truth import join_text
 
 MAX_STATEMENTS = 10_000
@@ -19,6 +19,7 @@ MAX_STATEMENTS = 10_000
 MAX_JOIN_BYTES = 2000
 """Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
 
+MAX_DAYS = 1_000_000
 MAX_KIND_CHARACTERS = 64
 MAX_SOURCE_CHARACTERS = 256
 MAX_COMMENT_CHARACTERS = 10_000
@@ -33,6 +34,7 @@ _LINE_KEYS = {
 
 _HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
 _T = TypeVar("_T")
+_Days = Annotated[float, msgspec.Meta(ge=0, le=MAX_DAYS)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +78,13 @@ class DeleteBody(_Strict, frozen=True):
     where: Any = None
     dry_run: bool = False
     all: bool = False
+
+
+class RetentionBody(_Strict, frozen=True):
+    """How long a model's inferences and inputs are kept; null is for ever."""
+
+    inputs_days: _Days | None = None
+    inferences_days: _Days | None = None
 
 
 def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
@@ -225,6 +234,18 @@ def feedback(target: int, body: bytes) -> Feedback:
         _short("comment", asked.comment, MAX_COMMENT_CHARACTERS),
         _short("source", asked.source, MAX_SOURCE_CHARACTERS),
     )
+
+
+def retention_rule(model: str, body: bytes) -> RetentionRule:
+    """Read how long a model's inferences and inputs are kept."""
+    wanted = "a JSON object with inputs_days and inferences_days, numbers or null"
+    asked = decode(body, RetentionBody, wanted)
+    inputs, inferences = asked.inputs_days, asked.inferences_days
+    if inputs is not None and inferences is not None and inputs > inferences:
+        raise ChangeError(
+            f"expected inputs_days to be at most inferences_days ({inferences:g}), got {inputs:g}"
+        )
+    return RetentionRule(model, inputs, inferences)
 
 
 def _short(name: str, value: Any, most: int) -> str:

@@ -25,6 +25,7 @@ from store.records import (
     TruthStatement,
     timestamp_text,
 )
+from store.rows import text
 from store.truth import candidates
 
 MAX_MATCHES = 20_000
@@ -74,6 +75,14 @@ class Deleted(msgspec.Struct, frozen=True):
     """Newest first."""
     more: bool
     """Whether there may be more that match: the same request deletes them."""
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """How long a model's inferences and inputs are kept; null is for ever."""
+
+    model: str
+    inputs_days: float | None
+    inferences_days: float | None
 
 
 class Changes:
@@ -185,6 +194,18 @@ class Changes:
                 [Deletion(seqs[first : first + _PAGE]) for first in range(0, len(seqs), _PAGE)]
             )
         return Deleted(len(ids), ids, more)
+
+    def retention(self, model: str) -> Retention:
+        """Return how long a model of this name, of all versions, is kept: for ever without a rule."""
+        statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
+        with self._inferences.snapshot() as connection:
+            row = run(connection, statement, (text(model),)).first()
+        return Retention(model, *(row or (None, None)))
+
+    def set_retention(self, model: str, body: bytes) -> Retention:
+        """Replace the rule of a model, for its past and its future inferences, and return it."""
+        self.apply([change_requests.retention_rule(model, body)])
+        return self.retention(model)
 
     def _find(self, where: Any) -> tuple[list[str], bool]:
         until = time.monotonic() + SEARCH_S

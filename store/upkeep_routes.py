@@ -8,8 +8,10 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
-from store.aggregates import Aggregates, Metric, Statistics, decode_request
-from store.retention_rules import MAX_DAYS, Retention, RetentionRules
+from store.aggregates import Aggregates, Metric, aggregate, decode_request
+from store.change_requests import MAX_DAYS
+from store.changing import Changes, Retention
+from store.inferences import Inferences
 from store.routes import Error, options, with_body
 
 _UNREADABLE = ResponseSpec(Error, False, "The body cannot be understood, or asks for too much")
@@ -34,19 +36,19 @@ _AGGREGATE = with_body(
 )
 
 
-def upkeep_routes(statistics: Statistics, rules: RetentionRules) -> list[HTTPRouteHandler]:
+def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHandler]:
     """Return the handlers that count what is stored, and say how long it is."""
     given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": _RESPONSES}
 
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **given)
     def aggregate_inferences(body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return statistics.aggregate(decode_request(body))
+        return aggregate(inferences, decode_request(body))
 
     @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: _NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
         """Answer how long a model's inferences and inputs are kept."""
-        return rules.get(name)
+        return changes.retention(name)
 
     @put(
         "/api/models/{name:str}/retention",
@@ -55,7 +57,7 @@ def upkeep_routes(statistics: Statistics, rules: RetentionRules) -> list[HTTPRou
     )
     def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
-        return rules.put(name, body)
+        return changes.set_retention(name, body)
 
     return [
         aggregate_inferences,

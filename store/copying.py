@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database
+from store import database, rollups
 from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
 from store.database import Readers, run, run_in
 from store.errors import StoreError
@@ -33,9 +33,8 @@ TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annot
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
 _HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
-_MINUTE = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _MINUTES = (
-    f"SELECT {', '.join(_MINUTE[1:])} FROM rollup"
+    f"SELECT {', '.join(rollups.COLUMNS[1:])} FROM rollup"
     " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"
 )
 _SETTINGS = {
@@ -237,7 +236,7 @@ class _Copier:
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
                     if new:
-                        database.upsert(connection, "rollup", _MINUTE, new, keys=2)
+                        database.upsert(connection, "rollup", rollups.COLUMNS, new, keys=2)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store.database import run, run_in
+from store.database import run, run_in, upsert
 from store.ids import milliseconds
 
 MINUTE_MS = 60_000
@@ -22,6 +22,7 @@ GROWTH = 1.02
 FIRST_ERROR = 500
 """The smallest status that counts as an error."""
 
+COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
 """The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
@@ -142,16 +143,15 @@ def lock(
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     run(
         connection,
-        "INSERT INTO rollup (model_id, minute, n, errors, latency, labels, kept_bytes)"
-        f" VALUES {empty} ON CONFLICT DO NOTHING",
+        f"INSERT INTO rollup ({', '.join(COLUMNS)}) VALUES {empty} ON CONFLICT DO NOTHING",
         tuple(values),
     )
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
     rows: Iterable[Any] = run(
         connection,
-        "SELECT model_id, minute, n, errors, latency, labels, kept_bytes FROM rollup"
-        f" WHERE (model_id, minute) IN (VALUES {pairs}) ORDER BY model_id, minute{for_update}",
+        f"SELECT {', '.join(COLUMNS)} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+        f" ORDER BY model_id, minute{for_update}",
         tuple(values),
     )
     return {
@@ -165,18 +165,13 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
     encode = msgspec.json.encode
     rows = [
         (
-            tally.n, tally.errors, encode(tally.latency).decode(), encode(tally.labels).decode(),
-            tally.kept_bytes, *key,
+            *key, tally.n, tally.errors, encode(tally.latency).decode(),
+            encode(tally.labels).decode(), tally.kept_bytes,
         )
         for key, tally in tallies.items()
     ]  # fmt: skip
     if rows:
-        run(
-            connection,
-            "UPDATE rollup SET n = ?, errors = ?, latency = ?, labels = ?, kept_bytes = ?"
-            " WHERE model_id = ? AND minute = ?",
-            rows,
-        )
+        upsert(connection, "rollup", COLUMNS, rows, keys=2)
 
 
 def decoded(text: str) -> dict[int, int]:

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from store import database, rollups
 from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
 from store.database import Readers, run, run_in
-from store.errors import StoreError
 from store.query.catalog import marks
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
@@ -79,21 +78,13 @@ def copy(
     Raises:
         StoreError: One of the two is no database of ours, or does not answer.
     """
-    with _away_is_an_error():
+    with database.answering():
         database.migrate(target)
         copier = _Copier(source, target, report, delete=delete)
         try:
             return copier.run()
         finally:
             copier.close()
-
-
-@contextmanager
-def _away_is_an_error() -> Iterator[None]:
-    try:
-        yield
-    except sa.exc.DBAPIError as error:
-        raise StoreError(f"expected the database to answer, got: {error.orig}") from error
 
 
 class _Copier:
@@ -123,8 +114,9 @@ class _Copier:
             table: self._read(f"SELECT {', '.join(columns)} FROM {table}")
             for table, columns in _SETTINGS.items()
         }
+        sides = [self._source, self._target] if self._delete else [self._source]
         for table in _TABLES:
-            for day in self._days(table):
+            for day in days(sides, table):
                 self._at = (table.name, day_text(day))
                 self._copy_day(table, day)
         self._copy_rollups()
@@ -141,14 +133,6 @@ class _Copier:
     def _read(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._source.snapshot() as connection:
             return [(*row,) for row in run(connection, text, (*values,))]
-
-    def _days(self, table: Table) -> list[int]:
-        sides = [self._source, self._target] if self._delete else [self._source]
-        found: set[int] = set()
-        for side in sides:
-            with side.snapshot() as connection:
-                found.update(days(connection, table))
-        return sorted(found)
 
     def _copy_day(self, table: Table, day: int) -> None:
         with self._source.snapshot() as source, self._target.snapshot() as target:

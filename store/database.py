@@ -243,6 +243,19 @@ class Readers:
         return NotReadyError(f"expected the database to answer, got: {error.orig}")
 
 
+@contextmanager
+def answering() -> Iterator[None]:
+    """Do what needs an answer of the database.
+
+    Raises:
+        NotReadyError: It fails.
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
+
+
 def is_away(error: Exception) -> bool:
     """Tell whether the database itself fails, and not what it was given.
 

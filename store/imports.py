@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
-import sqlalchemy as sa
 
 from store import journal
 from store.annotations import annotations_of
 from store.blob_interface import Blobs, key_of
-from store.errors import NotReadyError, QueryError, StoreError
+from store.database import answering
+from store.errors import QueryError, StoreError
 from store.ids import WORKERS, IdSource, milliseconds
 from store.import_files import ImportedInference, Item
 from store.journal import Journal
@@ -226,17 +226,10 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
             time.sleep(0.05)
         return
 
-    def drain() -> None:
-        try:
-            writer.drain()
-        except sa.exc.DBAPIError as error:
-            raise NotReadyError(
-                f"expected the database to answer, so that it takes the journal, got: {error.orig}"
-            ) from error
-
     try:
-        yield drain
-        drain()
+        with answering():
+            yield writer.drain
+            writer.drain()
     finally:
         writer.close()
 

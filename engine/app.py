@@ -32,7 +32,6 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store.aggregates import Statistics
 from store.blobs import open_blobs
 from store.change_routes import change_routes
 from store.changing import Changes
@@ -43,7 +42,6 @@ from store.job_routes import job_routes
 from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
-from store.retention_rules import RetentionRules
 from store.routes import routes as store_routes
 from store.upkeep_routes import upkeep_routes
 
@@ -193,9 +191,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *store_routes(inferences),
         *change_routes(changes),
         *job_routes(Jobs(settings.jobs_directory)),
-        *upkeep_routes(
-            Statistics(settings.database_url, inferences), RetentionRules(inferences, changes)
-        ),
+        *upkeep_routes(inferences, changes),
     ]
 
 

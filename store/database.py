@@ -75,6 +75,24 @@ def insert(
         _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
 
 
+def upsert(
+    connection: sa.Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+    keys: int = 1,
+) -> None:
+    """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    given, key = ", ".join(columns), ", ".join(columns[:keys])
+    new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
+    run(
+        connection,
+        f"INSERT INTO {table} ({given}) VALUES ({', '.join('?' * len(columns))})"
+        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
+        rows,
+    )
+
+
 def delete(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
 ) -> None:
@@ -223,6 +241,19 @@ class Readers:
                 'for example by {"ts": {"ge": "-24h"}}'
             )
         return NotReadyError(f"expected the database to answer, got: {error.orig}")
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Do what needs an answer of the database.
+
+    Raises:
+        NotReadyError: It fails.
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
 
 
 def is_away(error: Exception) -> bool:

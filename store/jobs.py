@@ -93,7 +93,10 @@ class _Stopped(Exception):
 
 
 class Jobs:
-    """The jobs of a data folder; safe to use from several threads and processes."""
+    """The jobs of a data folder; safe to use from several threads and processes.
+
+    What is asked of a job that there is not, or of a result that it has not made, is a `NotFoundError`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -131,11 +134,7 @@ class Jobs:
         return jobs
 
     def read(self, job_id: str, *, with_log: bool = False) -> Job:
-        """Return one job.
-
-        Raises:
-            NotFoundError: There is none of this id.
-        """
+        """Return one job."""
         folder = self._folder(job_id)
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
@@ -146,22 +145,14 @@ class Jobs:
         return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
 
     def cancel(self, job_id: str) -> Job:
-        """End a job at its next step; one that has ended stays as it is.
-
-        Raises:
-            NotFoundError: There is none of this id.
-        """
+        """End a job at its next step; one that has ended stays as it is."""
         if self.read(job_id).state not in _ENDED:
             with suppress(FileNotFoundError):  # removed since, which `read` says
                 (self._folder(job_id) / "cancel").touch()
         return self.read(job_id)
 
     def result(self, job_id: str) -> Path:
-        """Return the file that a job made.
-
-        Raises:
-            NotFoundError: There is no such job, or it has made none.
-        """
+        """Return the file that a job made."""
         job = self.read(job_id)
         if job.result is None:
             raise NotFoundError(f"expected job {job_id} to have a result, got it {job.state}")

@@ -19,7 +19,17 @@ MAX_DEPTH = 8
 MAX_KEY_CHARACTERS = 256
 MAX_PATHS = 256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 SMALLEST_INTEGER, LARGEST_INTEGER = -(1 << 63), (1 << 63) - 1
+
+
+def decode(given: str | bytes | msgspec.Raw) -> dict[str, Any]:
+    """Read stored metadata.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON object.
+    """
+    return _decoder.decode(given)
 
 
 def check(metadata: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import shapes
+from store.blob_interface import key_of
 from store.blobs import BlobStore
 from store.errors import NotReadyError, QueryError, StoreError
 from store.export import ExportParameters, decode_parameters, export
@@ -381,7 +382,7 @@ def foreign(folder: Path, form: str) -> Path:
 )
 def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
     metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
-    image = InputReference("image", BlobStore.key(b"image 1"))
+    image = InputReference("image", key_of(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
     assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
     found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
@@ -443,7 +444,7 @@ def test_a_file_that_means_nothing_is_named(tmp_path, name: str, content: bytes,
 
 
 def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
-    asked = GOOD | {"input": {"hash": BlobStore.key(b"one"), "kept": True}}
+    asked = GOOD | {"input": {"hash": key_of(b"one"), "kept": True}}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("inferences.jsonl", json.dumps(asked))
         archive.writestr(f"images/{ID}.png", b"another")

@@ -23,6 +23,9 @@ metadata = sa.MetaData(
 INDEXED_CHARACTERS = 256
 """`meta_str` holds no more of a string; longer ones are told apart on the JSON."""
 
+MAX_KEYS = 10_000
+"""Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
+
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 _CODE_POINTS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")

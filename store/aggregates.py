@@ -13,6 +13,7 @@ from store.inferences import Inferences
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import QueryRequest
+from store.query.wrong import fields
 from store.records import StoredInference, timestamp_text
 from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text
@@ -72,9 +73,8 @@ def decode_request(body: bytes) -> AggregateRequest:
     try:
         return _decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        fields = ", ".join(AggregateRequest.__struct_fields__)
         raise QueryError(
-            f"expected the body to be a JSON object with {fields}, got: {error}"
+            f"expected the body to be a JSON object with {fields(AggregateRequest)}, got: {error}"
         ) from error
 
 

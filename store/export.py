@@ -21,6 +21,7 @@ from store.inferences import Inferences, Page
 from store.jobs import Run
 from store.query.json_form import parse
 from store.query.request import QueryRequest
+from store.query.wrong import fields
 from store.records import StoredInference
 
 PAGE = 1000
@@ -62,9 +63,8 @@ def decode_parameters(body: bytes) -> ExportParameters:
     try:
         parameters = _decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        names = ", ".join(ExportParameters.__struct_fields__)
         raise QueryError(
-            f"expected the body to be a JSON object with {names}, got: {error}"
+            f"expected the body to be a JSON object with {fields(ExportParameters)}, got: {error}"
         ) from error
     check(parameters)
     return parameters

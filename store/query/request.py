@@ -12,6 +12,7 @@ from store.query import chariot_form, compact_form, json_form
 from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
 from store.query.plan import Window
 from store.query.syntax import And, Filter, joined
+from store.query.wrong import fields
 
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -70,9 +71,6 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_range: TimeRange | None = None
 
 
-_KNOWN = (
-    "order (-ts, ts), limit (1 to 1000), cursor, count (none, capped, exact), consistency (journal)"
-)
 _query_decoder = msgspec.json.Decoder(QueryRequest)
 _count_decoder = msgspec.json.Decoder(CountRequest)
 
@@ -132,18 +130,17 @@ def from_url(query: str) -> QueryRequest:
     try:
         return msgspec.convert({"where": texts, **known}, QueryRequest)
     except msgspec.ValidationError as error:
-        raise QueryError(f"expected {_KNOWN}, got: {error}") from error
+        raise QueryError(
+            f"expected {fields(QueryRequest, compact_form.OPTIONS)}, got: {error}"
+        ) from error
 
 
 def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
     try:
         return decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        known = ", ".join(decoder.type.__struct_fields__)
-        if decoder is _query_decoder:
-            known = f"where, {_KNOWN}, metadata_filter, gps_box, time_range, pagination"
         raise QueryError(
-            f"expected the body to be a JSON object with {known}, got: {error}"
+            f"expected the body to be a JSON object with {fields(decoder.type)}, got: {error}"
         ) from error
 
 

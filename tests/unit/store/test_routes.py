@@ -98,9 +98,7 @@ def test_an_empty_body_finds_everything(client) -> None:
     assert (body["cursor"], body["count"]) == (None, None)
 
 
-OPTIONS = (
-    "order (-ts, ts), limit (1 to 1000), cursor, count (none, capped, exact), consistency (journal)"
-)
+OPTIONS = "order (-ts, ts), limit, cursor, count (capped, exact, none), consistency (journal)"
 FIELDS = f"where, {OPTIONS}, metadata_filter, gps_box, time_range, pagination"
 BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
 

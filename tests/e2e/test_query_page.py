@@ -15,7 +15,8 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
     with ServerProcess(data) as server:
         ids = []
         for camera, latitude in (("north", 51.52), ("north", 51.56), ("south", 51.52)):
-            metadata = json.dumps({"camera": camera, "latitude": latitude, "longitude": -0.12})
+            place = {"latitude": latitude, "longitude": -0.12}
+            metadata = json.dumps({"camera": camera, "note": "[/b]", **place})
             body = {"inputs": [image_input(image, metadata=metadata)]}
             status, answer = server.call("POST", "/v2/models/m-shapes-detector/infer", body)
             assert status == 200, answer
@@ -29,6 +30,9 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
         by_command = by_command.replace("quadriga", f"{sys.executable} -m engine.cli")
         found = run(f"{by_command.strip()} --data {data}")
         assert [json.loads(line)["id"] for line in found.splitlines()] == ids[:1]
+        table = run(f"{by_command.replace('--json', '').strip()} --data {data}")
+        assert ids[0] in table
+        assert re.search(r"│ \w+ 0\.\d\d", table)  # in 80 columns there is room for a word
 
 
 def run(command: str) -> str:

@@ -502,6 +502,7 @@ def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
 )
 def test_parameters_that_mean_nothing_are_refused(body: bytes) -> None:
     with pytest.raises(
-        QueryError, match="expected the body to be a JSON object with where, format"
+        QueryError,
+        match=r"expected the body to be a JSON object with where, format .chariot, coco, jsonl, parquet.,",
     ):
         decode_parameters(body)

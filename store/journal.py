@@ -139,6 +139,11 @@ class Journal:
             self._descriptor = None
 
 
+def sent_file(directory: Path) -> Path:
+    """Return the file that says how far a journal is sent to ClickHouse; it is there once that began."""
+    return directory.parent / "clickhouse.json"
+
+
 def identity(directory: Path) -> str:
     """Return the name that tells this journal from those of other servers; made where missing."""
     path = directory / "id"

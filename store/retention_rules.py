@@ -12,6 +12,7 @@ from store.records import RetentionRule
 from store.rows import text
 
 MAX_DAYS = 1_000_000
+MAX_NAME_BYTES = 2048
 
 _Days = Annotated[float, msgspec.Meta(ge=0, le=MAX_DAYS)] | None
 
@@ -72,6 +73,10 @@ class RetentionRules:
         if inputs is not None and inferences is not None and inputs > inferences:
             raise ChangeError(
                 f"expected inputs_days to be at most inferences_days ({inferences:g}), got {inputs:g}"
+            )
+        if (size := len(text(model).encode(errors="replace"))) > MAX_NAME_BYTES:
+            raise ChangeError(
+                f"expected a model's name of at most {MAX_NAME_BYTES} bytes, got {size}"
             )
         self._changes.apply([RetentionRule(model, inputs, inferences)])
         return self.get(model)

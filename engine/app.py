@@ -11,7 +11,7 @@ from typing import Any
 
 import cv2
 from litestar import Litestar, MediaType, Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -289,6 +289,7 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
     if error.status_code >= 500:
         cause = error.__cause__
         return _answer_error(request, cause if isinstance(cause, Exception) else error)
-    return Response(
-        error_body(error.detail), status_code=error.status_code, media_type="application/json"
-    )
+    extra = error.extra if isinstance(error, ValidationException) else None
+    wrong = [one for one in extra or [] if isinstance(one, dict)]
+    text = "; ".join(f"{one.get('key')}: {one.get('message')}" for one in wrong) or error.detail
+    return Response(error_body(text), status_code=error.status_code, media_type="application/json")

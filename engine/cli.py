@@ -10,6 +10,7 @@ import msgspec
 import rich_click as click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from engine import settings as settings_module
 from engine.export_commands import export_command, import_command
@@ -178,23 +179,17 @@ def query(where: str, as_json: bool, limit: int, order: Any, **flags: Any) -> No
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
         return
-    table = Table()
-    for name in ("id", "created", "model"):
-        table.add_column(name, no_wrap=True, overflow="fold")
-    for name in ("input", "predictions", "metadata"):
+    table = Table(show_lines=True)
+    table.add_column("inference", no_wrap=True, overflow="fold")
+    for name in ("predictions", "metadata"):
         table.add_column(name, overflow="fold")
     for record in page.inferences:
         predictions = json.loads(bytes(record.predictions))
         shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
         more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
-        table.add_row(
-            record.id,
-            record.created_at,
-            record.model.name,
-            record.input.name,
-            shown + more,
-            bytes(record.metadata).decode(),
-        )
+        name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
+        cells = (name, shown + more, bytes(record.metadata).decode())
+        table.add_row(*map(Text, cells))  # what stands in brackets is no markup
     console = Console()
     console.print(table)
     more = "" if page.count_is_exact else " or more"

@@ -20,6 +20,7 @@ MAX_JOIN_BYTES = 2000
 """Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
 
 MAX_DAYS = 1_000_000
+MAX_MODEL_BYTES = 2000
 MAX_KIND_CHARACTERS = 64
 MAX_SOURCE_CHARACTERS = 256
 MAX_COMMENT_CHARACTERS = 10_000
@@ -245,6 +246,9 @@ def retention_rule(model: str, body: bytes) -> RetentionRule:
         raise ChangeError(
             f"expected inputs_days to be at most inferences_days ({inferences:g}), got {inputs:g}"
         )
+    size = len(model.encode(errors="replace"))
+    if size > MAX_MODEL_BYTES:
+        raise ChangeError(f"expected a model's name of at most {MAX_MODEL_BYTES} bytes, got {size}")
     return RetentionRule(model, inputs, inferences)
 
 

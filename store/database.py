@@ -22,6 +22,12 @@ from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
+_AWAY = ("25006", "42501", "42P01")
+"""A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
+
+_TOO_LARGE = ("54000",)
+"""A value that no index takes, though PostgreSQL calls it an operational error."""
+
 _AT_ONCE = 1000
 """Values bound by one statement of `run_in`."""
 
@@ -260,7 +266,11 @@ def is_away(error: Exception) -> bool:
     """Tell whether the database itself fails, and not what it was given.
 
     A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
+    PostgreSQL says more by its SQLSTATE.
     """
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    if state in _AWAY or state in _TOO_LARGE:
+        return state in _AWAY
     away = sa.exc.OperationalError | sa.exc.InterfaceError
     return isinstance(error, away) or type(error) is sa.exc.DatabaseError
 

@@ -218,7 +218,8 @@ def _alone(data: Path) -> Iterator[None]:
 def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
     """Give what moves the journal on: a writer of our own, or patience with the server's."""
     try:
-        writer = Writer(directory, url)
+        # What ClickHouse gets too is left for the server, which sends it and removes it then.
+        writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)
         until = time.monotonic() + MOVED_S

@@ -1,7 +1,7 @@
 """From journaled records to rows of the database, a batch at a time, and back."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from store.query import geo
 from store.query.catalog import marks
 from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import Counts, size_kept
-from store.schema import INDEXED_CHARACTERS, KeyType
+from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),
@@ -40,6 +40,7 @@ RECORD_COLUMNS = (
 )
 """Of `inference AS i` and `model AS k`: what `record_of` reads."""
 
+_KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
 _FROM_64_BITS = float(1 << 63)
 
@@ -63,13 +64,13 @@ class Names:
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self.is_sqlite = connection.dialect.name == "sqlite"
-        self._ids: dict[str, dict[tuple[Any, ...], int]] = {
-            table: {
-                (*row[1:],): int(row[0])
-                for row in run(connection, f"SELECT id, {', '.join(columns)} FROM {table}")
-            }
-            for table, columns in _NAMES.items()
-        }
+        self._has_all_paths = False
+        self._ids = {table: self._read(table) for table in _NAMES}
+
+    def _read(self, table: str) -> dict[tuple[Any, ...], int]:
+        columns = ", ".join(_NAMES[table])
+        rows: Iterable[Any] = run(self._connection, f"SELECT id, {columns} FROM {table}")
+        return {(*name,): int(number) for number, *name in rows}
 
     def use(self, connection: sa.Connection) -> None:
         """Give new names their ids in this transaction."""
@@ -79,6 +80,22 @@ class Names:
         """Return `meta_flat` of metadata, beside its JSON as given."""
         by_path = flat(paths)
         return None if self.is_sqlite and by_path == given else by_path
+
+    def key(self, path: str, type_: KeyType) -> int | None:
+        """Return the id of a metadata key, a new one if need be; None where its path is not indexed."""
+        known = self._ids["meta_key"].get((path, type_))
+        if known is not None:
+            return known
+        if not self._has_all_paths:
+            if not self.is_sqlite:  # another server may add the last one at the same time
+                run(self._connection, "SELECT pg_advisory_xact_lock(?)", (_KEYS_LOCK,))
+            counted = run(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
+            if counted < MAX_KEYS:
+                return self.id("meta_key", path, type_)
+            self._ids["meta_key"] = self._read("meta_key")
+            self._has_all_paths = True
+        is_indexed = any((path, known) in self._ids["meta_key"] for known in KeyType)
+        return self.id("meta_key", path, type_) if is_indexed else None
 
     def id(self, table: str, *name: Any) -> int:
         """Return the id of a name, a new one if need be."""
@@ -134,18 +151,10 @@ class Rows:
         """Add what an inference is found by, its metadata and its labels; return the latter's rows."""
         numbers, strings = self.of["meta_num"], self.of["meta_str"]
         for path, value in paths.items():
-            if isinstance(value, str):
-                key = self._names.id("meta_key", path, KeyType.STR)
-                strings.append((key, value[:INDEXED_CHARACTERS], seq))
-            elif isinstance(value, bool):
-                key = self._names.id("meta_key", path, KeyType.BOOL)
-                numbers.append((key, float(value), seq))
-            elif isinstance(value, int | float):
-                key = self._names.id("meta_key", path, KeyType.NUM)
-                numbers.append((key, float(value), seq))
-            else:
-                key = self._names.id("meta_key", path, KeyType.OTHER)
-                numbers.append((key, 0.0, seq))
+            type_, indexed = _indexed(value)
+            key = self._names.key(path, type_)
+            if key is not None:
+                (strings if type_ is KeyType.STR else numbers).append((key, indexed, seq))
         place = geo.cell(paths)
         if place is not None:
             numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(place), seq))
@@ -235,6 +244,17 @@ def flat(paths: dict[str, Any]) -> str:
         for path, value in paths.items()
     }
     return msgspec.json.encode(alike).decode()
+
+
+def _indexed(value: Any) -> tuple[KeyType, Any]:
+    """Return the type of a value of metadata, and what of it is indexed."""
+    if isinstance(value, str):
+        return KeyType.STR, value[:INDEXED_CHARACTERS]
+    if isinstance(value, bool):
+        return KeyType.BOOL, float(value)
+    if isinstance(value, int | float):
+        return KeyType.NUM, float(value)
+    return KeyType.OTHER, 0.0
 
 
 def text(value: str) -> str:

@@ -11,6 +11,9 @@ from typing import NamedTuple
 INDEXED_CHARACTERS = 256
 """`meta_str` holds no more of a string; longer ones are told apart on the JSON."""
 
+MAX_KEYS = 10_000
+"""Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
+
 PARTITIONED = ("inference", "meta_num", "meta_str", "pred")
 
 

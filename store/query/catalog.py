@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from store.database import run
 from store.query.syntax import Compare, Filter, Place, Predicted, Range, leaves
-from store.schema import KeyType
+from store.schema import MAX_KEYS, KeyType
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "classification",
@@ -51,6 +51,11 @@ class Catalog:
             (path, KeyType(type_)): int(number)
             for path, type_, number in _named(connection, keys, paths)
         }
+        unknown = paths - {path for path, _ in self.keys}
+        counted = run(connection, "SELECT count(*) FROM meta_key") if unknown else None
+        is_spent = counted is not None and counted.scalar_one() >= MAX_KEYS
+        self.not_indexed = unknown if is_spent else set()
+        """Paths that metadata may have though no index does."""
         labels = "SELECT name, id FROM label WHERE name IN ({})"
         self.labels = {name: int(number) for name, number in _named(connection, labels, names)}
         self.models: list[Model] = []

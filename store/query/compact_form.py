@@ -21,7 +21,7 @@ import msgspec
 
 from store.errors import QueryError
 from store.query.comparisons import MAX_DEPTH, Comparisons
-from store.query.syntax import BOUNDS, PROPERTIES, And, Filter, Not, Or, joined, kind_of
+from store.query.syntax import BOUNDS, OPERATORS, PROPERTIES, And, Filter, Not, Or, joined, kind_of
 
 OPTIONS = ("order", "limit", "cursor", "count", "consistency")
 """Parameters of a URL that are no comparisons."""
@@ -29,10 +29,13 @@ OPTIONS = ("order", "limit", "cursor", "count", "consistency")
 MAX_CHARACTERS = 65_536
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _SPACE = re.compile(r"\s*")
-_FIELD = re.compile(rf'(?:{_QUOTED}|[^"&|()=!]+)')
-_OPERAND = re.compile(rf'(?:{_QUOTED}|[^"&|()])*')
+_FIELD = re.compile(rf'(?:{_QUOTED}|[^"&|()=!<>]+)')
+_OPERAND = re.compile(rf'(?:{_QUOTED}|[^"&|()<>])*')
 _PIECE = {mark: re.compile(rf'(?:{_QUOTED}|[^"{mark}])*') for mark in ":,"}
-_OPERATOR = re.compile(r"\s*(eq|ne|gt|ge|lt|le|in|exists|contains)\s*:", re.ASCII)
+_OPERATORS = OPERATORS["value"]
+_OPERATOR = re.compile(rf"\s*({'|'.join(_OPERATORS)})\s*:", re.ASCII)
+_OTHER_NAME = re.compile(r"\s*(?:gte|lte|neq)\s*:", re.ASCII)
+"""What operators are called elsewhere; as values they stand in quotes."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -81,9 +84,12 @@ def _parameter(name: str, value: str) -> str:
     found = _OPERAND.match(value)
     if found is None or found.end() < len(value):
         raise QueryError(
-            f"expected {name[:80]} to have quotes around & | ( ) and quotes, got {value[:80]!r}"
+            f"expected {name[:80]} to have an operator as in ge:5, or quotes around & | ( ) < > and "
+            f"quotes, got {value[:80]!r}"
         )
     field = name.lstrip("!")
+    if not field.startswith('"') and ("<" in field or ">" in field):
+        raise QueryError(f"expected a comparison such as meta.altitude=ge:100, got {name[:80]!r}")
     quoted = field if field.startswith('"') else msgspec.json.encode(field).decode()
     return f"{'!' * (len(name) - len(field))}{quoted}={value}"
 
@@ -104,7 +110,9 @@ class _Parser:
 
     def _end(self) -> None:
         if self._skip_space() < len(self._text):
-            raise self._expected("& or | and another comparison, or quotes around the value")
+            raise self._expected(
+                "& or | and another comparison, an operator as in ge:5, or quotes around the value"
+            )
 
     def _either(self, depth: int) -> Filter:
         parts = [self._both(depth)]
@@ -138,7 +146,7 @@ class _Parser:
             raise self._expected("a comparison such as meta.camera=north")
         self._at = found.end()
         if not self._take("="):
-            raise self._expected(f"= after {found[0].strip()[:80]!r}")
+            raise self._expected(f"= after {found[0].strip()[:80]!r}, as in meta.altitude=ge:100,")
         return self._comparison(_plain(found[0]))
 
     def _comparison(self, field: str) -> Filter:
@@ -176,6 +184,11 @@ def _operand(field: str, text: str) -> Any:
     found = _OPERATOR.match(text)
     if field == "geo" and (found is None or found[1] != "exists"):
         return _shape(text)
+    if found is None and _OTHER_NAME.match(text):
+        raise QueryError(
+            f"expected {field[:80]} to have one of {', '.join(_OPERATORS)}, or quotes around the "
+            f"value, got {text[:80]!r}"
+        )
     if found is None:
         return _typed(field, text)
     operator, rest = found[1], text[found.end() :]

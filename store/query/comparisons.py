@@ -70,6 +70,8 @@ class Comparisons:
             raise QueryError(
                 f"expected {path} to name letters, digits, _, - and dots, got {field!r}"
             )
+        if kind == "presence" and not isinstance(value, dict):
+            raise unexpected(path, '{"exists": true} or {"exists": false}', value)
         return [
             self._compare(field, kind, operator, operand, here)
             for operator, operand, here in _operators(value, path, OPERATORS[kind])

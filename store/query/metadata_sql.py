@@ -40,7 +40,7 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, words: Words) -> T
 
 
 def _meta(leaf: Compare, catalog: Catalog, words: Words) -> Test:
-    is_indexed, path = _path(leaf.field)
+    is_indexed, path = _path(leaf.field, catalog)
     tests: list[Sql] = []
     scans: list[Scan] = []
     exact = True
@@ -66,7 +66,7 @@ def _meta(leaf: Compare, catalog: Catalog, words: Words) -> Test:
 
 
 def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
-    is_indexed, path = _path(leaf.field)
+    is_indexed, path = _path(leaf.field, catalog)
     values = tuple(value for _, value in leaf.bounds)
     ((type_, _),) = _by_type(values).items()
     column = words.text if type_ is KeyType.STR else words.number
@@ -84,17 +84,18 @@ def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
     return Test(test, (scan,), exact)
 
 
-def _path(field: str) -> tuple[bool, str]:
+def _path(field: str, catalog: Catalog) -> tuple[bool, str]:
     """Return whether an index has a field's values, and its path."""
     root, _, path = field.partition(".")
-    return root == "meta", path
+    return root == "meta" and path not in catalog.not_indexed, path
 
 
 def _on_key(field: str, tests: list[Sql], words: Words) -> Sql:
     """Return whether one of the tests holds for the value of a metadata key."""
-    is_indexed, path = _path(field)
-    source = words.metadata if is_indexed else words.standard
-    bound = (path,) if is_indexed else words.standard_path(path)
+    root, _, path = field.partition(".")
+    is_given = root == "meta"
+    source = words.metadata if is_given else words.standard
+    bound = (path,) if is_given else words.standard_path(path)
     text = f"EXISTS (SELECT 1 FROM {source} AND ({' OR '.join(test.text for test in tests)}))"
     return Sql(text, (*bound, *(value for test in tests for value in test.values)))
 

@@ -12,6 +12,7 @@ from store.query import chariot_form, compact_form, json_form
 from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
 from store.query.plan import Window
 from store.query.syntax import And, Filter, joined
+from store.query.wrong import fields
 
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -129,7 +130,9 @@ def from_url(query: str) -> QueryRequest:
     try:
         return msgspec.convert({"where": texts, **known}, QueryRequest)
     except msgspec.ValidationError as error:
-        raise QueryError(f"expected {', '.join(compact_form.OPTIONS)}, got: {error}") from error
+        raise QueryError(
+            f"expected {fields(QueryRequest, compact_form.OPTIONS)}, got: {error}"
+        ) from error
 
 
 def decode_body(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
@@ -141,9 +144,8 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
     try:
         return decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        known = ", ".join(decoder.type.__struct_fields__)
         raise QueryError(
-            f"expected the body to be a JSON object with {known}, got: {error}"
+            f"expected the body to be a JSON object with {fields(decoder.type)}, got: {error}"
         ) from error
 
 

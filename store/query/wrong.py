@@ -1,7 +1,11 @@
 """What is wrong with a filter, in words: bounds that all forms share, and the errors they raise."""
 
 import math
+from collections.abc import Collection
 from typing import Any
+
+import msgspec
+from msgspec import inspect
 
 from store.errors import QueryError
 from store.metadata import LARGEST_INTEGER, MAX_BYTES, SMALLEST_INTEGER
@@ -58,3 +62,22 @@ def unexpected(path: str, expected: str, value: Any) -> QueryError:
     kind = _KINDS.get(type(value), type(value).__name__)
     shown = "" if value is None or isinstance(value, list | dict) else f" {str(value)[:80]!r}"
     return QueryError(f"expected {path} to be {expected}, got {kind}{shown}")
+
+
+def fields(struct: type[msgspec.Struct], only: Collection[str] = ()) -> str:
+    """Return the names of a struct's fields, or of some, with the words that one may be, for messages."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return ", ".join(
+        f"{field.encode_name}{_words(field.type)}"
+        for field in info.fields
+        if not only or field.encode_name in only
+    )
+
+
+def _words(of: inspect.Type) -> str:
+    for one in of.types if isinstance(of, inspect.UnionType) else (of,):
+        inner = one.item_type if isinstance(one, inspect.ListType) else one
+        if isinstance(inner, inspect.LiteralType):
+            return f" ({', '.join(map(str, inner.values))})"
+    return ""

@@ -19,7 +19,7 @@ from store.export import ExportParameters, decode_parameters, export
 from store.import_files import read
 from store.imports import Importer
 from store.inferences import Inferences, QueryRequest
-from store.journal import Journal
+from store.journal import Journal, frames, segments, sent_file
 from store.records import InferenceRecord, InputReference, JournaledChange, TruthStatement
 from store.writer import Writer
 
@@ -484,6 +484,17 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
     assert store.inferences.get(ID).id == ID
 
 
+def test_an_import_leaves_the_journal_to_a_server_that_sends_it_on(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    sent_file(store.journal).write_text("{}")
+    store.bring_in(tmp_path / "one.jsonl")
+    assert [seq for path in segments(store.journal) for seq, *_ in frames(path)] == [int(ID)]
+    sent_file(store.journal).unlink()
+    store.add()
+    assert segments(store.journal) == []
+    assert store.inferences.get(ID).id == ID
+
+
 def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD) + "\n")
 
@@ -502,6 +513,7 @@ def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
 )
 def test_parameters_that_mean_nothing_are_refused(body: bytes) -> None:
     with pytest.raises(
-        QueryError, match="expected the body to be a JSON object with where, format"
+        QueryError,
+        match=r"expected the body to be a JSON object with where, format .chariot, coco, jsonl, parquet.,",
     ):
         decode_parameters(body)

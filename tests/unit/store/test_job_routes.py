@@ -83,7 +83,10 @@ def test_a_queued_job_is_cancelled(client) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"{", "expected the body to be a JSON object with where, format, images, annotations"),
+        (
+            b"{",
+            "expected the body to be a JSON object with where, format (chariot, coco, jsonl, parquet), images, annotations (either, ground_truth, predictions), got",
+        ),
         (b'{"format": "xml"}', "expected the body to be a JSON object"),
         (b'{"where": {"nothing": 1}}', "expected where.nothing to"),
         (b'{"where": 5}', "expected where to be an object, got an integer"),

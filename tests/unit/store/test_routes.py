@@ -99,7 +99,8 @@ def test_an_empty_body_finds_everything(client) -> None:
     assert (body["cursor"], body["count"]) == (None, None)
 
 
-FIELDS = "where, order, limit, cursor, count, consistency, metadata_filter, gps_box, time_range, pagination"
+OPTIONS = "order (-ts, ts), limit, cursor, count (capped, exact, none), consistency (journal)"
+FIELDS = f"where, {OPTIONS}, metadata_filter, gps_box, time_range, pagination"
 BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
 
 
@@ -116,7 +117,10 @@ BODY = f"expected the body to be a JSON object with {FIELDS}, got: "
         (b'{"where": ' + b"[" * 100_000, BODY),
         (b'{"cursor": "\xff"}', BODY),
         (b'{"where": {"gio": 1}}', "expected where.gio to name one of id, request_id"),
-        (b'{"where": "meta.camera"}', "expected = after 'meta.camera' at character 12"),
+        (
+            b'{"where": "meta.camera"}',
+            "expected = after 'meta.camera', as in meta.altitude=ge:100, at",
+        ),
         (
             b'{"pagination": {"offset": 10}}',
             "expected pagination without offset, got 10: pages follow",
@@ -160,12 +164,14 @@ def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("limit=0", "expected order, limit, cursor, count, consistency, got: Expected `int` >= 1"),
+        ("limit=0", f"expected {OPTIONS}, got: Expected `int` >= 1"),
         ("limit=x", "got: Expected `int`, got `str`"),
         ("limit=1&limit=2", "expected limit once, got it twice"),
         ("order=up", "got: Invalid enum value 'up'"),
         ("colour=red", "expected colour to name one of id, request_id"),
-        ("meta.a=x%26y", "expected meta.a to have quotes around & | ( ) and quotes, got 'x&y'"),
+        ("meta.a=x%26y", "quotes around & | ( ) < > and quotes, got 'x&y'"),
+        ("meta.a=>5", "expected meta.a to have an operator as in ge:5, or quotes"),
+        ("meta.a>=5", "expected a comparison such as meta.altitude=ge:100, got 'meta.a>'"),
         ("meta.a=%ff", "expected at most 250 parameters in UTF-8"),
         ("&".join(["meta.a=1"] * 251), "expected at most 250 parameters"),
         ("q=(meta.a=1", "expected a closing parenthesis"),

@@ -1,0 +1,43 @@
+"""The first commands of docs/query.md, copied, find what a detector has just seen, at its place alone."""
+
+import json
+import re
+import subprocess
+import sys
+
+from tests.server_process import IMAGES, ROOT, ServerProcess, image_input
+
+PAGE = (ROOT / "docs" / "query.md").read_text()
+
+
+def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
+    image = (IMAGES / "detection" / "scene_01.jpg").read_bytes()
+    with ServerProcess(data) as server:
+        ids = []
+        for camera, latitude in (("north", 51.52), ("north", 51.56), ("south", 51.52)):
+            place = {"latitude": latitude, "longitude": -0.12}
+            metadata = json.dumps({"camera": camera, "note": "[/b]", **place})
+            body = {"inputs": [image_input(image, metadata=metadata)]}
+            status, answer = server.call("POST", "/v2/models/m-shapes-detector/infer", body)
+            assert status == 200, answer
+            ids.append(answer["outputs"][0]["parameters"]["inference_id"])
+        server.query({})  # waits until all is stored
+        (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+        by_url, by_json, by_command = re.split(r"\n(?=curl|quadriga)", block)
+        for command in (by_url, by_json):
+            page = json.loads(run(command.replace("localhost:8080", server.host)))
+            assert [one["id"] for one in page["inferences"]] == ids[:1]
+        by_command = by_command.replace("quadriga", f"{sys.executable} -m engine.cli")
+        found = run(f"{by_command.strip()} --data {data}")
+        assert [json.loads(line)["id"] for line in found.splitlines()] == ids[:1]
+        table = run(f"{by_command.replace('--json', '').strip()} --data {data}")
+        assert ids[0] in table
+        assert re.search(r"│ \w+ 0\.\d\d", table)  # in 80 columns there is room for a word
+
+
+def run(command: str) -> str:
+    finished = subprocess.run(
+        ["bash", "-ec", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout

@@ -1,0 +1,133 @@
+"""Metadata keys beyond those that are indexed: found all the same, and they cost no memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from store.blobs import BlobStore
+from store.database import open_writer, run
+from store.errors import QueryError
+from store.inferences import Inferences
+from store.journal import Journal
+from store.query.request import QueryRequest
+from store.query.search import Budget
+from store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
+from store.rows import Names
+from store.schema import KeyType
+from store.writer import Writer
+from tests.filter_definition import holds
+
+METADATA: list[dict[str, Any]] = [
+    {"a": 1, "b": "x"},
+    {"a": "1", "c": 1.5},
+    {"b": "y", "latitude": 10, "longitude": 20},
+    {"late": 1, "a": True},
+    {"late": "x", "later": {"still": False}},
+    {"late": [], "b": "x"},
+]
+FILTERS: list[dict[str, Any]] = [
+    {"meta.late": 1},
+    {"meta.late": {"in": [1, "x"]}},
+    {"meta.late": {"ge": 0, "lt": 2}},
+    {"meta.late": {"contains": "x"}},
+    {"meta.late": {"exists": True}},
+    {"not": {"meta.late": 1}},
+    {"meta.late": {"exists": True}, "meta.b": "x"},
+    {"or": [{"meta.late": 1}, {"meta.c": 1.5}]},
+    {"meta.later.still": False},
+    {"meta.later": {"exists": True}},
+    {"meta.nowhere": {"exists": True}},
+    {"meta.a": {"exists": True}},
+    {"meta.a": True},
+    {"meta.b": {"gt": "x"}},
+    {"geo": {"near": [10, 20], "within": "1km"}},
+]
+
+
+@pytest.fixture(autouse=True)
+def few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.rows", "store.query.catalog"):
+        monkeypatch.setattr(f"{module}.MAX_KEYS", 7)
+
+
+@pytest.fixture
+def stored(database_url: str, tmp_path: Path, record) -> list[InferenceRecord]:
+    records = [record(number + 1, metadata=one) for number, one in enumerate(METADATA)]
+    for at in range(3):  # three servers, one after the other
+        move(database_url, tmp_path / f"{at}", records[2 * at : 2 * at + 2])
+    return records
+
+
+@pytest.fixture
+def inferences(database_url: str, tmp_path: Path) -> Iterator[Inferences]:
+    made = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
+    yield made
+    made.close()
+
+
+def move(url: str, folder: Path, things: list[Any]) -> None:
+    journal = Journal(folder / "journal", 0)
+    journal.append(things)
+    journal.close()
+    writer = Writer(folder / "journal", url)
+    writer.drain()
+    assert writer.records_dead == 0
+    writer.close()
+
+
+def found(inferences: Inferences, where: dict[str, Any]) -> list[int]:
+    return [int(one.id) for one in inferences.query(QueryRequest(where, order="ts")).inferences]
+
+
+def rows(url: str, statement: str) -> list[Any]:
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        result = list(run(connection, statement))
+    engine.dispose()
+    return result
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_keys_beyond_the_budget_are_found_without_an_index(stored, inferences, where) -> None:
+    assert found(inferences, where) == [one.seq for one in stored if holds(where, one)]
+
+
+def test_they_are_not_named_in_the_database(stored, database_url: str) -> None:
+    paths = {path for (path,) in rows(database_url, "SELECT path FROM meta_key")}
+    assert paths == {"a", "b", "c", "latitude", "longitude", ""}
+
+
+def test_a_new_type_of_a_known_path_is_indexed(stored, database_url: str) -> None:
+    types = rows(database_url, "SELECT type FROM meta_key WHERE path = 'a' ORDER BY type")
+    assert [type_ for (type_,) in types] == [KeyType.NUM, KeyType.STR, KeyType.BOOL]
+
+
+def test_they_change_and_go_as_others_do(stored, database_url, tmp_path, inferences) -> None:
+    changes = (MetadataChange(4, {"late": 2}, ["a"]), Deletion([5]))
+    move(database_url, tmp_path / "changes", [
+        JournaledChange(100 + at, change) for at, change in enumerate(changes)
+    ])  # fmt: skip
+    assert found(inferences, {"meta.late": {"ge": 1}}) == [4]
+    assert found(inferences, {"meta.a": {"exists": True}}) == [1, 2]
+    assert found(inferences, {"meta.late": "x"}) == []
+
+
+def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -> None:
+    made = Inferences(database_url, tmp_path, BlobStore(tmp_path / "blobs"), budget=Budget(small=3))
+    with pytest.raises(QueryError, match="an index or a time bounds"):
+        found(made, {"meta.late": 1})
+    assert found(made, {"meta.late": 1, "id": {"ge": "1"}}) == [4]
+    made.close()
+
+
+def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:
+    engine = open_writer(database_url)
+    with engine.begin() as connection:
+        names = Names(connection)
+        assert {names.key(f"new-{number}", KeyType.NUM) for number in range(50)} == {None}
+        assert names.key("b", KeyType.NUM) is not None
+    engine.dispose()
+    assert len(rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0

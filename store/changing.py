@@ -136,19 +136,12 @@ class Changes:
         )
         with self._inferences.snapshot() as connection:
             rows: Sequence[Any] = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
-        made = [(number, _MADE.decode(change), before) for number, change, before in rows]
-        return History(
-            [
-                MadeChange(
-                    str(number),
-                    timestamp_text(milliseconds(number)),
-                    change.set,
-                    change.remove,
-                    msgspec.Raw(before.encode()),
-                )
-                for number, change, before in made
-            ]
-        )
+        made = []
+        for number, given, before in rows:
+            change, at = _MADE.decode(given), timestamp_text(milliseconds(number))
+            was = msgspec.Raw(before.encode())
+            made.append(MadeChange(str(number), at, change.set, change.remove, was))
+        return History(made)
 
     def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
         """State what is true of one inference, or with `None` that nothing is known; return it then."""

@@ -35,7 +35,9 @@ _UNREADABLE = ResponseSpec(Error, False, "The id or the query cannot be understo
 _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not kept")
 _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-_NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
+NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
+ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}
+"""Errors of what is asked by a body."""
 
 _WHERE = Schema(description="A filter, as JSON or in the compact form")
 _CHARIOT: dict[str, Reference | Schema] = {
@@ -115,25 +117,14 @@ def options(path: str, *methods: str) -> HTTPRouteHandler:
 
 def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     """Return the handlers that answer from these inferences."""
+    asked: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": ASKED}
 
-    @post(
-        "/api/inferences/query",
-        status_code=200,
-        sync_to_thread=True,
-        operation_class=with_body(**_PROPERTIES),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY},
-    )
+    @post("/api/inferences/query", operation_class=with_body(**_PROPERTIES), **asked)
     def query_inferences(body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
         return inferences.query(decode_request(body))
 
-    @post(
-        "/api/inferences/count",
-        status_code=200,
-        sync_to_thread=True,
-        operation_class=with_body(where=_WHERE, **_CHARIOT),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY},
-    )
+    @post("/api/inferences/count", operation_class=with_body(where=_WHERE, **_CHARIOT), **asked)
     def count_inferences(body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
         return inferences.count(decode_count(body))
@@ -142,13 +133,13 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         "/api/inferences",
         sync_to_thread=True,
         operation_class=_UrlQuery,
-        responses={400: _UNREADABLE, 503: _NOT_READY},
+        responses={400: _UNREADABLE, 503: NOT_READY},
     )
     def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         return inferences.query(from_url(request.scope["query_string"].decode("latin-1")))
 
-    looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: _NOT_READY}
+    looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=looked_up)
     def get_inference(
@@ -175,7 +166,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     @get(
         PATH + "{digest:str}",
         sync_to_thread=True,
-        responses={400: _UNSIGNED, 404: _UNKNOWN, 503: _NOT_READY},
+        responses={400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY},
         media_type="*/*",
     )
     def get_blob(

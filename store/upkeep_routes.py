@@ -4,7 +4,6 @@ from typing import Any, get_args
 
 from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
@@ -12,12 +11,8 @@ from store.aggregates import Aggregates, Metric, aggregate, decode_request
 from store.change_requests import MAX_DAYS
 from store.changing import Changes, Retention
 from store.inferences import Inferences
-from store.routes import Error, options, with_body
+from store.routes import ASKED, NOT_READY, options, with_body
 
-_UNREADABLE = ResponseSpec(Error, False, "The body cannot be understood, or asks for too much")
-_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-_NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
-_RESPONSES = {400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY}
 _DAYS = Schema(
     type=[OpenAPIType.NUMBER, OpenAPIType.NULL],
     minimum=0,
@@ -38,14 +33,14 @@ _AGGREGATE = with_body(
 
 def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHandler]:
     """Return the handlers that count what is stored, and say how long it is."""
-    given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": _RESPONSES}
+    given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": ASKED}
 
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **given)
     def aggregate_inferences(body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
         return aggregate(inferences, decode_request(body))
 
-    @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: _NOT_READY})
+    @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
         """Answer how long a model's inferences and inputs are kept."""
         return changes.retention(name)

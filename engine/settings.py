@@ -137,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            le=1023,
+            le=1022,
             description="Number of the first worker in ids; servers that share a database have "
             "different ranges.",
         ),
@@ -328,9 +328,9 @@ def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
             text = explain(error, Settings)
             raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
     settings = msgspec.convert(values, Settings, strict=False)
-    if settings.first_worker + settings.workers > WORKERS:
+    if settings.first_worker + settings.workers >= WORKERS:  # the last number is an import's
         raise SettingsError(
-            f"expected first_worker and workers to be at most {WORKERS} together, got "
+            f"expected first_worker and workers to be at most {WORKERS - 1} together, got "
             f"{settings.first_worker} and {settings.workers}"
         )
     return settings

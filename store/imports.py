@@ -31,7 +31,7 @@ from store.records import (
 from store.writer import Writer
 
 WORKER = WORKERS - 1
-"""The number of whoever imports: no server has so many workers."""
+"""The number of whoever imports, which no worker of a server has."""
 
 BATCH = 500
 BATCH_BYTES = 8 << 20

@@ -21,7 +21,7 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 	@$(QUADRIGA) serve sample_models
 
 test: $(INSTALLED)-dev  ## Run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 conformance: $(INSTALLED)-dev $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance

@@ -70,7 +70,8 @@ def ingest(folder: Path, arguments: argparse.Namespace) -> None:
     with databases(folder, KINDS) as urls:
         for kind, url in urls.items():
             profile = cProfile.Profile() if arguments.profile else None
-            done = build(url, folder / kind, records(arguments.records), profile=profile)
+            made = records(arguments.records, span_ms=arguments.records)  # as 1,000 a second
+            done = build(url, folder / kind, made, profile=profile)
             client, server = (s / done.records * 1e6 for s in (done.client_s, done.server_s))
             print(
                 f"  {kind:40}{client:9.1f}{server:11.1f}{1e6 / (client + server):16.0f}"

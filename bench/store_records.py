@@ -37,14 +37,14 @@ _SERVING = (
 _SECOND_NS = 1_000_000_000
 
 
-def records(count: int, seed: int = 1) -> Iterator[InferenceRecord]:
-    """Make records of five metadata keys and one to four detections, spread evenly over a month.
+def records(count: int, span_ms: int = SPAN_MS) -> Iterator[InferenceRecord]:
+    """Make records of five metadata keys and one to four detections, spread evenly over a time.
 
     The keys: `camera_id`, `altitude` (0 to 1000), `temperature`, `latitude` and `longitude`.
     """
-    chance = random.Random(seed)
+    chance = random.Random(1)
     for number in range(count):
-        moment = END_MS - SPAN_MS + number * SPAN_MS // count
+        moment = END_MS - span_ms + number * span_ms // count
         yield record(first_at(moment) + number % 4096, chance)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import cv2
 from litestar import Litestar, MediaType, Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,7 +32,6 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store.aggregates import Statistics
 from store.blobs import open_blobs
 from store.change_routes import change_routes
 from store.changing import Changes
@@ -43,7 +42,6 @@ from store.job_routes import job_routes
 from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
-from store.retention_rules import RetentionRules
 from store.routes import routes as store_routes
 from store.upkeep_routes import upkeep_routes
 
@@ -193,9 +191,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *store_routes(inferences),
         *change_routes(changes),
         *job_routes(Jobs(settings.jobs_directory)),
-        *upkeep_routes(
-            Statistics(settings.database_url, inferences), RetentionRules(inferences, changes)
-        ),
+        *upkeep_routes(inferences, changes),
     ]
 
 
@@ -293,6 +289,7 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
     if error.status_code >= 500:
         cause = error.__cause__
         return _answer_error(request, cause if isinstance(cause, Exception) else error)
-    return Response(
-        error_body(error.detail), status_code=error.status_code, media_type="application/json"
-    )
+    extra = error.extra if isinstance(error, ValidationException) else None
+    wrong = [one for one in extra or [] if isinstance(one, dict)]
+    text = "; ".join(f"{one.get('key')}: {one.get('message')}" for one in wrong) or error.detail
+    return Response(error_body(text), status_code=error.status_code, media_type="application/json")

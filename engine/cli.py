@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import rich_click as click
@@ -15,7 +15,7 @@ from rich.text import Text
 from engine import settings as settings_module
 from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
-from engine.store_commands import migrate, store
+from engine.store_commands import fail, migrate, store, store_options, store_settings
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 
@@ -62,7 +62,7 @@ def serve(models: str | None, config: Path | None, **flags: Any) -> None:
         configure_logging("supervisor")
         sys.exit(supervise(settings, _announce))
     except SettingsError as error:
-        _fail(error)
+        fail(error)
 
 
 def _announce(url: str, grpc_address: str) -> None:
@@ -83,7 +83,7 @@ def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
     try:
         inspection = inspect_model(model)
     except LoadError as error:
-        _fail(error)
+        fail(error)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(inspection)).decode())
     else:
@@ -120,7 +120,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
             )
         found = run(model, image, output, asked)
     except (LoadError, ProtocolError, OSError, json.JSONDecodeError) as error:
-        _fail(error)
+        fail(error)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
@@ -137,8 +137,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 
 @main.command()
 @click.argument("where", metavar="FILTER", default="")
-@click.option("--data", default=None, help="Data folder of the server. [default: data]")
-@click.option("--database", default=None, help="SQLAlchemy URL of the store.")
+@store_options
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
@@ -148,7 +147,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 )
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
-def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - a flag of the command line
+def query(where: str, as_json: bool, limit: int, order: Any, **flags: Any) -> None:  # noqa: FBT001 - a flag of the command line
     """Find stored inferences by FILTER, in JSON or on one line.
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
@@ -158,9 +157,8 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.query.request import QueryRequest  # noqa: PLC0415 - as above
 
-    flags = {name: options[name] for name in ("data", "database") if options[name] is not None}
     try:
-        settings = settings_module.load(flags, os.environ)
+        settings = store_settings(flags)
         inferences = Inferences(
             settings.database_url,
             settings.journal_directory,
@@ -168,15 +166,15 @@ def query(where: str, as_json: bool, **options: Any) -> None:  # noqa: FBT001 - 
         )
         request = QueryRequest(
             json.loads(where) if where.lstrip().startswith("{") else where,
-            limit=options["limit"],
-            order=options["order"],
+            limit=limit,
+            order=order,
             count="capped",
         )
         page = inferences.query(request)
     except json.JSONDecodeError as error:
-        _fail(ValueError(f"expected FILTER to be JSON, got {where!r}: {error}"))
+        fail(ValueError(f"expected FILTER to be JSON, got {where!r}: {error}"))
     except (SettingsError, StoreError, msgspec.ValidationError) as error:
-        _fail(error)
+        fail(error)
     if as_json:
         for record in page.inferences:
             click.echo(msgspec.json.encode(record))
@@ -242,11 +240,6 @@ def _in_words(prediction: dict[str, Any]) -> str:
     if "label" in prediction:
         return f"{prediction['label']} {prediction['score']:.2f}"
     return str(prediction.get("answer", ""))
-
-
-def _fail(error: Exception) -> NoReturn:
-    click.echo(f"quadriga: {error}", err=True)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

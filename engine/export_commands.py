@@ -1,7 +1,6 @@
 """The commands `quadriga export` and `quadriga import`: out of a store into files, and back."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,11 +8,8 @@ from typing import Any, NoReturn
 import msgspec
 import rich_click as click
 
-from engine import settings as settings_module
 from engine.settings import SettingsError
-
-_DATA = click.option("--data", default=None, help="Data folder of the server. [default: data]")
-_DATABASE = click.option("--database", default=None, help="SQLAlchemy URL of the store.")
+from engine.store_commands import fail, store_options, store_settings
 
 
 @click.command("export")
@@ -37,8 +33,7 @@ _DATABASE = click.option("--database", default=None, help="SQLAlchemy URL of the
     show_default=True,
     help="What chariot and coco annotate; either: the truth where there is one, else the predictions.",
 )
-@_DATA
-@_DATABASE
+@store_options
 def export_command(
     where: str,
     form: str,
@@ -55,7 +50,7 @@ def export_command(
     from store.jobs import QUERY_S  # noqa: PLC0415 - as above
 
     try:
-        settings = settings_module.load(_given(flags), os.environ)
+        settings = store_settings(flags)
         blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
         inferences = Inferences(
             settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
@@ -94,8 +89,7 @@ def export_command(
     help="What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
     "[default: id where FILE has one, else input.hash]",
 )
-@_DATA
-@_DATABASE
+@store_options
 def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
@@ -112,7 +106,7 @@ def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> Non
             param_hint="--join",
         )
     try:
-        settings = settings_module.load(_given(flags), os.environ)
+        settings = store_settings(flags)
         importer = Importer(
             settings.journal_directory,
             settings.database_url,
@@ -132,10 +126,6 @@ def _is_join(text: str) -> bool:
     return text in {"id", "request_id", "input.hash"} or (text[:5] == "meta." and len(text) > 5)
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
-
-
 def _show(done: int, total: int | None = None) -> None:
     """Show how far it is, on one line."""
     if sys.stderr.isatty():
@@ -150,5 +140,4 @@ def _clear() -> None:
 
 def _fail(error: Exception) -> NoReturn:
     _clear()
-    click.echo(f"quadriga: {error}", err=True)
-    sys.exit(2)
+    fail(error)

@@ -268,7 +268,7 @@ class ModelControl:
 
     def _follow_others(self) -> None:
         """Make the changes of other workers as they come, and write what is counted."""
-        seen, written, write_at = (0, 0), _Report(), 0.0
+        seen, written, write_at, failing = (0, 0), _Report(), 0.0, False
         while True:
             time.sleep(_POLL_S)
             try:
@@ -279,8 +279,11 @@ class ModelControl:
                     write_at = time.monotonic() + _REPORT_S
                     if self._current() != written:
                         written = self._write_report()
+                failing = False
             except OSError as error:
-                _log.error("expected to write to the folder of the workers, got: %s", error)
+                if not failing:
+                    _log.error("expected to write to the folder of the workers, got: %s", error)
+                failing = True
 
     def _changed(self) -> tuple[int, int]:
         """Tell one state from the next without reading it."""

@@ -13,7 +13,7 @@ from engine.settings import Durability
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
-from store.blob_interface import Blobs
+from store.blob_interface import Blobs, key_of
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal, Position
@@ -269,12 +269,12 @@ class Recorder:
         if image is not None:
             keep = item.wishes.store_input and options.inputs != "none"
             if keep and options.inputs == "sampled":
-                key = self._blobs.key(image)
+                key = key_of(image)
                 keep = _is_sampled(key, options.sample_rate)
             if keep:
                 key = self._blobs.put(image)
             elif key is None:
-                key = self._blobs.key(image)
+                key = key_of(image)
         return InputReference(
             item.input_name,
             key,

@@ -1,8 +1,12 @@
-"""The commands `quadriga migrate` and `quadriga store`: what is done to a whole database."""
+"""The commands `quadriga migrate` and `quadriga store`: what is done to a whole database.
+
+And what all commands share that open a store.
+"""
 
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import rich_click as click
@@ -10,13 +14,44 @@ import rich_click as click
 from engine import settings as settings_module
 from engine.settings import Settings, SettingsError
 
-_DATA = click.option("--data", default=None, help="Data folder of the server. [default: data]")
-_DATABASE = click.option("--database", default=None, help="SQLAlchemy URL of the store.")
+
+def store_options(command: Any) -> Any:
+    """Give a command the flags that `store_settings` reads."""
+    for flag, text in (
+        ("--database", "SQLAlchemy URL of the store."),
+        ("--data", "Data folder of the server. [default: data]"),
+    ):
+        command = click.option(flag, default=None, help=text)(command)
+    return command
+
+
+def store_settings(flags: dict[str, Any]) -> Settings:
+    """Return the settings of a server with these flags; those that are None are left to it."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return settings_module.load(given, os.environ)
+
+
+def fail(error: Exception) -> NoReturn:
+    """End the command with what went wrong."""
+    click.echo(f"quadriga: {error}", err=True)
+    sys.exit(2)
+
+
+def shown_now_and_then() -> Callable[[str], None]:
+    """Return what shows how far a command is, once a second at most."""
+    shown_at = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= 1:
+            shown_at = time.monotonic()
+            click.echo(text, err=True)
+
+    return show
 
 
 @click.command()
-@_DATA
-@_DATABASE
+@store_options
 def migrate(**flags: Any) -> None:
     """Bring the tables of the store up to date, or make them. Exits with 2 where that fails.
 
@@ -27,11 +62,10 @@ def migrate(**flags: Any) -> None:
     from store.database import migrate as bring_up_to_date  # noqa: PLC0415 - as above
     from store.errors import StoreError  # noqa: PLC0415 - as above
 
-    settings = _settings(flags)
     try:
-        before, after = bring_up_to_date(settings.database_url)
-    except (StoreError, DBAPIError) as error:
-        _fail(error)
+        before, after = bring_up_to_date(store_settings(flags).database_url)
+    except (SettingsError, StoreError, DBAPIError) as error:
+        fail(error)
     if before == after:
         click.echo(f"at revision {after} already")
     else:
@@ -44,8 +78,7 @@ def store() -> None:
 
 
 @store.command()
-@_DATA
-@_DATABASE
+@store_options
 def rebuild(**flags: Any) -> None:
     """Derive again what inferences are found by and counted in; a server may run meanwhile.
 
@@ -55,22 +88,18 @@ def rebuild(**flags: Any) -> None:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - other commands need no database
 
     from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.rebuild import Progress  # noqa: PLC0415 - as above
     from store.rebuild import rebuild as derive_again  # noqa: PLC0415 - as above
 
-    settings = _settings(flags)
-    shown_at = 0.0
-
-    def show(progress: Progress) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at >= 1:
-            shown_at = time.monotonic()
-            click.echo(f"{progress.table}: after {progress.after}", err=True)
-
+    show = shown_now_and_then()
     try:
-        derive_again(settings.database_url, settings.rebuild_file, show)
-    except (StoreError, DBAPIError, OSError) as error:
-        _fail(error)
+        settings = store_settings(flags)
+        derive_again(
+            settings.database_url,
+            settings.rebuild_file,
+            lambda progress: show(f"{progress.table}: after {progress.after}"),
+        )
+    except (SettingsError, StoreError, DBAPIError, OSError) as error:
+        fail(error)
     click.echo("rebuilt")
 
 
@@ -88,29 +117,26 @@ def copy(source: str, target: str, delete: bool) -> None:  # noqa: FBT001 - a fl
     from store.copying import copy as copy_store  # noqa: PLC0415 - as above
     from store.errors import StoreError  # noqa: PLC0415 - as above
 
-    shown_at = time.monotonic()
+    show = shown_now_and_then()
 
-    def show(progress: Progress) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at >= 1:
-            shown_at = time.monotonic()
-            click.echo(f"{progress.table} {progress.day}: {progress}", err=True)
+    def report(progress: Progress) -> None:
+        show(f"{progress.table} {progress.day}: {progress}")
 
     try:
         if target.startswith(("http://", "https://")):
             from store.clickhouse_copying import copy as fill  # noqa: PLC0415 - an extra
 
-            done = fill(source, target, show)
+            done = fill(source, target, report)
         else:
-            done = copy_store(source, target, delete=delete, report=show)
+            done = copy_store(source, target, delete=delete, report=report)
     except ImportError as error:
-        _fail(
+        fail(
             StoreError(
                 f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
             )
         )
     except StoreError as error:
-        _fail(error)
+        fail(error)
     click.echo(str(done))
 
 
@@ -141,19 +167,6 @@ def verify(source: str, target: str) -> None:
     try:
         different = verify_stores(source, target, show)
     except StoreError as error:
-        _fail(error)
+        fail(error)
     click.echo(f"{len(different)} of {compared} days differ; {inferences:,} inferences in FROM")
     sys.exit(1 if different else 0)
-
-
-def _settings(flags: dict[str, Any]) -> Settings:
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        return settings_module.load(given, os.environ)
-    except SettingsError as error:
-        _fail(error)
-
-
-def _fail(error: Exception) -> NoReturn:
-    click.echo(f"quadriga: {error}", err=True)
-    sys.exit(2)

@@ -110,7 +110,6 @@ class TextFiles:
         self._tokenizer = _tokenizer(folder / "tokenizer.json")
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token for token, known in added.items() if known.special}
-        self._vocabulary = self._tokenizer.get_vocab_size()
         self._has_chat_template = any(
             (folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")
         ) or bool(read_json(folder / "tokenizer_config.json").get("chat_template"))

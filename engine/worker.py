@@ -28,6 +28,7 @@ from engine.settings import Settings
 UNUSABLE = 78
 """Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
 
+_JOBS_POLL_S = 0.2
 _log = logging.getLogger("quadriga")
 
 
@@ -122,17 +123,23 @@ def _write(settings: Settings) -> None:
     writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
     sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
     sending.start()
-    writer.run(stop)
-    sending.join()
+    try:
+        writer.run(stop)
+    finally:
+        stop.set()  # a writer that failed is started again, and so this process has to end
+        sending.join()
 
 
 def _do_jobs(settings: Settings) -> None:
+    stop = threading.Event()
+    _when_told(stop.set)
+    while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
+        if stop.wait(_JOBS_POLL_S):
+            return
     from store.blobs import open_blobs  # noqa: PLC0415 - only this child does jobs
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
 
-    stop = threading.Event()
-    _when_told(stop.set)
     blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
     inferences = Inferences(
         settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S

@@ -19,6 +19,9 @@ NotFinite = Literal["token", "null", "error"]
 MAX_NAME_CHARACTERS = 1024
 """Of a request's id and an input's name, which are stored with each inference."""
 
+MAX_NAME_BYTES = 2048
+"""Of the same, as UTF-8: PostgreSQL indexes no more than 2,704."""
+
 
 def check_name(what: str, name: str) -> None:
     """Check that a name is short enough to be stored.
@@ -30,6 +33,9 @@ def check_name(what: str, name: str) -> None:
         raise InvalidRequest(
             f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
         )
+    size = len(name.encode(errors="replace")) + 2 * name.count("\0")  # stored as three bytes
+    if size > MAX_NAME_BYTES:
+        raise InvalidRequest(f"expected {what} of at most {MAX_NAME_BYTES} bytes, got {size}")
 
 
 def first_id(*given: str | None) -> str:

@@ -6,14 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.database import Readers
 from store.errors import QueryError
 from store.ids import milliseconds
 from store.inferences import Inferences
 from store.query.json_form import parse
-from store.query.moments import microseconds
-from store.query.request import QueryRequest
-from store.query.wrong import fields
+from store.query.request import QueryRequest, decode_body
 from store.records import StoredInference, timestamp_text
 from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text
@@ -65,109 +62,54 @@ _decoder = msgspec.json.Decoder(AggregateRequest)
 
 
 def decode_request(body: bytes) -> AggregateRequest:
-    """Read the body of a request; an empty one counts everything.
+    """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
+    return decode_body(body, _decoder)
+
+
+def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
+    """Count stored inferences.
 
     Raises:
-        QueryError: It is no JSON, or no such request.
+        QueryError: The request means nothing, or asks for more than is counted.
+        NotReadyError: There is no database yet.
+        QueryTimeoutError: It took too long.
     """
-    try:
-        return _decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with {fields(AggregateRequest)}, got: {error}"
-        ) from error
+    grouping = _grouping(request.group)
+    metrics = _metrics(request.metrics, grouping)
+    now_us = time.time_ns() // 1000
+    now_us -= now_us % _MINUTE_US
+    span = span_of(parse(request.where, now_us))
+    groups = Groups(grouping)
+    if not request.group:
+        groups.of(0, {})  # there, however few match
+    if span is None or grouping.width_ms % MINUTE_MS:
+        _add_rows(inferences, request.where, now_us, groups)
+        return Aggregates(_shown(groups, metrics), "inferences")
+    latency = bool(metrics & _QUANTILES.keys())
+    labels = "labels" in metrics or grouping.by_label
+    with inferences.snapshot() as connection:
+        add_rollups(connection, span, groups, latency=latency, labels=labels)
+    return Aggregates(_shown(groups, metrics), "rollups")
 
 
-class Statistics:
-    """Counts stored inferences; safe to use from several threads.
-
-    Args:
-        url: The database.
-        inferences: What is counted where rollups cannot tell.
-        timeout_s: What one look at the rollups may take.
-    """
-
-    def __init__(self, url: str, inferences: Inferences, timeout_s: float = 5.0) -> None:
-        self._readers = Readers(url, connections=2, timeout_s=timeout_s)
-        self._inferences = inferences
-
-    def aggregate(self, request: AggregateRequest) -> Aggregates:
-        """Count inferences.
-
-        Raises:
-            QueryError: The request means nothing, or asks for more than is counted.
-            NotReadyError: There is no database yet.
-            QueryTimeoutError: It took too long.
-        """
-        grouping = _grouping(request.group)
-        metrics = _metrics(request.metrics, grouping)
-        now_us = time.time_ns() // 1000
-        now_us -= now_us % _MINUTE_US
-        where = _absolute(request.where, now_us)
-        span = span_of(parse(where, now_us))
-        groups = Groups(grouping)
-        if not request.group:
-            groups.of(0, {})  # there, however few match
-        if span is None or grouping.width_ms % MINUTE_MS:
-            self._add_rows(where, groups)
-            return Aggregates(_shown(groups, metrics), "inferences")
-        latency = bool(metrics & _QUANTILES.keys())
-        labels = "labels" in metrics or grouping.by_label
-        with self._readers.snapshot() as connection:
-            add_rollups(connection, span, groups, latency=latency, labels=labels)
-        return Aggregates(_shown(groups, metrics), "rollups")
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._readers.close()
-
-    def _add_rows(self, where: Any, groups: Groups) -> None:
-        labels: dict[str, int] = {}
-        cursor, counted = None, 0
-        while True:
-            page = self._inferences.query(
-                QueryRequest(where=where, order="ts", limit=1000, cursor=cursor)
+def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: Groups) -> None:
+    labels: dict[str, int] = {}
+    counted = 0
+    asked = QueryRequest(where=where, order="ts", limit=1000)
+    for page in inferences.pages(asked, now_us):
+        for one in page.inferences:
+            tally = groups.of(milliseconds(int(one.id)), _names(one))
+            tally.count(one.status, round(one.latency_ms * 1000))
+            for prediction in scored(one.predictions) or ():
+                if isinstance(prediction.label, str):
+                    number = labels.setdefault(text(prediction.label), len(labels))
+                    tally.count_label(number, 1)
+        counted += len(page.inferences)
+        if counted >= MAX_ROWS and page.cursor is not None:
+            raise QueryError(
+                f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
             )
-            for one in page.inferences:
-                tally = groups.of(milliseconds(int(one.id)), _names(one))
-                tally.count(one.status, round(one.latency_ms * 1000))
-                for prediction in scored(one.predictions) or ():
-                    if isinstance(prediction.label, str):
-                        number = labels.setdefault(text(prediction.label), len(labels))
-                        tally.count_label(number, 1)
-            counted, cursor = counted + len(page.inferences), page.cursor
-            if cursor is None:
-                break
-            if counted >= MAX_ROWS:
-                raise QueryError(
-                    f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
-                )
-        groups.labels = {number: name for name, number in labels.items()}
-
-
-def _absolute(where: Any, now_us: int) -> Any:
-    """Return a filter in which `ts` names no moment relative to now."""
-    if isinstance(where, list):
-        return [_absolute(part, now_us) for part in where]
-    if not isinstance(where, dict):
-        return where
-    return {
-        key: _moments(value, now_us) if key == "ts" else _absolute(value, now_us)
-        for key, value in where.items()
-    }
-
-
-def _moments(value: Any, now_us: int) -> Any:
-    if isinstance(value, dict):
-        return {operator: _moments(operand, now_us) for operator, operand in value.items()}
-    if isinstance(value, list):
-        return [_moments(item, now_us) for item in value]
-    if not isinstance(value, str) or not value.startswith(("-", "now")):
-        return value
-    try:
-        return timestamp_text(microseconds(value, now_us) // 1000)
-    except (ValueError, OverflowError):
-        return value
+    groups.labels = {number: name for name, number in labels.items()}
 
 
 def _grouping(group: list[Any]) -> Grouping:

@@ -41,10 +41,6 @@ class Blobs(Protocol):
     is_near: bool
     """Whether a removal takes microseconds, not a row of requests."""
 
-    @staticmethod
-    def key(data: bytes) -> str:
-        """Return the key that these bytes have, kept or not."""
-
     def put(self, data: bytes) -> str:
         """Keep the bytes and return their key; bytes already kept are made young again, not written.
 
@@ -66,9 +62,6 @@ class Blobs(Protocol):
             StoreError: The key is malformed.
             NotReadyError: The object store does not answer.
         """
-
-    def exists(self, key: str) -> bool:
-        """Tell whether there is a blob, without a look at its bytes; raises as `get`."""
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """Remove a blob whose last put is older than the grace; tells whether it did.

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from store.blob_interface import Blobs
-from store.errors import NotFoundError, QueryError
+from store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
 PATH = "/api/blobs/"
@@ -40,7 +40,7 @@ class BlobUrls:
             server: Where this server answers, as `https://host`.
 
         Raises:
-            NotReadyError: The object store cannot sign.
+            NotReadyError: The object store cannot sign, or the key cannot be made, as on a full disk.
         """
         url = self._blobs.presigned(key, self._seconds)
         if url is not None:
@@ -72,14 +72,24 @@ class BlobUrls:
 
     @cached_property
     def _secret(self) -> bytes:
-        path = self._key_file
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_hex(32).encode())
-            with suppress(FileExistsError):  # whole or not at all, and the first one stays
-                os.link(hidden, path)
-            hidden.unlink()
-        return path.read_bytes()
+        try:
+            if not self._key_file.exists():
+                _make_key(self._key_file)
+            return self._key_file.read_bytes()
+        except OSError as error:
+            raise NotReadyError(
+                f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"
+            ) from error
+
+
+def _make_key(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_hex(32).encode())
+        with suppress(FileExistsError):  # whole or not at all, and the first one stays
+            os.link(hidden, path)
+    finally:
+        hidden.unlink()

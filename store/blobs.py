@@ -50,14 +50,9 @@ class BlobStore:
         """Whose own entries are on the disk."""
         self.grace_s = grace_s
 
-    @staticmethod
-    def key(data: bytes) -> str:
-        """See `Blobs`."""
-        return key_of(data)
-
     def put(self, data: bytes) -> str:
         """See `Blobs`; bytes already kept cost a hash, a stat and a touch."""
-        key = self.key(data)
+        key = key_of(data)
         path = self._path(key)
         try:
             if not self._renew(path, len(data)):
@@ -119,10 +114,6 @@ class BlobStore:
             return checked(key, self._path(key).read_bytes())
         except FileNotFoundError:
             return None
-
-    def exists(self, key: str) -> bool:
-        """See `Blobs`."""
-        return self._path(key).exists()
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """See `Blobs`.

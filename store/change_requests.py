@@ -1,16 +1,16 @@
-"""What clients ask to change, read from the bodies of their requests."""
+"""What clients ask to change, read from the bodies of their requests, or a `ChangeError`."""
 
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from store.annotations import annotations_of
 from store.errors import ChangeError
 from store.ids import LARGEST
-from store.records import Feedback, MetadataChange, TruthStatement
+from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
 from store.truth import join_text
 
 MAX_STATEMENTS = 10_000
@@ -19,6 +19,8 @@ MAX_STATEMENTS = 10_000
 MAX_JOIN_BYTES = 2000
 """Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
 
+MAX_DAYS = 1_000_000
+MAX_MODEL_BYTES = 2000
 MAX_KIND_CHARACTERS = 64
 MAX_SOURCE_CHARACTERS = 256
 MAX_COMMENT_CHARACTERS = 10_000
@@ -33,6 +35,7 @@ _LINE_KEYS = {
 
 _HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
 _T = TypeVar("_T")
+_Days = Annotated[float, msgspec.Meta(ge=0, le=MAX_DAYS)]
 
 
 class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +81,13 @@ class DeleteBody(_Strict, frozen=True):
     all: bool = False
 
 
+class RetentionBody(_Strict, frozen=True):
+    """How long a model's inferences and inputs are kept; null is for ever."""
+
+    inputs_days: _Days | None = None
+    inferences_days: _Days | None = None
+
+
 def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
     """Read the body of a request.
 
@@ -93,11 +103,7 @@ def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
 def metadata_change(
     target: int, body: bytes, read_metadata: Callable[[Any, str], dict[str, Any]]
 ) -> MetadataChange:
-    """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form."""
     asked = decode(body, object, "a JSON object")
     if isinstance(asked, dict) and asked and asked.keys() <= {"set", "remove"}:
         new, remove = asked.get("set", {}), asked.get("remove", [])
@@ -115,11 +121,7 @@ def metadata_change(
 
 
 def ground_truth(target: int, body: bytes) -> TruthStatement:
-    """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone."""
     wanted = "a list of annotations, or a JSON object with annotations and source"
     asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
     if isinstance(asked, list):
@@ -133,9 +135,6 @@ def statements(body: bytes) -> list[TruthStatement]:
 
     A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
     `data_hash`, `inference_id` or `request_id` for the path.
-
-    Raises:
-        ChangeError: It is neither, or one of them is no statement; the message names its place.
     """
     try:
         whole = msgspec.json.decode(body)
@@ -222,11 +221,7 @@ def _join_value(join: str, value: Any, where: str) -> str:
 
 
 def feedback(target: int, body: bytes) -> Feedback:
-    """Read feedback.
-
-    Raises:
-        ChangeError: It is none.
-    """
+    """Read feedback."""
     asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
     if not asked.kind:
         raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")
@@ -240,6 +235,21 @@ def feedback(target: int, body: bytes) -> Feedback:
         _short("comment", asked.comment, MAX_COMMENT_CHARACTERS),
         _short("source", asked.source, MAX_SOURCE_CHARACTERS),
     )
+
+
+def retention_rule(model: str, body: bytes) -> RetentionRule:
+    """Read how long a model's inferences and inputs are kept."""
+    wanted = "a JSON object with inputs_days and inferences_days, numbers or null"
+    asked = decode(body, RetentionBody, wanted)
+    inputs, inferences = asked.inputs_days, asked.inferences_days
+    if inputs is not None and inferences is not None and inputs > inferences:
+        raise ChangeError(
+            f"expected inputs_days to be at most inferences_days ({inferences:g}), got {inputs:g}"
+        )
+    size = len(model.encode(errors="replace"))
+    if size > MAX_MODEL_BYTES:
+        raise ChangeError(f"expected a model's name of at most {MAX_MODEL_BYTES} bytes, got {size}")
+    return RetentionRule(model, inputs, inferences)
 
 
 def _short(name: str, value: Any, most: int) -> str:

@@ -3,18 +3,17 @@
 Errors are `StoreError`s, which the application turns into answers.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
 from store.changing import Changes, Deleted, History, Stated
 from store.records import StoredInference
-from store.routes import Error, options
+from store.routes import Error, options, with_body
 
 _RESPONSES = {
     400: ResponseSpec(Error, False, "The id or the change cannot be understood"),
@@ -31,50 +30,31 @@ _ANNOTATIONS = Schema(
 )
 
 
-def _body(required: list[str], **properties: Schema) -> type[Operation]:
-    """Return the operation whose body is read from its bytes, as an object with these properties."""
-    schema = Schema(
-        type=OpenAPIType.OBJECT,
-        required=required,
-        properties=dict(properties),
-        additional_properties=False,
-    )
-
-    @dataclass
-    class WithBody(Operation):
-        def __post_init__(self) -> None:
-            content = {"application/json": OpenAPIMediaType(schema=schema)}
-            self.request_body = RequestBody(content=content, required=True)
-
-    return WithBody
-
-
-_METADATA = _body(
-    [],
+_METADATA = with_body(
     set=Schema(type=OpenAPIType.OBJECT, description="Top-level keys and their new values"),
     remove=Schema(type=OpenAPIType.ARRAY, items=_TEXT, description="Top-level keys"),
 )
-_GROUND_TRUTH = _body(["annotations"], annotations=_ANNOTATIONS, source=_TEXT)
+_GROUND_TRUTH = with_body("annotations", annotations=_ANNOTATIONS, source=_TEXT)
 _ITEM = Schema(
     type=OpenAPIType.OBJECT,
     required=["value", "annotations"],
     properties={"value": Schema(), "annotations": _ANNOTATIONS},
 )
-_STATEMENTS = _body(
-    ["join", "items"],
+_STATEMENTS = with_body(
+    "join",
+    "items",
     join=Schema(type=OpenAPIType.STRING, description="id, request_id, input.hash or meta.<path>"),
     items=Schema(type=OpenAPIType.ARRAY, items=_ITEM),
     source=_TEXT,
 )
-_FEEDBACK = _body(
-    ["kind"],
+_FEEDBACK = with_body(
+    "kind",
     kind=_TEXT,
     value=Schema(type=[OpenAPIType.NUMBER, OpenAPIType.BOOLEAN, OpenAPIType.NULL]),
     comment=_TEXT,
     source=_TEXT,
 )
-_DELETE = _body(
-    [],
+_DELETE = with_body(
     where=Schema(description="A filter"),
     dry_run=Schema(type=OpenAPIType.BOOLEAN, default=False, description="Delete nothing"),
     all=Schema(type=OpenAPIType.BOOLEAN, default=False, description="A filter may be left out"),

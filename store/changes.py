@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from store import metadata, rollups, truth
 from store.database import delete as delete_rows
-from store.database import insert, run, run_in
+from store.database import insert, run, run_in, upsert
 from store.records import (
     Deletion,
     Feedback,
@@ -18,16 +18,7 @@ from store.records import (
     RetentionRule,
     TruthStatement,
 )
-from store.rows import Names, Rows, text
-
-_INDEXES = {"meta_num": ("key", "val", "seq"), "meta_str": ("key", "val", "seq")}
-_KEYED_BY_SEQ = ("pred", "metadata_change", "feedback", "ground_truth", "inference")
-_SET_RULE = (
-    "INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)"
-    " ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,"
-    " inferences_days = excluded.inferences_days"
-)
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+from store.rows import COLUMNS, Names, Rows, remove_inferences, text
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
@@ -63,7 +54,7 @@ def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChan
         return delete(connection, names, change.targets)
     if isinstance(change, RetentionRule):
         values = (text(change.model), change.inputs_days, change.inferences_days)
-        run(connection, _SET_RULE, values)
+        upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), [values])
     return set()
 
 
@@ -76,20 +67,13 @@ def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> se
     Returns:
         Keys of blobs that a record less refers to.
     """
-    columns = "seq, request_id, image_no, input_hash, input_kept, meta"
+    columns = "seq, request_id, image_no, input_hash, input_kept"
     found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
-    rows = Rows(names)
-    derived: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _INDEXES}
-    for seq, _, _, _, _, given in found:
-        paths = metadata.index(_METADATA.decode(given))
-        for table, of_record in rows.metadata_rows(seq, paths).items():
-            derived[table] += of_record
-    for table, keys in derived.items():
-        delete_rows(connection, table, _INDEXES[table], keys)
-    for table in _KEYED_BY_SEQ:
-        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", [row[0] for row in found])
+    remove_inferences(connection, names, seqs)
+    for table in ("metadata_change", "feedback", "ground_truth"):
+        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
     _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
-    return {digest for _, _, _, digest, is_kept, _ in found if digest is not None and is_kept}
+    return {digest for _, _, _, digest, is_kept in found if digest is not None and is_kept}
 
 
 def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]]) -> None:
@@ -121,7 +105,7 @@ def _change_metadata(
         if number in done or seq not in before:
             continue
         was = after.get(seq, before[seq])
-        new = changed(_METADATA.decode(was), change)
+        new = changed(metadata.decode(was), change)
         metadata.check(new)
         history.append((number, seq, msgspec.json.encode(change).decode(), was))
         after[seq] = msgspec.json.encode(new).decode()
@@ -134,23 +118,19 @@ def _write_metadata(
     connection: sa.Connection, names: Names, before: dict[int, str], after: dict[int, str]
 ) -> None:
     """Write the rows of new metadata, JSON by id, and take those of the old away."""
-    rows = Rows(names)
-    were: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
-    are: dict[str, set[tuple[Any, ...]]] = {table: set() for table in _INDEXES}
+    were, are = Rows(names), Rows(names)
     written = []
     for seq, given in after.items():
-        paths = metadata.index(_METADATA.decode(given))
+        paths = metadata.index(metadata.decode(given))
         written.append((given, names.flat_beside(paths, given), seq))
-        old = rows.metadata_rows(seq, metadata.index(_METADATA.decode(before[seq])))
-        new = rows.metadata_rows(seq, paths)
-        for table in _INDEXES:
-            were[table] |= set(old[table])
-            are[table] |= set(new[table])
+        were.derive(seq, metadata.index(metadata.decode(before[seq])))
+        are.derive(seq, paths)
     if written:
         run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
-    for table, columns in _INDEXES.items():
-        delete_rows(connection, table, columns, were[table] - are[table])
-        insert(connection, table, columns, are[table] - were[table])
+    for table in ("meta_num", "meta_str"):
+        old, new = set(were.of[table]), set(are.of[table])
+        delete_rows(connection, table, COLUMNS[table], old - new)
+        insert(connection, table, COLUMNS[table], new - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
@@ -170,9 +150,4 @@ def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange])
         if one.target in there
     ]
     if rows:
-        run(
-            connection,
-            "INSERT INTO feedback (id, seq, kind, value, comment, source) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (id) DO NOTHING",
-            rows,
-        )
+        upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)

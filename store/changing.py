@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from store import change_requests
+from store import change_requests, metadata
 from store.changes import changed
 from store.database import run, run_in
 from store.errors import ChangeError, NotReadyError, QueryTimeoutError
 from store.ids import IdSource, milliseconds
 from store.inferences import Inferences
 from store.journal import Journal
-from store.metadata import check
 from store.query.json_form import parse
 from store.query.request import QueryRequest
 from store.query.syntax import leaves
@@ -26,6 +25,7 @@ from store.records import (
     TruthStatement,
     timestamp_text,
 )
+from store.rows import text
 from store.truth import candidates
 
 MAX_MATCHES = 20_000
@@ -39,7 +39,6 @@ SEARCH_S = 20.0
 """How long a deletion looks for inferences."""
 
 _PAGE = 1000
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _MADE = msgspec.json.Decoder(MetadataChange)
 
 
@@ -78,8 +77,20 @@ class Deleted(msgspec.Struct, frozen=True):
     """Whether there may be more that match: the same request deletes them."""
 
 
+class Retention(msgspec.Struct, frozen=True):
+    """How long a model's inferences and inputs are kept; null is for ever."""
+
+    model: str
+    inputs_days: float | None
+    inferences_days: float | None
+
+
 class Changes:
     """Changes what is stored; safe to use from several threads.
+
+    Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
+    where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`
+    where the change could not be kept.
 
     Args:
         inferences: To find what is to be changed.
@@ -102,18 +113,10 @@ class Changes:
         self._read_metadata = read_metadata
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add, replace or remove keys of metadata, and return the inference as it is then.
-
-        Raises:
-            ChangeError: The body is no change.
-            MetadataError: The metadata would break a rule.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The change could not be kept.
-        """
+        """Add, replace or remove keys of metadata, and return the inference as it is then."""
         found = self._inferences.moved(inference_id)
         change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
-        check(changed(_METADATA.decode(found.metadata), change))
+        metadata.check(changed(metadata.decode(found.metadata), change))
         (number,) = self.apply([change])
         found = self._inferences.get(inference_id)
         with self._inferences.snapshot() as connection:
@@ -126,11 +129,7 @@ class Changes:
         return found
 
     def history(self, inference_id: str) -> History:
-        """Return how metadata was changed.
-
-        Raises:
-            NotFoundError: There is no such inference.
-        """
+        """Return how metadata was changed."""
         found = self._inferences.moved(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
@@ -152,14 +151,7 @@ class Changes:
         )
 
     def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
-        """State what is true of one inference, or with `None` that nothing is known; return it then.
-
-        Raises:
-            ChangeError: The body is no truth.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The statement could not be kept.
-        """
+        """State what is true of one inference, or with `None` that nothing is known; return it then."""
         seq = int(self._inferences.moved(inference_id).id)
         if body is None:
             statement = TruthStatement("id", str(seq), None)
@@ -169,13 +161,7 @@ class Changes:
         return self._inferences.get(inference_id)
 
     def state_truths(self, body: bytes) -> Stated:
-        """State what is true of many inferences, stored already or not.
-
-        Raises:
-            ChangeError: The body is no list of statements, or they tell too many inferences.
-            NotReadyError: The writer is behind.
-            JournalError: The statements could not be kept; none of them is.
-        """
+        """State what is true of many inferences, stored already or not."""
         statements = change_requests.statements(body)
         joined = [(one.join, one.value) for one in statements]
         with self._inferences.snapshot() as connection:
@@ -190,27 +176,13 @@ class Changes:
         return Stated(len(statements), sum(int(count) for (count,) in counts))
 
     def give_feedback(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add feedback to an inference and return it with all of its feedback.
-
-        Raises:
-            ChangeError: The body is no feedback.
-            NotFoundError: There is no such inference.
-            NotReadyError: The writer is behind.
-            JournalError: The feedback could not be kept.
-        """
+        """Add feedback to an inference and return it with all of its feedback."""
         seq = int(self._inferences.moved(inference_id).id)
         self.apply([change_requests.feedback(seq, body)])
         return self._inferences.get(inference_id)
 
     def delete(self, body: bytes) -> Deleted:
-        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them.
-
-        Raises:
-            ChangeError: The body is no request to delete, or names everything without saying so.
-            QueryError: The filter means nothing.
-            NotReadyError: The writer is behind.
-            JournalError: The deletion could not be kept; nothing is deleted.
-        """
+        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them."""
         wanted = "a JSON object with where, dry_run and all"
         asked = change_requests.decode(body, change_requests.DeleteBody, wanted)
         if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:
@@ -223,15 +195,26 @@ class Changes:
             )
         return Deleted(len(ids), ids, more)
 
+    def retention(self, model: str) -> Retention:
+        """Return how long a model of this name, of all versions, is kept: for ever without a rule."""
+        statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
+        with self._inferences.snapshot() as connection:
+            row = run(connection, statement, (text(model),)).first()
+        return Retention(model, *(row or (None, None)))
+
+    def set_retention(self, model: str, body: bytes) -> Retention:
+        """Replace the rule of a model, for its past and its future inferences, and return it."""
+        self.apply([change_requests.retention_rule(model, body)])
+        return self.retention(model)
+
     def _find(self, where: Any) -> tuple[list[str], bool]:
         until = time.monotonic() + SEARCH_S
-        page = self._inferences.query(QueryRequest(where=where, limit=_PAGE, consistency="journal"))
-        ids = [one.id for one in page.inferences]
-        while page.cursor is not None and len(ids) < MAX_DELETED and time.monotonic() < until:
-            page = self._inferences.query(
-                QueryRequest(where=where, limit=_PAGE, cursor=page.cursor)
-            )
+        self._inferences.wait_for_journal()
+        ids: list[str] = []
+        for page in self._inferences.pages(QueryRequest(where=where, limit=_PAGE)):
             ids += [one.id for one in page.inferences]
+            if len(ids) >= MAX_DELETED or time.monotonic() >= until:
+                break
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
 
     def apply(self, changes: Sequence[Change]) -> list[int]:

@@ -50,7 +50,7 @@ class Sink:
     def __init__(self, journal_directory: Path, url: str) -> None:
         self._directory = journal_directory
         self._url = url
-        self._file = journal_directory.parent / "clickhouse.json"
+        self._file = journal.sent_file(journal_directory)
         self._journal_id = journal.identity(journal_directory)
         self._client: Any = None
         self._position = Position()

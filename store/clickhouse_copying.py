@@ -40,9 +40,7 @@ def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: N
         client = connect(url)
         for table in (INFERENCES, TRUTH, FEEDBACK):
             sent = 0
-            with readers.snapshot() as connection:
-                found = [*days(connection, table)]
-            for day in found:
+            for day in days([readers], table):
                 for rows, token in _missing(readers, client, table, day):
                     insert(client, table.name, rows, token)
                     sent += len(rows)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -25,45 +26,52 @@ _TIME = (
     f"fromUnixTimestamp64Milli(bitShiftRight({{}}, {TIME_SHIFT}) + {EPOCH_MS}, 'UTC')"
 )
 _NAME = "LowCardinality(String)"
+_FIELDS = {
+    "seq": ("Int64", "seq"),
+    "request_id": ("String", "request_id"),
+    "image_no": ("Int64", "image_no"),
+    "model": (_NAME, "model.name"),
+    "version": (_NAME, "model.version"),
+    "sha256": (_NAME, "model.sha256"),
+    "task": (_NAME, "task"),
+    "action": (_NAME, "action"),
+    "status": ("Int64", "status"),
+    "latency_ms": ("Float64", "latency_ms"),
+    "input_name": ("String", "input.name"),
+    "input_hash": ("Nullable(String)", "input.hash"),
+    "input_width": ("Nullable(Int64)", "input.width"),
+    "input_height": ("Nullable(Int64)", "input.height"),
+    "input_mime": ("Nullable(String)", "input.mime"),
+    "input_bytes": ("Nullable(Int64)", "input.bytes"),
+    "input_kept": ("Bool", "input.kept"),
+    "predictions": ("String CODEC(ZSTD)", "predictions"),
+    "metadata": ("String CODEC(ZSTD)", "metadata"),
+    "standard": ("String CODEC(ZSTD)", "standard"),
+}
+"""Columns, their types, and the fields of a record that they have."""
+
+_FOUND_BY = {
+    "labels": f"Array({_NAME})",
+    "scores": "Array(Nullable(Float64))",
+    "meta_num": f"Map({_NAME}, Float64)",
+    "meta_str": f"Map({_NAME}, String)",
+    "meta_bool": f"Map({_NAME}, Bool)",
+}
+_ID = {"id": "Int64"}
+_OF_ONE = {**_ID, "seq": "Int64"}
 _TABLES = {
     "inference": (
         {
-            "seq": "Int64",
             "time": _TIME.format("seq"),
-            "request_id": "String",
-            "image_no": "Int64",
-            "model": _NAME,
-            "version": _NAME,
-            "sha256": _NAME,
-            "task": _NAME,
-            "action": _NAME,
-            "status": "Int64",
-            "latency_ms": "Float64",
-            "input_name": "String",
-            "input_hash": "Nullable(String)",
-            "input_width": "Nullable(Int64)",
-            "input_height": "Nullable(Int64)",
-            "input_mime": "Nullable(String)",
-            "input_bytes": "Nullable(Int64)",
-            "input_kept": "Bool",
-            "labels": f"Array({_NAME})",
-            "scores": "Array(Nullable(Float64))",
-            "meta_num": f"Map({_NAME}, Float64)",
-            "meta_str": f"Map({_NAME}, String)",
-            "meta_bool": f"Map({_NAME}, Bool)",
-            "predictions": "String CODEC(ZSTD)",
-            "metadata": "String CODEC(ZSTD)",
-            "standard": "String CODEC(ZSTD)",
+            **{name: kind for name, (kind, _) in _FIELDS.items()},
+            **_FOUND_BY,
         },
         "model, seq",
     ),
-    "metadata_change": (
-        {"id": "Int64", "seq": "Int64", "set": "String", "remove": "Array(String)"},
-        "seq, id",
-    ),
+    "metadata_change": ({**_OF_ONE, "set": "String", "remove": "Array(String)"}, "seq, id"),
     "truth": (
         {
-            "id": "Int64",
+            **_ID,
             "join_on": _NAME,
             "value": "String",
             "annotations": "Nullable(String)",
@@ -73,8 +81,7 @@ _TABLES = {
     ),
     "feedback": (
         {
-            "id": "Int64",
-            "seq": "Int64",
+            **_OF_ONE,
             "kind": _NAME,
             "value": "Nullable(Float64)",
             "comment": "String",
@@ -82,14 +89,13 @@ _TABLES = {
         },
         "seq, id",
     ),
-    "deletion": ({"id": "Int64", "seq": "Int64"}, "seq, id"),
+    "deletion": (_OF_ONE, "seq, id"),
 }
 """Columns and order of each table."""
 
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)
-_metadata: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
 
 
@@ -132,35 +138,18 @@ def inference(record: JournaledRecord) -> dict[str, Any]:
         MetadataError: The metadata breaks a rule.
         msgspec.MsgspecError: The metadata is no JSON object.
     """
-    image = record.input
-    paths = metadata.flatten(_metadata.decode(record.metadata))
+    paths = metadata.flatten(metadata.decode(record.metadata))
     found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
+    row = {name: attrgetter(field)(record) for name, (_, field) in _FIELDS.items()}
     return {
-        "seq": record.seq,
-        "request_id": record.request_id,
-        "image_no": record.image_no,
-        "model": record.model.name,
-        "version": record.model.version,
-        "sha256": record.model.sha256,
-        "task": record.task,
-        "action": record.action,
-        "status": record.status,
-        "latency_ms": record.latency_ms,
-        "input_name": image.name,
-        "input_hash": image.hash,
-        "input_width": image.width,
-        "input_height": image.height,
-        "input_mime": image.mime,
-        "input_bytes": image.bytes,
-        "input_kept": image.kept,
+        name: bytes(value).decode() if isinstance(value, msgspec.Raw) else value
+        for name, value in row.items()
+    } | {
         "labels": [each.label for each in found],
         "scores": [each.score if _is_number(each.score) else None for each in found],
         "meta_num": {path: value for path, value in paths.items() if _is_number(value)},
         "meta_str": {path: value for path, value in paths.items() if isinstance(value, str)},
         "meta_bool": {path: value for path, value in paths.items() if isinstance(value, bool)},
-        "predictions": bytes(record.predictions).decode(),
-        "metadata": bytes(record.metadata).decode(),
-        "standard": bytes(record.standard).decode(),
     }
 
 

@@ -51,14 +51,17 @@ class Day(NamedTuple):
     target: Sum
 
 
-def days(connection: sa.Connection, table: Table) -> Iterator[int]:
-    """Yield the days, since that of the first id, on which a table has rows, in order."""
+def days(sides: Iterable[Readers], table: Table) -> list[int]:
+    """Return the days, since that of the first id, on which a table has rows on any side, in order."""
     text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
-    position = 0
-    while (first := run(connection, text, (position,)).scalar()) is not None:
-        day = int(first) // DAY_IDS
-        yield day
-        position = (day + 1) * DAY_IDS
+    found: set[int] = set()
+    for side in sides:
+        position = 0
+        with side.snapshot() as connection:
+            while (first := run(connection, text, (position,)).scalar()) is not None:
+                found.add(int(first) // DAY_IDS)
+                position = (int(first) // DAY_IDS + 1) * DAY_IDS
+    return sorted(found)
 
 
 def day_text(day: int) -> str:
@@ -104,12 +107,8 @@ def verify(source: str, target: str, report: Callable[[Day], None] = lambda _: N
     """
     sides = [Readers(url, 1, TIMEOUT_S) for url in (source, target)]
     try:
-        found: set[int] = set()
-        for side in sides:
-            with side.snapshot() as connection:
-                found.update(days(connection, INFERENCES))
         different = []
-        for day in sorted(found):
+        for day in days(sides, INFERENCES):
             compared = Day(day_text(day), *(_sum(side, day) for side in sides))
             report(compared)
             if compared.source != compared.target:

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata
+from store import database, rollups
 from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
 from store.database import Readers, run, run_in
-from store.errors import StoreError
 from store.query.catalog import marks
-from store.records import InputReference, JournaledRecord, ModelReference
-from store.rows import Names, Rows
+from store.records import JournaledRecord
+from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
 
 _BATCH = 1000
 """Rows of one transaction."""
@@ -33,27 +32,14 @@ TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annot
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
 _HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
-_RECORD = """
-SELECT seq, request_id, image_no, name, version, sha256, task, action, latency_us, input_name,
-       input_hash, input_width, input_height, input_mime, input_kept, input_bytes, predictions, meta,
-       status, standard
-FROM inference JOIN model ON model.id = model_id WHERE seq IN ({})"""
-_SET_ROLLUP = """
-INSERT INTO rollup (model_id, minute, n, errors, latency, labels, kept_bytes)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (model_id, minute) DO UPDATE SET n = excluded.n, errors = excluded.errors,
-  latency = excluded.latency, labels = excluded.labels, kept_bytes = excluded.kept_bytes"""
-_MINUTES = """
-SELECT minute, n, errors, latency, labels, kept_bytes FROM rollup
-WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"""
-_SET_RETENTION = """
-INSERT INTO retention (model, inputs_days, inferences_days) VALUES (?, ?, ?)
-ON CONFLICT (model) DO UPDATE SET inputs_days = excluded.inputs_days,
-  inferences_days = excluded.inferences_days"""
-_SET_OFFSET = """
-INSERT INTO journal_offset (segment, "offset") VALUES (?, ?)
-ON CONFLICT (segment) DO UPDATE SET "offset" = excluded."offset"
-"""
+_MINUTES = (
+    f"SELECT {', '.join(rollups.COLUMNS[1:])} FROM rollup"
+    " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"
+)
+_SETTINGS = {
+    "retention": ("model", "inputs_days", "inferences_days"),
+    "journal_offset": ("segment", '"offset"'),
+}
 
 
 class Progress(NamedTuple):
@@ -92,21 +78,13 @@ def copy(
     Raises:
         StoreError: One of the two is no database of ours, or does not answer.
     """
-    with _away_is_an_error():
+    with database.answering():
         database.migrate(target)
         copier = _Copier(source, target, report, delete=delete)
         try:
             return copier.run()
         finally:
             copier.close()
-
-
-@contextmanager
-def _away_is_an_error() -> Iterator[None]:
-    try:
-        yield
-    except sa.exc.DBAPIError as error:
-        raise StoreError(f"expected the database to answer, got: {error.orig}") from error
 
 
 class _Copier:
@@ -132,17 +110,20 @@ class _Copier:
 
     def run(self) -> Progress:
         # Read first: what the source has committed up to here is in the target at the end.
-        offsets = self._read('SELECT segment, "offset" FROM journal_offset')
+        settings = {
+            table: self._read(f"SELECT {', '.join(columns)} FROM {table}")
+            for table, columns in _SETTINGS.items()
+        }
+        sides = [self._source, self._target] if self._delete else [self._source]
         for table in _TABLES:
-            for day in self._days(table):
+            for day in days(sides, table):
                 self._at = (table.name, day_text(day))
                 self._copy_day(table, day)
         self._copy_rollups()
-        retention = self._read("SELECT model, inputs_days, inferences_days FROM retention")
         with self._engine.begin() as connection:
-            for text, rows in ((_SET_RETENTION, retention), (_SET_OFFSET, offsets)):
+            for name, rows in settings.items():
                 if rows:
-                    run(connection, text, rows)
+                    database.upsert(connection, name, _SETTINGS[name], rows)
         return self._progress()
 
     def _progress(self) -> Progress:
@@ -152,14 +133,6 @@ class _Copier:
     def _read(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._source.snapshot() as connection:
             return [(*row,) for row in run(connection, text, (*values,))]
-
-    def _days(self, table: Table) -> list[int]:
-        sides = [self._source, self._target] if self._delete else [self._source]
-        found: set[int] = set()
-        for side in sides:
-            with side.snapshot() as connection:
-                found.update(days(connection, table))
-        return sorted(found)
 
     def _copy_day(self, table: Table, day: int) -> None:
         with self._source.snapshot() as source, self._target.snapshot() as target:
@@ -184,7 +157,7 @@ class _Copier:
         if table is INFERENCES:
             records = self._records(keys)
             with self._transaction(records, alone=bool(replaced)) as connection:
-                self._remove_inferences(connection, replaced)
+                remove_inferences(connection, self._names, replaced)
                 self._add_inferences(connection, records)
         else:
             columns = ", ".join(table.columns)
@@ -194,7 +167,7 @@ class _Copier:
             # Changes are read before what they changed, which is then as new as they, or newer.
             records = self._records({row[1] for row in rows}) if table is _CHANGES else []
             with self._transaction(records) as connection:
-                self._remove_inferences(connection, [record.seq for record in records])
+                remove_inferences(connection, self._names, [record.seq for record in records])
                 self._add_inferences(connection, records)
                 _remove(connection, table, replaced)
                 database.insert(connection, table.name, table.columns, rows)
@@ -204,7 +177,7 @@ class _Copier:
     def _remove_rows(self, table: Table, keys: list[int]) -> None:
         with self._transaction() as connection:
             if table is INFERENCES:
-                self._remove_inferences(connection, keys)
+                remove_inferences(connection, self._names, keys)
             else:
                 _remove(connection, table, keys)
         self._removed += len(keys)
@@ -233,16 +206,6 @@ class _Copier:
             rows.add(record)
         rows.insert(connection)
 
-    def _remove_inferences(self, connection: sa.Connection, seqs: Sequence[int]) -> None:
-        """Remove inferences and what they are found by, whose keys their own metadata tells."""
-        derived = Rows(self._names)
-        for record in records(connection, seqs):
-            paths = metadata.index(msgspec.json.decode(record.metadata))
-            for table, rows in derived.metadata_rows(record.seq, paths).items():
-                database.delete(connection, table, ("key", "val", "seq"), rows)
-        for table in ("pred", "inference"):
-            run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
-
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
         labels = dict(self._read("SELECT id, name FROM label"))
@@ -257,7 +220,7 @@ class _Copier:
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
                     if new:
-                        run(connection, _SET_ROLLUP, new)
+                        database.upsert(connection, "rollup", rollups.COLUMNS, new, keys=2)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())
@@ -272,21 +235,11 @@ class _Copier:
 
 def records(connection: sa.Connection, seqs: Sequence[int]) -> list[JournaledRecord]:
     """Read inferences as they were journaled, but with their metadata of today."""
-    found = []
-    row: Any
-    for row in run_in(connection, _RECORD, seqs):
-        name, sha, width, height, mime, kept, size = row[9:16]
-        image = InputReference(name, sha, width, height, mime, bool(kept), size)
-        predictions, given, standard = (
-            msgspec.Raw(text.encode()) for text in (row[16], row[17], row[19])
-        )
-        found.append(
-            JournaledRecord(
-                row[0], row[1], row[2], ModelReference(*row[3:6]), row[6], row[7], row[8] / 1000,
-                image, predictions, given, row[18], standard,
-            )
-        )  # fmt: skip
-    return found
+    statement = (
+        f"SELECT {RECORD_COLUMNS} FROM inference AS i JOIN model AS k ON k.id = i.model_id"
+        " WHERE i.seq IN ({})"
+    )
+    return [record_of(row) for row in run_in(connection, statement, seqs)]
 
 
 def _remove(connection: sa.Connection, table: Table, keys: Sequence[int]) -> None:

@@ -22,6 +22,12 @@ from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
+_AWAY = ("25006", "42501", "42P01")
+"""A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
+
+_TOO_LARGE = ("54000",)
+"""A value that no index takes, though PostgreSQL calls it an operational error."""
+
 _AT_ONCE = 1000
 """Values bound by one statement of `run_in`."""
 
@@ -61,6 +67,11 @@ def run_in(
     return rows
 
 
+def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
+    """Return those ids that have a row already."""
+    return list(_BACKENDS[connection.dialect.name].stored(connection, seqs))
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> None:
@@ -68,6 +79,24 @@ def insert(
     ordered = sorted(rows)  # neighbours in the index together
     if ordered:
         _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
+
+
+def upsert(
+    connection: sa.Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+    keys: int = 1,
+) -> None:
+    """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    given, key = ", ".join(columns), ", ".join(columns[:keys])
+    new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
+    run(
+        connection,
+        f"INSERT INTO {table} ({given}) VALUES ({', '.join('?' * len(columns))})"
+        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
+        rows,
+    )
 
 
 def delete(
@@ -220,11 +249,28 @@ class Readers:
         return NotReadyError(f"expected the database to answer, got: {error.orig}")
 
 
+@contextmanager
+def answering() -> Iterator[None]:
+    """Do what needs an answer of the database.
+
+    Raises:
+        NotReadyError: It fails.
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
+
+
 def is_away(error: Exception) -> bool:
     """Tell whether the database itself fails, and not what it was given.
 
     A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
+    PostgreSQL says more by its SQLSTATE.
     """
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    if state in _AWAY or state in _TOO_LARGE:
+        return state in _AWAY
     away = sa.exc.OperationalError | sa.exc.InterfaceError
     return isinstance(error, away) or type(error) is sa.exc.DatabaseError
 

@@ -17,7 +17,6 @@ from store.blob_interface import Blobs
 from store.records import StoredInference
 
 Annotated = Literal["either", "ground_truth", "predictions"]
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 GPS = {"latitude": "GPSLatitude", "longitude": "GPSLongitude", "captured_at": "GPSDateTime"}
 """Our metadata keys, and those that Chariot reads place and time from."""
 
@@ -81,7 +80,7 @@ class ChariotDataset:
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
     """Return metadata as Chariot takes it: flat, with its names of place and time."""
-    flat = metadata.flatten(_METADATA.decode(record.metadata))
+    flat = metadata.flatten(metadata.decode(record.metadata))
     own = {key: attrgetter(field)(record) for field, key in OWN.items()}
     return {
         **flat,
@@ -90,6 +89,15 @@ def _described(record: StoredInference, source: str) -> dict[str, Any]:
         "created_at": record.created_at,
         "annotations_from": source,
     }
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that has these values at these fields, such as `model.name`."""
+    whole: dict[str, Any] = {}
+    for field, value in values.items():
+        outer, _, name = field.rpartition(".")
+        (whole.setdefault(outer, {}) if outer else whole)[name] = value
+    return whole
 
 
 class Coco:

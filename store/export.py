@@ -5,7 +5,7 @@ whole or not at all.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +17,10 @@ from store.archives import Archive
 from store.blob_interface import Blobs
 from store.datasets import Annotated, ChariotDataset, Coco
 from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
-from store.inferences import Inferences, Page
+from store.inferences import Inferences
 from store.jobs import Run
 from store.query.json_form import parse
-from store.query.request import QueryRequest
-from store.query.wrong import fields
+from store.query.request import QueryRequest, decode_body
 from store.records import StoredInference
 
 PAGE = 1000
@@ -60,22 +59,13 @@ def decode_parameters(body: bytes) -> ExportParameters:
     Raises:
         QueryError: They are none, or ask for what is not installed.
     """
-    try:
-        parameters = _decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise QueryError(
-            f"expected the body to be a JSON object with {fields(ExportParameters)}, got: {error}"
-        ) from error
+    parameters = decode_body(body, _decoder)
     check(parameters)
     return parameters
 
 
 def check(parameters: ExportParameters) -> None:
-    """See that this can be found and written.
-
-    Raises:
-        QueryError: The filter means nothing, or the format is not installed.
-    """
+    """See that this can be found and written."""
     parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
         raise QueryError(NO_PYARROW)
@@ -125,9 +115,6 @@ def export(
 
     Returns:
         How many inferences were found.
-
-    Raises:
-        StoreError: As of a query.
     """
     tell(0, None)
     where = _until_now(inferences, parameters.where)
@@ -137,9 +124,9 @@ def export(
         writing = _format(parameters, temporary, blobs)
         done, is_whole = 0, False
         try:
-            for page in _pages(inferences, where):
-                writing.add(page)
-                done += len(page)
+            for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE)):
+                writing.add(page.inferences)
+                done += len(page.inferences)
                 tell(done, total)
             is_whole = True
         finally:
@@ -159,16 +146,6 @@ def _total(inferences: Inferences, where: Any) -> int | None:
         request = QueryRequest(where=where, limit=1, count="exact", consistency="journal")
         return inferences.query(request).count
     return None
-
-
-def _pages(inferences: Inferences, where: Any) -> Iterator[Sequence[StoredInference]]:
-    request = QueryRequest(where=where, order="ts", limit=PAGE)
-    while True:
-        page: Page = inferences.query(request)
-        yield page.inferences
-        if page.cursor is None:
-            return
-        request = msgspec.structs.replace(request, cursor=page.cursor)
 
 
 def _format(parameters: ExportParameters, target: Path, blobs: Blobs) -> Format:

@@ -15,7 +15,7 @@ from msgspec import Meta
 from store import metadata, shapes
 from store.annotations import annotations_of
 from store.blob_interface import key_of
-from store.datasets import GPS, OWN
+from store.datasets import GPS, OWN, nested
 from store.errors import NO_PYARROW, MetadataError, QueryError
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
@@ -207,15 +207,9 @@ def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedI
             score = (one.pop("attributes", None) or {}).get("score")
             label = {"label": one.pop("label")} if "label" in one else {}
             predictions.append(label | ({} if score is None else {"score": score}) | one)
-    own = {name: about[key] for name, key in OWN.items() if key in about}
-    own["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
-    model = {
-        name.removeprefix("model."): own.pop(name) for name in list(own) if name[:6] == "model."
-    }
-    asked = {
-        name.removeprefix("input."): own.pop(name) for name in list(own) if name[:6] == "input."
-    }
-    whole = {**own, "model": model, "input": asked, "predictions": predictions}
+    whole = nested({field: about[key] for field, key in OWN.items() if key in about})
+    whole["metadata"] = {key: value for key, value in about.items() if key not in _NOT_METADATA}
+    whole["predictions"] = predictions
     return _decoded(msgspec.json.encode(whole), place)
 
 

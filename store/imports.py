@@ -6,21 +6,21 @@ Inferences keep their ids, so that importing twice is importing once.
 import fcntl
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
-import sqlalchemy as sa
 
 from store import journal
 from store.annotations import annotations_of
 from store.blob_interface import Blobs, key_of
-from store.database import Readers, journal_offsets
-from store.errors import NotReadyError, QueryError, QueryTimeoutError, StoreError
+from store.database import answering
+from store.errors import QueryError, StoreError
 from store.ids import WORKERS, IdSource, milliseconds
 from store.import_files import ImportedInference, Item
 from store.journal import Journal
+from store.lag import read_offsets
 from store.records import (
     InferenceRecord,
     InputReference,
@@ -218,29 +218,19 @@ def _alone(data: Path) -> Iterator[None]:
 def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
     """Give what moves the journal on: a writer of our own, or patience with the server's."""
     try:
-        writer = Writer(directory, url)
+        # What ClickHouse gets too is left for the server, which sends it and removes it then.
+        writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
     except StoreError:  # another one is at work
-        readers = Readers(url)
-        try:
-            yield lambda: _wait(readers, directory)
-            until = time.monotonic() + MOVED_S
-            while _own_segments(directory) and time.monotonic() < until:
-                time.sleep(0.05)
-        finally:
-            readers.close()
+        yield lambda: _wait(directory)
+        until = time.monotonic() + MOVED_S
+        while _own_segments(directory) and time.monotonic() < until:
+            time.sleep(0.05)
         return
 
-    def drain() -> None:
-        try:
-            writer.drain()
-        except sa.exc.DBAPIError as error:
-            raise NotReadyError(
-                f"expected the database to answer, so that it takes the journal, got: {error.orig}"
-            ) from error
-
     try:
-        yield drain
-        drain()
+        with answering():
+            yield writer.drain
+            writer.drain()
     finally:
         writer.close()
 
@@ -249,11 +239,6 @@ def _own_segments(directory: Path) -> bool:
     return any(name.startswith(f"{WORKER:04d}-") for name in journal.sizes(directory))
 
 
-def _wait(readers: Readers, directory: Path) -> None:
-    while True:
-        offsets: dict[str, int] = {}
-        with suppress(NotReadyError, QueryTimeoutError), readers.snapshot() as connection:
-            offsets = journal_offsets(connection, journal.identity(directory))
-        if journal.lag_bytes(directory, offsets) < LAG_BYTES:
-            return
+def _wait(directory: Path) -> None:
+    while journal.lag_bytes(directory, read_offsets(directory)) >= LAG_BYTES:
         time.sleep(0.05)

@@ -1,7 +1,7 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
 from store.records import (
     GivenFeedback,
-    InputReference,
     JournaledRecord,
-    ModelReference,
     StoredInference,
     is_change,
     timestamp_text,
 )
+from store.rows import RECORD_COLUMNS, record_of
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -42,13 +41,9 @@ _LATEST = (
 """Where ids have gone."""
 
 ANY_TYPE = "application/octet-stream"
-_COLUMNS = (
-    "SELECT i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action,"
-    " i.status, i.latency_us, i.input_name, i.input_hash, i.input_width, i.input_height,"
-    " i.input_mime, i.input_kept, i.input_bytes, i.predictions, i.meta, i.standard, t.annotations"
-)
-_MODEL = (  # outer joins never drive
-    " LEFT JOIN model AS k ON k.id = i.model_id"
+_SELECT = (  # outer joins never drive
+    f"SELECT {RECORD_COLUMNS}, t.annotations"
+    " FROM inference AS i LEFT JOIN model AS k ON k.id = i.model_id"
     " LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
 )
 
@@ -80,6 +75,10 @@ _record_decoder = msgspec.json.Decoder(JournaledRecord)
 class Inferences:
     """Finds stored inferences; safe to use from several threads.
 
+    What is asked by an id raises a `QueryError` where that is none, and a `NotFoundError` where there is no
+    such inference, or no input of it; everything raises a `NotReadyError` or a `QueryTimeoutError` where the database does
+    not answer.
+
     Args:
         url: The database.
         journal_directory: The workers' journal, for what the database does not have yet.
@@ -108,15 +107,15 @@ class Inferences:
         self._narrow = narrow
         self._budget = budget
 
-    def query(self, request: QueryRequest) -> Page:
-        """Return a page of matches.
+    def query(self, request: QueryRequest, now_us: int | None = None) -> Page:
+        """Return a page of matches; `now_us` as of `QueryRequest.tree`.
 
         Raises:
             QueryError: The filter or the cursor means nothing.
             NotReadyError: There is no database yet, or the journal was not moved in time.
             QueryTimeoutError: It took too long.
         """
-        tree = request.tree()
+        tree = request.tree(now_us)
         query = digest(request)
         after = window(request, query)
         if request.consistency == "journal":
@@ -140,6 +139,16 @@ class Inferences:
             count.is_exact if count else None,
         )
 
+    def pages(self, request: QueryRequest, now_us: int | None = None) -> Iterator[Page]:
+        """Yield a page and all that follow it, as `query`; `now` is the same for all of them."""
+        now_us = time.time_ns() // 1000 if now_us is None else now_us
+        while True:
+            page = self.query(request, now_us)
+            yield page
+            if page.cursor is None:
+                return
+            request = msgspec.structs.replace(request, cursor=page.cursor)
+
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, or as many as the time allows.
 
@@ -154,12 +163,7 @@ class Inferences:
             return _count(search, self._budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
-        """Return one inference, also when it is only journaled yet.
-
-        Raises:
-            QueryError: The id is none.
-            NotFoundError: There is no such inference.
-        """
+        """Return one inference, also when it is only journaled yet."""
         if not (inference_id.isascii() and inference_id.isdigit() and len(inference_id) < 20):
             raise QueryError(f"expected an id as a string of digits, got {inference_id[:80]!r}")
         seq = int(inference_id)
@@ -170,13 +174,7 @@ class Inferences:
         return msgspec.structs.replace(found, feedback=self._feedback(seq))
 
     def moved(self, inference_id: str) -> StoredInference:
-        """Return one inference once the database has it, so that it can be changed.
-
-        Raises:
-            QueryError: The id is none.
-            NotFoundError: There is no such inference.
-            NotReadyError: The journal was not moved in time.
-        """
+        """Return one inference once the database has it, so that it can be changed."""
         found = self.get(inference_id)
         if self._row(int(inference_id)) is None:
             self.wait_for_journal()
@@ -193,9 +191,6 @@ class Inferences:
         Args:
             inference_id: As `get`, with its errors.
             server: Where this server answers, as `https://host`.
-
-        Raises:
-            NotReadyError: The object store cannot sign.
         """
         found = self.get(inference_id)
         image = found.input
@@ -205,11 +200,7 @@ class Inferences:
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
-        """Return the bytes that an inference was asked about, and their media type.
-
-        Raises:
-            NotFoundError: There is no such inference, or its input was not kept.
-        """
+        """Return the bytes that an inference was asked about, and their media type."""
         image = self.get(inference_id).input
         data = self._blobs.get(image.hash) if image.hash and image.kept else None
         if data is None:
@@ -218,12 +209,7 @@ class Inferences:
         return data, image.mime or ANY_TYPE
 
     def latest_seq(self) -> int:
-        """Return the largest id that is kept, 0 where there is none.
-
-        Raises:
-            NotReadyError: There is a database, but it does not answer.
-            QueryTimeoutError: The same.
-        """
+        """Return the largest id that is kept, 0 where there is none."""
         journaled = journal.latest_seq(self._directory)
         if not self._readers.has_database():
             return journaled
@@ -240,9 +226,7 @@ class Inferences:
             return None
         try:
             with self._readers.snapshot() as connection:
-                row = run(
-                    connection, f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq = ?", (seq,)
-                ).first()
+                row = run(connection, f"{_SELECT} WHERE i.seq = ?", (seq,)).first()
         except NotReadyError:
             return None
         return None if row is None else _stored(row)
@@ -266,7 +250,7 @@ class Inferences:
         for path in journal.segments(self._directory):
             for found, payload, _ in journal.frames(path, offsets.get(path.name, 0)):
                 if found == seq and not is_change(payload):
-                    return _unmoved(_record_decoder.decode(payload))
+                    return _answered(_record_decoder.decode(payload))
         return None
 
     def _offsets(self) -> dict[str, int]:
@@ -305,10 +289,7 @@ def _rows(connection: sa.Connection, ids: list[int], order: str) -> list[Any]:
     if not ids:
         return []
     direction = "DESC" if order == "-ts" else "ASC"
-    statement = (
-        f"{_COLUMNS} FROM inference AS i{_MODEL} WHERE i.seq IN ({marks(ids)})"
-        f" ORDER BY i.seq {direction}"
-    )
+    statement = f"{_SELECT} WHERE i.seq IN ({marks(ids)}) ORDER BY i.seq {direction}"
     return list(run(connection, statement, tuple(ids)))
 
 
@@ -323,28 +304,12 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
 
 
 def _stored(row: Any) -> StoredInference:
-    (seq, request_id, image_no, name, version, sha256, task, action, status, latency_us, input_name,
-     digest, width, height, mime, kept, size, predictions, metadata, standard, truth) = row  # fmt: skip
-    return StoredInference(
-        id=str(seq),
-        request_id=request_id,
-        image_no=image_no,
-        model=ModelReference(name, version, sha256),
-        task=task,
-        action=action,
-        created_at=timestamp_text(milliseconds(seq)),
-        latency_ms=latency_us / 1000,
-        input=InputReference(input_name, digest, width, height, mime, bool(kept), size),
-        predictions=msgspec.Raw(predictions.encode()),
-        metadata=msgspec.Raw(metadata.encode()),
-        ground_truth=None if truth is None else msgspec.Raw(truth.encode()),
-        status=status,
-        standard_metadata=msgspec.Raw(standard.encode()),
-    )
+    truth = row[-1]
+    return _answered(record_of(row), None if truth is None else msgspec.Raw(truth.encode()))
 
 
-def _unmoved(record: JournaledRecord) -> StoredInference:
-    """Answer a record of the journal as the database will."""
+def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> StoredInference:
+    """Answer a record, of the journal as the database will."""
     return StoredInference(
         id=str(record.seq),
         request_id=record.request_id,
@@ -357,6 +322,7 @@ def _unmoved(record: JournaledRecord) -> StoredInference:
         input=record.input,
         predictions=record.predictions,
         metadata=record.metadata,
+        ground_truth=truth,
         status=record.status,
         standard_metadata=record.standard,
     )

@@ -13,7 +13,7 @@ from store.routes import Error
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")
-_UNKEPT = ResponseSpec(Error, False, "The job could not be kept, as on a full disk")
+_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
 _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
@@ -52,7 +52,7 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         "/api/jobs/{job_id:str}/cancel",
         status_code=200,
         sync_to_thread=True,
-        responses={404: _UNKNOWN},
+        responses={404: _UNKNOWN, 503: _UNKEPT},
     )
     def cancel_job(job_id: FromPath[str]) -> Job:
         """End a job at its next step."""

@@ -93,7 +93,10 @@ class _Stopped(Exception):
 
 
 class Jobs:
-    """The jobs of a data folder; safe to use from several threads and processes."""
+    """The jobs of a data folder; safe to use from several threads and processes.
+
+    What is asked of a job that there is not, or of a result that it has not made, is a `NotFoundError`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -131,15 +134,14 @@ class Jobs:
         return jobs
 
     def read(self, job_id: str, *, with_log: bool = False) -> Job:
-        """Return one job.
-
-        Raises:
-            NotFoundError: There is none of this id.
-        """
+        """Return one job."""
         folder = self._folder(job_id)
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        except FileNotFoundError as error:
+        except (
+            FileNotFoundError,
+            msgspec.MsgspecError,
+        ) as error:  # power was lost while it was made
             raise NotFoundError(f"expected {job_id} to be a job, got none") from error
         if job.state == "queued" and (folder / "cancel").exists():
             job = msgspec.structs.replace(job, state="cancelled")
@@ -150,18 +152,19 @@ class Jobs:
 
         Raises:
             NotFoundError: There is none of this id.
+            JournalError: That could not be noted, as on a full disk.
         """
         if self.read(job_id).state not in _ENDED:
-            with suppress(FileNotFoundError):  # removed since, which `read` says
+            try:
                 (self._folder(job_id) / "cancel").touch()
+            except FileNotFoundError:  # removed since, which `read` says
+                pass
+            except OSError as error:
+                raise JournalError(f"expected to cancel the job, got: {error.strerror}") from error
         return self.read(job_id)
 
     def result(self, job_id: str) -> Path:
-        """Return the file that a job made.
-
-        Raises:
-            NotFoundError: There is no such job, or it has made none.
-        """
+        """Return the file that a job made."""
         job = self.read(job_id)
         if job.result is None:
             raise NotFoundError(f"expected job {job_id} to have a result, got it {job.state}")
@@ -226,7 +229,7 @@ def run_jobs(
 ) -> None:
     """Do the jobs one after the other, as they come, until `stop` is set."""
     ended: set[str] = set()
-    tidied_at = -TIDY_S
+    tidied_at, failing = -TIDY_S, False
     while not stop.is_set():
         if time.monotonic() - tidied_at > TIDY_S:
             tidied_at = time.monotonic()
@@ -236,8 +239,11 @@ def run_jobs(
             for job_id in jobs.ids():
                 if job_id not in ended and _take(jobs, job_id, inferences, blobs, stop):
                     ended.add(job_id)
+            failing = False
         except OSError as error:  # as on a full disk
-            _log.warning("the jobs wait: %s", error)
+            if not failing:
+                _log.warning("the jobs wait: %s", error)
+            failing = True
         stop.wait(POLL_S)
 
 
@@ -251,7 +257,11 @@ def _take(
     with _locked(directory) as is_ours:
         if not is_ours:
             return False
-        job = jobs.read(job_id)
+        try:
+            job = jobs.read(job_id)
+        except NotFoundError as error:
+            _log.error("job %s cannot be read: %s", job_id, error)
+            return True
         if job.state in _ENDED:
             if job.ended_at is None:  # cancelled before it was begun
                 _write(directory, msgspec.structs.replace(job, ended_at=_now()))

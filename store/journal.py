@@ -27,7 +27,9 @@ from store.records import InferenceRecord, JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
-_SEQ = struct.Struct("<q")
+_HEAD, _SEQ = struct.Struct("<II"), struct.Struct("<q")
+"""The parts of a header: what the checksum covers begins with the seq."""
+
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
@@ -76,7 +78,7 @@ class Journal:
         Raises:
             JournalError: They could not be appended, as on a full disk; none of them is kept.
         """
-        data = b"".join(self._frame(record) for record in records)
+        data = b"".join([self._frame(record) for record in records])
         held = None
         with self._lock:
             try:
@@ -102,9 +104,8 @@ class Journal:
             self._release()
 
     def _frame(self, record: InferenceRecord | JournaledChange) -> bytes:
-        payload = self._encoder.encode(record)
-        checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
-        return _FRAME.pack(len(payload), checksum, record.seq) + payload
+        checked = _SEQ.pack(record.seq) + self._encoder.encode(record)
+        return _HEAD.pack(len(checked) - _SEQ.size, zlib.crc32(checked)) + checked
 
     def _segment(self, size: int) -> int:
         if self._descriptor is not None and self._size and self._size + size > self._segment_bytes:
@@ -136,6 +137,11 @@ class Journal:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def sent_file(directory: Path) -> Path:
+    """Return the file that says how far a journal is sent to ClickHouse; it is there once that began."""
+    return directory.parent / "clickhouse.json"
 
 
 def identity(directory: Path) -> str:

@@ -17,9 +17,22 @@ Scalar = str | int | float | bool
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 8
 MAX_KEY_CHARACTERS = 256
+MAX_PATH_BYTES = 2560
+"""Of a dotted path, as UTF-8: PostgreSQL indexes no more than 2,704. Only keys beyond ASCII come so far."""
+
 MAX_PATHS = 256
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 SMALLEST_INTEGER, LARGEST_INTEGER = -(1 << 63), (1 << 63) - 1
+
+
+def decode(given: str | bytes | msgspec.Raw) -> dict[str, Any]:
+    """Read stored metadata.
+
+    Raises:
+        msgspec.MsgspecError: It is no JSON object.
+    """
+    return _decoder.decode(given)
 
 
 def check(metadata: Any) -> None:
@@ -60,6 +73,8 @@ def index(metadata: Any) -> dict[str, Any]:
         raise MetadataError(f"expected metadata to be an object, got {_kind(metadata)}")
     paths: dict[str, Any] = {}
     for path, value in _walk(metadata, "", 1):
+        if len(path) > MAX_PATH_BYTES // 4:
+            _check_path(path)
         if path in paths:
             raise MetadataError(f"expected metadata key {path!r} once, got it twice once flattened")
         paths[path] = value
@@ -96,6 +111,14 @@ def _check_key(key: Any, prefix: str) -> None:
         )
     if _CONTROL.search(key):
         raise MetadataError(f"expected metadata key {prefix + key!r} without control characters")
+
+
+def _check_path(path: str) -> None:
+    size = len(path.encode(errors="replace"))
+    if size > MAX_PATH_BYTES:
+        raise MetadataError(
+            f"expected metadata {path[:32]!r}… to be within keys of {MAX_PATH_BYTES} bytes together, got {size}"
+        )
 
 
 def _check_scalar(value: Any, path: str) -> None:

@@ -77,14 +77,9 @@ class ObjectBlobs:
         self._young_until: OrderedDict[str, float] = OrderedDict()
         self._lock = threading.Lock()
 
-    @staticmethod
-    def key(data: bytes) -> str:
-        """See `Blobs`."""
-        return key_of(data)
-
     def put(self, data: bytes) -> str:
         """See `Blobs`; bytes known to be there cost a hash, others kept already one request."""
-        key = self.key(data)
+        key = key_of(data)
         with self._lock:
             if time.time() < self._young_until.get(key, 0.0):
                 self._young_until.move_to_end(key)
@@ -146,12 +141,6 @@ class ObjectBlobs:
                 return checked(key, bytes(obstore.get(self._store, path).bytes()))
             except FileNotFoundError:
                 return None
-
-    def exists(self, key: str) -> bool:
-        """See `Blobs`."""
-        path = path_of(key)
-        with _asked("whether a blob is there"):
-            return self._put_at(path) is not None
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """See `Blobs`; costs four requests."""

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from store import shapes
 from store.blob_interface import Blobs
+from store.datasets import nested
 from store.errors import QueryError
 from store.ids import milliseconds
 from store.records import StoredInference
@@ -138,14 +139,9 @@ def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    whole: dict[str, Any] = {"id": str(row["id"])}
-    for name, (field, _) in _FIELDS.items():
-        if (value := row.get(name)) is not None:
-            outer, _, inner = field.partition(".")
-            if inner:
-                whole.setdefault(outer, {})[inner] = value
-            else:
-                whole[field] = value
+    given = {field: row.get(name) for name, (field, _) in _FIELDS.items()}
+    whole = nested({field: value for field, value in given.items() if value is not None})
+    whole["id"] = str(row["id"])
     for name in _JSON:
         if (text := row.get(name)) is not None:
             whole[name] = msgspec.Raw(text.encode())

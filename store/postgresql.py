@@ -101,17 +101,29 @@ def make_durable(_: sa.Connection) -> None:
     """Do nothing: a commit is on the disk."""
 
 
+def stored(connection: sa.Connection, seqs: list[int]) -> Iterable[int]:
+    """Return those ids that have a row; as one array, for the driver reads each placeholder by itself."""
+    return connection.exec_driver_sql(
+        "SELECT seq FROM inference WHERE seq = ANY(%s) AND seq BETWEEN %s AND %s",
+        (seqs, min(seqs), max(seqs)),  # the range tells the partitions
+    ).scalars()
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:
-    """Insert many rows by COPY."""
+    """Insert many rows by COPY; errors are SQLAlchemy's, as those of any statement."""
     driver: Any = connection.connection.driver_connection
-    with (
-        driver.cursor() as cursor,
-        cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy,
-    ):
-        for row in rows:
-            copy.write_row(row)
+    error_type = connection.dialect.loaded_dbapi.Error
+    statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN"
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except error_type as error:
+        raise sa.exc.DBAPIError.instance(
+            statement, None, error, error_type, dialect=connection.dialect
+        ) from error
 
 
 def delete(

@@ -21,20 +21,14 @@ from store.database import run, run_in
 from store.ids import LARGEST, first_at
 from store.retention import limits_of
 from store.rollups import MINUTE_MS, Tally
-from store.rows import Names, Rows, scored
+from store.rows import COLUMNS, INDEXES, Names, Rows, scored
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
 
-_INDEXES = {"meta_num": "key, val, seq", "meta_str": "key, val, seq", "pred": "label, score, seq"}
-"""Tables and their keys, the id last."""
+_KEYS = 3
+"""How many of the first columns are the key of an index, the id last."""
 
-_ADD = {
-    "meta_num": "INSERT INTO meta_num (key, val, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    "meta_str": "INSERT INTO meta_str (key, val, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    "pred": "INSERT INTO pred (label, score, seq, worst, n) VALUES (?, ?, ?, ?, ?)"
-    " ON CONFLICT (label, score, seq) DO UPDATE SET worst = excluded.worst, n = excluded.n",
-}
 _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],
@@ -43,9 +37,6 @@ _FIRST: dict[str, list[Any]] = {
     "rollup": [-1, -1],
 }
 """Tables in the order in which they are gone through, and where each begins."""
-
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-_Derived = dict[str, list[tuple[Any, ...]]]
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -115,9 +106,10 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
         "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
         (*after, STEP_ROWS),
     ).all()
-    for table, rows in _derived(names, found).items():
-        if rows:
-            run(connection, _ADD[table], sorted(rows))
+    derived = _derived(names, found)
+    for table in INDEXES:
+        if derived[table]:
+            database.upsert(connection, table, COLUMNS[table], sorted(derived[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -125,7 +117,8 @@ def _remove(
     connection: sa.Connection, names: Names, table: str, after: list[Any]
 ) -> list[Any] | None:
     """Remove those of the next rows of an index that no inference has."""
-    key = _INDEXES[table]
+    columns = COLUMNS[table][:_KEYS]
+    key = ", ".join(columns)
     found: Sequence[Any] = run(
         connection,
         f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?",
@@ -137,20 +130,16 @@ def _remove(
     )
     right = {row[:3] for row in _derived(names, rows)[table]}
     wrong = [tuple(row) for row in found if tuple(row) not in right]
-    database.delete(connection, table, key.split(", "), wrong)
+    database.delete(connection, table, columns, wrong)
     return list(found[-1]) if found else None
 
 
-def _derived(names: Names, inferences: Iterable[Any]) -> _Derived:
+def _derived(names: Names, inferences: Iterable[Any]) -> dict[str, list[tuple[Any, ...]]]:
     rows = Rows(names)
-    derived: _Derived = {table: [] for table in _INDEXES}
     for seq, meta, predictions in inferences:
-        paths = metadata.index(_METADATA.decode(meta))
-        of_row = rows.metadata_rows(seq, paths)
-        of_row["pred"] = rows.label_rows(seq, scored(msgspec.Raw(predictions.encode())) or [])
-        for table, some in of_row.items():
-            derived[table] += some
-    return derived
+        paths = metadata.index(metadata.decode(meta))
+        rows.derive(seq, paths, scored(msgspec.Raw(predictions.encode())) or [])
+    return rows.of
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
@@ -161,7 +150,7 @@ def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
         keys.append(key)
         tally = _tally(connection, *key)
         (there,) = rollups.lock(connection, [key]).values()
-        if vars(there) != vars(tally):
+        if there != tally:
             rollups.store(connection, {key: tally})
         counted += tally.n
         if counted > STEP_ROWS or len(keys) >= MINUTES_AT_ONCE:

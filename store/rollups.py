@@ -5,13 +5,14 @@ off again.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from store.database import run, run_in
+from store.database import run, run_in, upsert
 from store.ids import milliseconds
 
 MINUTE_MS = 60_000
@@ -21,6 +22,7 @@ GROWTH = 1.02
 FIRST_ERROR = 500
 """The smallest status that counts as an error."""
 
+COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
 """The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
@@ -28,30 +30,18 @@ _ZERO = -1
 _counts = msgspec.json.Decoder(dict[int, int])
 
 
-class Tally:
-    """What is counted of some inferences.
+class Tally(msgspec.Struct):
+    """What is counted of some inferences."""
 
-    Args:
-        n: Inferences.
-        errors: Of these, with a status of `FIRST_ERROR` or more.
-        latency: Of each bucket of the sketch, the inferences that fall into it.
-        labels: Of each label, by id, the predictions that have it.
-        kept_bytes: Of inputs kept, see `size_kept`.
-    """
-
-    def __init__(
-        self,
-        n: int = 0,
-        errors: int = 0,
-        latency: dict[int, int] | None = None,
-        labels: dict[int, int] | None = None,
-        kept_bytes: int = 0,
-    ) -> None:
-        self.n = n
-        self.errors = errors
-        self.latency = {} if latency is None else latency
-        self.labels = {} if labels is None else labels
-        self.kept_bytes = kept_bytes
+    n: int = 0
+    errors: int = 0
+    """Of these, with a status of `FIRST_ERROR` or more."""
+    latency: dict[int, int] = {}
+    """Of each bucket of the sketch, the inferences that fall into it."""
+    labels: dict[int, int] = {}
+    """Of each label, by id, the predictions that have it."""
+    kept_bytes: int = 0
+    """Of inputs kept, see `size_kept`."""
 
     def count(self, status: int, latency_us: int) -> None:
         """Count one inference."""
@@ -89,15 +79,11 @@ class Counts:
     """What one transaction adds to the counts, or takes off."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[int, int], Tally] = {}
+        self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
 
     def of(self, model_id: int, seq: int) -> Tally:
         """Return the tally that an inference belongs to."""
-        key = (model_id, minute(seq))
-        found = self._tallies.get(key)
-        if found is None:
-            found = self._tallies[key] = Tally()
-        return found
+        return self._tallies[model_id, minute(seq)]
 
     def apply(self, connection: sa.Connection, sign: int = 1) -> None:
         """Add to what is stored, or take off (sign -1); the last thing that a transaction does.
@@ -157,16 +143,15 @@ def lock(
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     run(
         connection,
-        "INSERT INTO rollup (model_id, minute, n, errors, latency, labels, kept_bytes)"
-        f" VALUES {empty} ON CONFLICT DO NOTHING",
+        f"INSERT INTO rollup ({', '.join(COLUMNS)}) VALUES {empty} ON CONFLICT DO NOTHING",
         tuple(values),
     )
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
     rows: Iterable[Any] = run(
         connection,
-        "SELECT model_id, minute, n, errors, latency, labels, kept_bytes FROM rollup"
-        f" WHERE (model_id, minute) IN (VALUES {pairs}) ORDER BY model_id, minute{for_update}",
+        f"SELECT {', '.join(COLUMNS)} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+        f" ORDER BY model_id, minute{for_update}",
         tuple(values),
     )
     return {
@@ -180,18 +165,13 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
     encode = msgspec.json.encode
     rows = [
         (
-            tally.n, tally.errors, encode(tally.latency).decode(), encode(tally.labels).decode(),
-            tally.kept_bytes, *key,
+            *key, tally.n, tally.errors, encode(tally.latency).decode(),
+            encode(tally.labels).decode(), tally.kept_bytes,
         )
         for key, tally in tallies.items()
     ]  # fmt: skip
     if rows:
-        run(
-            connection,
-            "UPDATE rollup SET n = ?, errors = ?, latency = ?, labels = ?, kept_bytes = ?"
-            " WHERE model_id = ? AND minute = ?",
-            rows,
-        )
+        upsert(connection, "rollup", COLUMNS, rows, keys=2)
 
 
 def decoded(text: str) -> dict[int, int]:

@@ -67,30 +67,24 @@ _PROPERTIES: dict[str, Reference | Schema] = {
         description="Chariot's limit and direction; no offset",
     ),
 }
-_QUERY = Schema(type=OpenAPIType.OBJECT, additional_properties=False, properties=_PROPERTIES)
-_COUNT = Schema(
-    type=OpenAPIType.OBJECT,
-    additional_properties=False,
-    properties={"where": _WHERE, **_CHARIOT},
-)
 
 
-@dataclass
-class _Query(Operation):
-    """The body of a query, which is read as JSON whatever its Content-Type."""
+def with_body(*required: str, **properties: Reference | Schema) -> type[Operation]:
+    """Return the operation whose body is an object with these properties, read from its bytes."""
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=list(required) or None,
+        properties=properties,
+        additional_properties=False,
+    )
 
-    def __post_init__(self) -> None:
-        content = {"application/json": OpenAPIMediaType(schema=_QUERY)}
-        self.request_body = RequestBody(content=content, required=True)
+    @dataclass
+    class WithBody(Operation):
+        def __post_init__(self) -> None:
+            content = {"application/json": OpenAPIMediaType(schema=schema)}
+            self.request_body = RequestBody(content=content, required=True)
 
-
-@dataclass
-class _CountQuery(Operation):
-    """The body of a count."""
-
-    def __post_init__(self) -> None:
-        content = {"application/json": OpenAPIMediaType(schema=_COUNT)}
-        self.request_body = RequestBody(content=content, required=True)
+    return WithBody
 
 
 @dataclass
@@ -126,7 +120,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         "/api/inferences/query",
         status_code=200,
         sync_to_thread=True,
-        operation_class=_Query,
+        operation_class=with_body(**_PROPERTIES),
         responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY},
     )
     def query_inferences(body: RawBody) -> Page:
@@ -137,7 +131,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         "/api/inferences/count",
         status_code=200,
         sync_to_thread=True,
-        operation_class=_CountQuery,
+        operation_class=with_body(where=_WHERE, **_CHARIOT),
         responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _NOT_READY},
     )
     def count_inferences(body: RawBody) -> Count:

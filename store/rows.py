@@ -1,17 +1,17 @@
-"""From journaled records to rows of the database, a batch at a time."""
+"""From journaled records to rows of the database, a batch at a time, and back."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from store import metadata
-from store.database import insert, run
+from store.database import delete, insert, run, run_in
 from store.query import geo
 from store.query.catalog import marks
-from store.records import JournaledRecord, ModelReference
+from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import Counts, size_kept
 from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType
 
@@ -22,7 +22,8 @@ _NAMES = {
 }
 """Tables that give a number to a name, which is these columns."""
 
-_COLUMNS = {
+INDEXES = ("meta_num", "meta_str", "pred")
+COLUMNS = {
     "inference": (
         "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
         "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
@@ -32,6 +33,13 @@ _COLUMNS = {
     "meta_str": ("key", "val", "seq"),
     "pred": ("label", "score", "seq", "worst", "n"),
 }  # fmt: skip
+RECORD_COLUMNS = (
+    "i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action, i.latency_us,"
+    " i.input_name, i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept,"
+    " i.input_bytes, i.status, i.predictions, i.meta, i.standard"
+)
+"""Of `inference AS i` and `model AS k`: what `record_of` reads."""
+
 _KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
 _FROM_64_BITS = float(1 << 63)
@@ -44,7 +52,6 @@ class Scored(msgspec.Struct, frozen=True):
     score: Any = None
 
 
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 _PREDICTIONS = msgspec.json.Decoder(list[Scored])
 
 
@@ -116,7 +123,8 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in _COLUMNS}
+        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
+        """By table."""
         self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:
@@ -126,24 +134,22 @@ class Rows:
             MetadataError: The metadata breaks a rule.
             msgspec.MsgspecError: The metadata is no JSON object.
         """
-        paths = metadata.index(_METADATA.decode(record.metadata))
+        paths = metadata.index(metadata.decode(record.metadata))
         predictions = scored(record.predictions)
-        derived = self.metadata_rows(record.seq, paths)
-        derived["pred"] = self.label_rows(record.seq, predictions or [])
         row = self._inference(record, paths, predictions)
-        for table, rows in derived.items():
-            self._rows[table] += rows
-        self._rows["inference"].append(row)
+        labelled = self.derive(record.seq, paths, predictions or [])
+        self.of["inference"].append(row)
         tally = self._counts.of(row[3], record.seq)
         tally.count(record.status, row[6])
         tally.kept_bytes += size_kept(record.input.kept, record.input.bytes)
-        for label, _, _, _, n in derived["pred"]:
+        for label, _, _, _, n in labelled:
             tally.count_label(label, n)
 
-    def metadata_rows(self, seq: int, paths: dict[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
-        """Return the rows of `meta_num` and `meta_str` that find an inference by its metadata."""
-        numbers: list[tuple[Any, ...]] = []
-        strings: list[tuple[Any, ...]] = []
+    def derive(
+        self, seq: int, paths: dict[str, Any], predictions: Sequence[Scored] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Add what an inference is found by, its metadata and its labels; return the latter's rows."""
+        numbers, strings = self.of["meta_num"], self.of["meta_str"]
         for path, value in paths.items():
             type_, indexed = _indexed(value)
             key = self._names.key(path, type_)
@@ -152,17 +158,18 @@ class Rows:
         place = geo.cell(paths)
         if place is not None:
             numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(place), seq))
-        return {"meta_num": numbers, "meta_str": strings}
+        labelled = self._labelled(seq, predictions)
+        self.of["pred"] += labelled
+        return labelled
 
     def insert(self, connection: sa.Connection) -> None:
         """Insert what was added, and count it."""
-        for table, rows in self._rows.items():
+        for table, rows in self.of.items():
             if rows:
-                insert(connection, table, _COLUMNS[table], rows)
+                insert(connection, table, COLUMNS[table], rows)
         self._counts.apply(connection)
 
-    def label_rows(self, seq: int, predictions: list[Scored]) -> list[tuple[Any, ...]]:
-        """Return the rows of `pred` that find an inference by its labels."""
+    def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:
         scores: dict[str, list[float]] = {}
         for one in predictions:
             if isinstance(one.label, str):
@@ -202,6 +209,30 @@ class Rows:
             self._names.flat_beside(paths, given),
             bytes(record.standard).decode(),
         )
+
+
+def record_of(row: Sequence[Any]) -> JournaledRecord:
+    """Return a record again, with its metadata of today, from a row of `RECORD_COLUMNS`."""
+    seq, request_id, image_no, name, version, sha256, task, action, latency_us = row[:9]
+    input_name, digest, width, height, mime, kept, size, status = row[9:17]
+    predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[17:20])
+    image = InputReference(input_name, digest, width, height, mime, bool(kept), size)
+    return JournaledRecord(
+        seq, request_id, image_no, ModelReference(name, version, sha256), task, action,
+        latency_us / 1000, image, predictions, given, status, standard,
+    )  # fmt: skip
+
+
+def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[int]) -> None:
+    """Remove inferences with what they are found by, which their own metadata tells."""
+    rows = Rows(names)
+    stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
+    for seq, given in run_in(connection, stored, seqs):
+        rows.derive(seq, metadata.index(metadata.decode(given)))
+    for table in ("meta_num", "meta_str"):
+        delete(connection, table, COLUMNS[table], rows.of[table])
+    for table in ("pred", "inference"):
+        run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
 
 def flat(paths: dict[str, Any]) -> str:

@@ -188,6 +188,13 @@ def _path(url: sa.URL) -> Path:
     return Path(url.database)
 
 
+def stored(connection: sa.Connection, seqs: list[int]) -> Iterable[int]:
+    """Return those ids that have a row."""
+    marks = ", ".join("?" * len(seqs))
+    statement = f"SELECT seq FROM inference WHERE seq IN ({marks})"
+    return connection.exec_driver_sql(statement, tuple(seqs)).scalars()
+
+
 def insert(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:

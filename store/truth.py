@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store.database import insert, run, run_in
+from store import metadata
+from store.database import insert, run, run_in, upsert
 from store.ids import LARGEST
-from store.metadata import LARGEST_INTEGER, flatten
 from store.records import JournaledChange, JournaledRecord, TruthStatement
 from store.rows import text
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
-_METADATA: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 class Subject(NamedTuple):
@@ -43,7 +42,7 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
     """Return a value of metadata as statements name it; `2.0` is `2`."""
     if isinstance(value, str):
         return value
-    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_INTEGER:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= metadata.LARGEST_INTEGER:
         value = int(value)
     return msgspec.json.encode(value).decode()
 
@@ -62,12 +61,7 @@ def state(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None
         for seq, made in statements
         if isinstance(made, TruthStatement)
     ]
-    run(
-        connection,
-        "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (id) DO NOTHING",
-        rows,
-    )
+    upsert(connection, "truth", ("id", "join_on", "value", "source", "annotations"), rows)
     link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
 
 
@@ -185,6 +179,6 @@ def _joined(one: Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
     if "input.hash" in joins and one.input_hash is not None:
         yield "input.hash", one.input_hash
     if any(join.startswith("meta.") for join in joins):
-        for path, value in flatten(_METADATA.decode(one.metadata)).items():
+        for path, value in metadata.flatten(metadata.decode(one.metadata)).items():
             if f"meta.{path}" in joins:
                 yield f"meta.{path}", join_text(value)

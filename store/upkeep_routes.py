@@ -1,17 +1,18 @@
 """HTTP routes of statistics and retention; errors are `StoreError`s, which the application answers."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIType, Operation, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
-from store.aggregates import Aggregates, Statistics, decode_request
-from store.retention_rules import MAX_DAYS, Retention, RetentionRules
-from store.routes import Error, options
+from store.aggregates import Aggregates, Metric, aggregate, decode_request
+from store.change_requests import MAX_DAYS
+from store.changing import Changes, Retention
+from store.inferences import Inferences
+from store.routes import Error, options, with_body
 
 _UNREADABLE = ResponseSpec(Error, False, "The body cannot be understood, or asks for too much")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
@@ -23,68 +24,40 @@ _DAYS = Schema(
     maximum=MAX_DAYS,
     description="null is for ever",
 )
+_AGGREGATE = with_body(
+    where=Schema(description="A filter"),
+    group=Schema(
+        type=OpenAPIType.ARRAY,
+        description='Any of {"time": "1h"}, model, version, task and label',
+    ),
+    metrics=Schema(
+        type=[OpenAPIType.ARRAY, OpenAPIType.NULL], items=Schema(enum=[*get_args(Metric)])
+    ),
+)
 
 
-def _body(**properties: Schema) -> RequestBody:
-    schema = Schema(
-        type=OpenAPIType.OBJECT, properties=dict(properties), additional_properties=False
-    )
-    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
-
-
-@dataclass
-class _Aggregate(Operation):
-    """The body of a request for statistics, which is read as JSON whatever its Content-Type."""
-
-    def __post_init__(self) -> None:
-        self.request_body = _body(
-            where=Schema(description="A filter"),
-            group=Schema(
-                type=OpenAPIType.ARRAY,
-                description='Any of {"time": "1h"}, model, version, task and label',
-            ),
-            metrics=Schema(
-                type=[OpenAPIType.ARRAY, OpenAPIType.NULL],
-                items=Schema(
-                    enum=[
-                        "count",
-                        "error_rate",
-                        "latency_p50",
-                        "latency_p95",
-                        "latency_p99",
-                        "labels",
-                    ]
-                ),
-            ),
-        )
-
-
-@dataclass
-class _Rule(Operation):
-    """The body of a rule, which is read as JSON whatever its Content-Type."""
-
-    def __post_init__(self) -> None:
-        self.request_body = _body(inputs_days=_DAYS, inferences_days=_DAYS)
-
-
-def upkeep_routes(statistics: Statistics, rules: RetentionRules) -> list[HTTPRouteHandler]:
+def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHandler]:
     """Return the handlers that count what is stored, and say how long it is."""
     given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": _RESPONSES}
 
-    @post("/api/inferences/aggregate", operation_class=_Aggregate, **given)
+    @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **given)
     def aggregate_inferences(body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return statistics.aggregate(decode_request(body))
+        return aggregate(inferences, decode_request(body))
 
     @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: _NOT_READY})
     def get_retention(name: FromPath[str]) -> Retention:
         """Answer how long a model's inferences and inputs are kept."""
-        return rules.get(name)
+        return changes.retention(name)
 
-    @put("/api/models/{name:str}/retention", operation_class=_Rule, **given)
+    @put(
+        "/api/models/{name:str}/retention",
+        operation_class=with_body(inputs_days=_DAYS, inferences_days=_DAYS),
+        **given,
+    )
     def put_retention(name: FromPath[str], body: RawBody) -> Retention:
         """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
-        return rules.put(name, body)
+        return changes.set_retention(name, body)
 
     return [
         aggregate_inferences,

@@ -23,7 +23,6 @@ from store import database, journal
 from store.changes import apply
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
-from store.query.catalog import marks
 from store.records import JournaledChange, JournaledRecord, is_change
 from store.retention import Upkeep
 from store.rows import Names, Rows
@@ -261,12 +260,7 @@ class Writer:
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
         """Insert records, but for those that are there already, as when the journal is replayed."""
-        there = database.run(
-            connection,
-            f"SELECT seq FROM inference WHERE seq IN ({marks(payloads)})",
-            tuple(payloads),
-        )
-        for (seq,) in there:
+        for seq in database.stored(connection, list(payloads)):
             del payloads[seq]
         rows = Rows(names)
         records = [_decoder.decode(payload) for payload in payloads.values()]

@@ -228,5 +228,5 @@ def in_ring(latitude: float, longitude: float, points: list[list[float]]) -> boo
         to_place = (longitude - x0) * math.copysign(1, turn) % 360
         if to_place < abs(turn):
             crossed += y0 + (y1 - y0) * to_place / abs(turn) > latitude
-    holds_north_pole = abs(around) > 180 and sum(y for y, _ in points) >= 0
+    holds_north_pole = round(around / 360) % 2 == 1 and sum(y for y, _ in points) >= 0
     return bool(crossed % 2) != holds_north_pole

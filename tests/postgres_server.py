@@ -49,7 +49,7 @@ class PostgresServer:
     def create(self, *, migrated: bool = True) -> str:
         """Make a database and return its URL."""
         name = f"test_{next(self._numbers)}"
-        template = "TEMPLATE migrated" if migrated else ""
+        template = "TEMPLATE migrated STRATEGY FILE_COPY" if migrated else ""
         with self._admin.connect() as connection:
             connection.exec_driver_sql(f"CREATE DATABASE {name} {template}")
         return self.url(name)

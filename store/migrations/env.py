@@ -2,11 +2,8 @@
 
 from alembic import context
 
-from store import schema
-
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=schema.metadata,
     render_as_batch=True,
     transactional_ddl=True,  # of SQLite too, where `store.database` begins the transactions
     transaction_per_migration=True,

@@ -5,7 +5,7 @@ The earth is a sphere. 180 degrees west and east are one meridian, and a pole is
 
 import math
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from store.query import geo
 from store.query.catalog import Catalog
@@ -32,8 +32,8 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     elif isinstance(leaf.shape, Box):
         box, test = leaf.shape, _in_box(leaf.shape)
     else:
-        ring = _ring(leaf.shape)
-        box, test = _bounds(ring), _in_ring(ring)
+        edges = _edges(leaf.shape)
+        box, test = _bounds(edges), _in_ring(edges)
     scans = tuple(
         Scan("meta_num AS d", Sql("d.key = ? AND d.val BETWEEN ? AND ?",
                                   (key, float(low), float(high))), ordered=False)
@@ -152,40 +152,50 @@ def _around(near: Near) -> Box:
     )
 
 
-def _ring(polygon: Polygon) -> list[_Edge]:
-    """Return edges as (latitude, longitude, latitude, longitude), longitudes running on past 180."""
-    points = [polygon.points[0]]
-    for latitude, longitude in (*polygon.points[1:], polygon.points[0]):
-        turn = (longitude - points[-1][1] + 180) % 360 - 180
-        points.append((latitude, points[-1][1] + turn))
-    around = points[-1][1] - points[0][1]
-    if abs(around) > 180:  # it goes around a pole: the nearer one is inside
-        pole = math.copysign(90.0, sum(latitude for latitude, _ in points))
-        points += [(pole, points[-1][1]), (pole, points[0][1]), points[0]]
-    shift = 360 * math.floor((min(longitude for _, longitude in points) + 180) / 360)
-    moved = [(latitude, longitude - shift) for latitude, longitude in points]
-    return [(*a, *b) for a, b in pairwise(moved)]
+def _edges(polygon: Polygon) -> list[_Edge]:
+    """Return latitude, longitude, degrees to go east, and latitude then, of each edge."""
+    points = polygon.points
+    return [
+        (south, west, (east - west + 180) % 360 - 180, north)
+        for (south, west), (north, east) in pairwise((*points, points[0]))
+    ]
 
 
-def _bounds(ring: list[_Edge]) -> Box:
-    latitudes = [edge[0] for edge in ring]
-    longitudes = [edge[1] for edge in ring]
+def _pole(edges: list[_Edge]) -> float | None:
+    """Return the latitude of the pole inside: of the nearer one, where the edges go around the earth."""
+    if round(sum(turn for _, _, turn, _ in edges) / 360) % 2 == 0:
+        return None
+    return 90.0 if sum(latitude for latitude, *_ in edges) >= 0 else -90.0
+
+
+def _bounds(edges: list[_Edge]) -> Box:
+    latitudes = [edge[0] for edge in edges]
+    longitudes = list(accumulate((turn for _, _, turn, _ in edges), initial=edges[0][1]))
+    pole = _pole(edges)
     west, east = min(longitudes), max(longitudes)
-    if east - west >= 360:
-        return Box(min(latitudes), -180.0, max(latitudes), 180.0)
-    return Box(min(latitudes), west, max(latitudes), east - 360 if east > 180 else east)
+    if pole is not None or east - west >= 360:
+        ends = latitudes if pole is None else [*latitudes, pole]
+        return Box(min(ends), -180.0, max(ends), 180.0)
+    west = (west + 180) % 360 - 180
+    east = (east + 180) % 360 - 180
+    return Box(min(latitudes), west, max(latitudes), east)
 
 
-def _in_ring(ring: list[_Edge]) -> Sql:
-    """Count the edges east of a place: an odd number is inside."""
-    west = min(edge[1] for edge in ring)
-    rows = [(a, c, b, (d - b) / (c - a)) for a, b, c, d in ring if a != c]
+def _in_ring(edges: list[_Edge]) -> Sql:
+    """Count the edges north of a place: an odd number is inside, unless the north pole is."""
+    rows = [
+        (west, math.copysign(1.0, turn), abs(turn), south, (north - south) / abs(turn))
+        for south, west, turn, north in edges
+        if turn
+    ]
     if not rows:
         return Sql("1 = 0")
+    along = "CASE WHEN f.r < 0 THEN f.r + 360 WHEN f.r >= 360 THEN f.r - 360 ELSE f.r END"
     text = (
-        f"(SELECT count(*) & 1 FROM (VALUES {', '.join(['(?, ?, ?, ?)'] * len(rows))}) AS e"
-        " WHERE (e.column1 > p.latitude) <> (e.column2 > p.latitude)"
-        " AND CASE WHEN p.longitude < ? THEN p.longitude + 360 ELSE p.longitude END"
-        " < e.column3 + (p.latitude - e.column1) * e.column4) = 1"
+        "p.latitude + p.longitude IS NOT NULL"
+        " AND (SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
+        " e.column3 AS span, e.column4 AS south, e.column5 AS slope"
+        f" FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) AS e) AS f"
+        f" WHERE {along} < f.span AND f.south + f.slope * {along} > p.latitude) = ?"
     )
-    return Sql(text, (*(value for row in rows for value in row), west))
+    return Sql(text, (*(value for row in rows for value in row), int(_pole(edges) != 90.0)))

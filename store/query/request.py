@@ -48,13 +48,13 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pagination: Pagination | None = None
     """In place of `limit` and `order`."""
 
-    def tree(self) -> Filter:
-        """Read the filter.
+    def tree(self, now_us: int | None = None) -> Filter:
+        """Read the filter; `now_us` is what `now` means in it, in microseconds since 1970.
 
         Raises:
             QueryError: It is none.
         """
-        now_us = time.time_ns() // 1000
+        now_us = time.time_ns() // 1000 if now_us is None else now_us
         tree = json_form.parse(self.where, now_us)
         if not (self.metadata_filter or self.gps_box or self.time_range):
             return tree
@@ -81,7 +81,7 @@ def decode_request(body: bytes) -> QueryRequest:
     Raises:
         QueryError: It is no JSON, or no query.
     """
-    request = _decoded(body, _query_decoder)
+    request = decode_body(body, _query_decoder)
     asked = request.pagination
     if asked is None:
         return request
@@ -107,7 +107,7 @@ def decode_count(body: bytes) -> QueryRequest:
     Raises:
         QueryError: As `decode_request`.
     """
-    asked = _decoded(body, _count_decoder)
+    asked = decode_body(body, _count_decoder)
     return QueryRequest(
         asked.where,
         metadata_filter=asked.metadata_filter,
@@ -137,7 +137,12 @@ def from_url(query: str) -> QueryRequest:
         ) from error
 
 
-def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+    """Read the body of a request; an empty one says nothing.
+
+    Raises:
+        QueryError: It is no JSON, or no such request.
+    """
     try:
         return decoder.decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -386,3 +386,8 @@ def test_a_client_that_goes_away_disturbs_nobody(server: ServerProcess):
                 f"POST {DETECTOR} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{".encode()
             )
     assert server.call("GET", "/v2/health/live")[0] == 200
+
+
+def test_a_parameter_of_the_url_that_is_no_boolean_is_named(server: ServerProcess):
+    status, answer = server.call("GET", "/api/inferences/1?presign=maybe")
+    assert (status, answer) == (400, {"error": "presign: Expected `bool`, got `str`"})

@@ -1,92 +1,93 @@
 """Inferences, what they are found by and counted in, what is said of them later, and the journal's offsets."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "2026.11"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 _CODE_POINTS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _JSON: sa.types.TypeEngine[str] = sa.Text().with_variant(postgresql.JSONB(), "postgresql")
-_TABLES = (
-    "model",
-    "label",
-    "meta_key",
-    "inference",
-    "meta_num",
-    "meta_str",
-    "pred",
-    "rollup",
-    "metadata_change",
-    "truth",
-    "ground_truth",
-    "feedback",
-    "retention",
-    "journal_offset",
-)
+_STRICT: dict[str, Any] = {"sqlite_strict": True}
+_BY_KEY: dict[str, Any] = {**_STRICT, "sqlite_with_rowid": False}
+_BY_SEQ: dict[str, Any] = {"postgresql_partition_by": "RANGE (seq)"}
+
+
+def _set(name: str, kind: Any, **options: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False, **options)
+
+
+def _key(name: str, kind: Any, **options: Any) -> sa.Column[Any]:
+    return _set(name, kind, autoincrement=False, **options)
 
 
 def upgrade() -> None:
     """Create all tables of the first release."""
     op.create_table(
         "model",
-        sa.Column("id", sa.Integer, nullable=False),
-        sa.Column("name", _CODE_POINTS, nullable=False),
-        sa.Column("version", _CODE_POINTS, nullable=False),
-        sa.Column("sha256", _CODE_POINTS, nullable=False),
-        sa.Column("task", _CODE_POINTS, nullable=False),
+        _set("id", sa.Integer),
+        _set("name", _CODE_POINTS),
+        _set("version", _CODE_POINTS),
+        _set("sha256", _CODE_POINTS),
+        _set("task", _CODE_POINTS),
         sa.PrimaryKeyConstraint("id", name="pk_model"),
         sa.UniqueConstraint(
             "name", "version", "sha256", "task", name="uq_model_name_version_sha256_task"
         ),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_table(
         "label",
-        sa.Column("id", sa.Integer, nullable=False),
-        sa.Column("name", _CODE_POINTS, nullable=False),
+        _set("id", sa.Integer),
+        _set("name", _CODE_POINTS),
         sa.PrimaryKeyConstraint("id", name="pk_label"),
         sa.UniqueConstraint("name", name="uq_label_name"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_table(
         "meta_key",
-        sa.Column("id", sa.Integer, nullable=False),
-        sa.Column("path", _CODE_POINTS, nullable=False),
-        sa.Column("type", sa.Integer, nullable=False),
+        _set("id", sa.Integer),
+        _set("path", _CODE_POINTS),
+        _set("type", sa.Integer, doc="A `KeyType`."),
         sa.PrimaryKeyConstraint("id", name="pk_meta_key"),
         sa.UniqueConstraint("path", "type", name="uq_meta_key_path_type"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_table(
         "inference",
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
-        sa.Column("request_id", _CODE_POINTS, nullable=False),
-        sa.Column("image_no", sa.Integer, nullable=False),
-        sa.Column("model_id", sa.Integer, nullable=False),
-        sa.Column("action", _CODE_POINTS, nullable=False),
-        sa.Column("status", sa.Integer, nullable=False, server_default="200"),
-        sa.Column("latency_us", _BIG, nullable=False),
-        sa.Column("input_name", sa.Text, nullable=False),
+        _key("seq", _BIG, doc="`store.ids`; the time too."),
+        _set("request_id", _CODE_POINTS),
+        _set("image_no", sa.Integer),
+        _set("model_id", sa.Integer),
+        _set("action", _CODE_POINTS),
+        _set("status", sa.Integer, server_default="200"),
+        _set("latency_us", _BIG),
+        _set("input_name", sa.Text),
         sa.Column("input_hash", _CODE_POINTS),
         sa.Column("input_width", sa.Integer),
         sa.Column("input_height", sa.Integer),
         sa.Column("input_mime", sa.Text),
         sa.Column("input_bytes", _BIG),
-        sa.Column("input_kept", sa.Integer, nullable=False),
-        sa.Column("prediction_count", sa.Integer),
-        sa.Column("predictions", sa.Text, nullable=False),
-        sa.Column("meta", sa.Text, nullable=False),
-        sa.Column("meta_flat", _JSON),
-        sa.Column("standard", sa.Text, nullable=False, server_default="{}"),
+        _set("input_kept", sa.Integer),
+        sa.Column(
+            "prediction_count", sa.Integer, doc="NULL where predictions are no list of objects."
+        ),
+        _set("predictions", sa.Text, doc="JSON, as answered."),
+        _set("meta", sa.Text, doc="JSON, as given, with later changes."),
+        sa.Column(
+            "meta_flat",
+            _JSON,
+            doc="JSON, path to value, see `store.metadata.index`; NULL where it equals `meta`, in SQLite.",
+        ),
+        _set("standard", sa.Text, server_default="{}", doc="JSON, the engine's."),
         sa.PrimaryKeyConstraint("seq", name="pk_inference"),
-        sqlite_strict=True,
-        postgresql_partition_by="RANGE (seq)",
+        **_STRICT,
+        **_BY_SEQ,
     )
     op.create_index(
         "ix_inference_input_hash",
@@ -99,49 +100,45 @@ def upgrade() -> None:
     op.create_index("ix_inference_request_id", "inference", ["request_id"])
     op.create_table(
         "meta_num",
-        sa.Column("key", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("val", _REAL, nullable=False),
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
+        _key("key", sa.Integer),
+        _set("val", _REAL, doc="Booleans as 0 and 1; presence alone as 0."),
+        _key("seq", _BIG),
         sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_num"),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
-        postgresql_partition_by="RANGE (seq)",
+        **_BY_KEY,
+        **_BY_SEQ,
     )
     op.create_table(
         "meta_str",
-        sa.Column("key", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("val", _CODE_POINTS, nullable=False),
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
+        _key("key", sa.Integer),
+        _set("val", _CODE_POINTS, doc="The first `INDEXED_CHARACTERS` characters."),
+        _key("seq", _BIG),
         sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_str"),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
-        postgresql_partition_by="RANGE (seq)",
+        **_BY_KEY,
+        **_BY_SEQ,
     )
     op.create_table(
         "pred",
-        sa.Column("label", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("score", _REAL, nullable=False),
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
-        sa.Column("worst", _REAL, nullable=False),
-        sa.Column("n", sa.Integer, nullable=False),
+        _key("label", sa.Integer),
+        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
+        _key("seq", _BIG),
+        _set("worst", _REAL, doc="The label's worst; -inf as `score`."),
+        _set("n", sa.Integer, doc="Predictions with the label."),
         sa.PrimaryKeyConstraint("label", "score", "seq", name="pk_pred"),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
-        postgresql_partition_by="RANGE (seq)",
+        **_BY_KEY,
+        **_BY_SEQ,
     )
     op.create_index("ix_pred_seq_label_score", "pred", ["seq", "label", "score"])
     op.create_table(
         "rollup",
-        sa.Column("model_id", sa.Integer, nullable=False, autoincrement=False),
-        sa.Column("minute", _BIG, nullable=False, autoincrement=False),
-        sa.Column("n", _BIG, nullable=False),
-        sa.Column("errors", _BIG, nullable=False),
-        sa.Column("latency", sa.Text, nullable=False),
-        sa.Column("labels", sa.Text, nullable=False),
-        sa.Column("kept_bytes", _BIG, nullable=False),
+        _key("model_id", sa.Integer),
+        _key("minute", _BIG, doc="Since 1970."),
+        _set("n", _BIG),
+        _set("errors", _BIG, doc="Of `n`, those with a status of 500 or more."),
+        _set("latency", sa.Text, doc="JSON of a `store.rollups.Sketch`."),
+        _set("labels", sa.Text, doc="JSON, label id to number of predictions."),
+        _set("kept_bytes", _BIG, doc="Of inputs kept; 0 where there are none."),
         sa.PrimaryKeyConstraint("model_id", "minute", name="pk_rollup"),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
+        **_BY_KEY,
     )
     op.create_index(
         "ix_rollup_model_id_minute_kept_bytes",
@@ -152,64 +149,57 @@ def upgrade() -> None:
     )
     op.create_table(
         "metadata_change",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
-        sa.Column("seq", _BIG, nullable=False),
-        sa.Column("change", sa.Text, nullable=False),
-        sa.Column("before", sa.Text, nullable=False),
+        _key("id", _BIG, doc="Of the change; its time."),
+        _set("seq", _BIG),
+        _set("change", sa.Text, doc="JSON of a `MetadataChange`."),
+        _set("before", sa.Text, doc="JSON, the metadata until then."),
         sa.PrimaryKeyConstraint("id", name="pk_metadata_change"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_index("ix_metadata_change_seq", "metadata_change", ["seq"])
     op.create_table(
         "truth",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
-        sa.Column("join_on", _CODE_POINTS, nullable=False),
-        sa.Column("value", _CODE_POINTS, nullable=False),
-        sa.Column("source", sa.Text, nullable=False),
-        sa.Column("annotations", sa.Text),
+        _key("id", _BIG, doc="Of the statement; its time."),
+        _set("join_on", _CODE_POINTS, doc="`TruthStatement.join`."),
+        _set("value", _CODE_POINTS),
+        _set("source", sa.Text),
+        sa.Column("annotations", sa.Text, doc="JSON; NULL takes the truth away."),
         sa.PrimaryKeyConstraint("id", name="pk_truth"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_index("ix_truth_join_on_value_id", "truth", ["join_on", "value", "id"])
     op.create_table(
         "ground_truth",
-        sa.Column("seq", _BIG, nullable=False, autoincrement=False),
-        sa.Column("truth_id", _BIG, nullable=False),
+        _key("seq", _BIG),
+        _set("truth_id", _BIG, doc="The latest that holds."),
         sa.PrimaryKeyConstraint("seq", name="pk_ground_truth"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_index("ix_ground_truth_truth_id", "ground_truth", ["truth_id"])
     op.create_table(
         "feedback",
-        sa.Column("id", _BIG, nullable=False, autoincrement=False),
-        sa.Column("seq", _BIG, nullable=False),
-        sa.Column("kind", sa.Text, nullable=False),
+        _key("id", _BIG, doc="Its time."),
+        _set("seq", _BIG),
+        _set("kind", sa.Text),
         sa.Column("value", _REAL),
-        sa.Column("comment", sa.Text, nullable=False),
-        sa.Column("source", sa.Text, nullable=False),
+        _set("comment", sa.Text),
+        _set("source", sa.Text),
         sa.PrimaryKeyConstraint("id", name="pk_feedback"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_index("ix_feedback_seq", "feedback", ["seq"])
     op.create_table(
         "retention",
-        sa.Column("model", sa.Text, nullable=False),
-        sa.Column("inputs_days", _REAL),
-        sa.Column("inferences_days", _REAL),
+        _set("model", sa.Text, doc="Name, of all versions."),
+        sa.Column("inputs_days", _REAL, doc="NULL is for ever."),
+        sa.Column("inferences_days", _REAL, doc="NULL is for ever."),
         sa.PrimaryKeyConstraint("model", name="pk_retention"),
-        sqlite_strict=True,
+        **_STRICT,
     )
     op.create_table(
         "journal_offset",
-        sa.Column("segment", _CODE_POINTS, nullable=False),
-        sa.Column("offset", _BIG, nullable=False),
+        _set("segment", _CODE_POINTS, doc="With the id of its journal before it."),
+        _set("offset", _BIG, doc="Bytes whose records are committed."),
         sa.PrimaryKeyConstraint("segment", name="pk_journal_offset"),
-        sqlite_strict=True,
-        sqlite_with_rowid=False,
+        **_BY_KEY,
     )
-
-
-def downgrade() -> None:
-    """Remove them again, and every inference with them."""
-    for table in reversed(_TABLES):
-        op.drop_table(table)

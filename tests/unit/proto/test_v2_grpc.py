@@ -108,6 +108,8 @@ def test_any_bytes_come_back_as_they_were(raw, elements):
         (asked("BYTES", [1], parameters={"prompts": ("string_param", "What?")}), "JSON text"),
         (asked("BYTES", [1], parameters={"tiling": ("string_param", "[" * 5000)}), "JSON text"),
         (message("ModelInferRequest")(id="x" * 1025, inputs=[{}]), "at most 1024"),
+        (message("ModelInferRequest")(id="字" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
+        (message("ModelInferRequest")(id="\0" * 683, inputs=[{}]), "at most 2048 bytes, got 2049"),
     ],
 )
 def test_what_does_not_fit_is_refused(request_, said):

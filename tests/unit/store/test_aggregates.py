@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store import aggregates
-from store.aggregates import AggregateRequest, Aggregates, Statistics, decode_request
+from store.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 from store.blobs import BlobStore
 from store.errors import QueryError
 from store.ids import first_at, milliseconds
@@ -68,13 +68,11 @@ class Counted:
         self.writer = Writer(root / "journal", url)
         self.writer.drain()
         self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
-        self.statistics = Statistics(url, self.inferences)
 
     def aggregate(self, **request: Any) -> Aggregates:
-        return self.statistics.aggregate(AggregateRequest(**request))
+        return aggregate(self.inferences, AggregateRequest(**request))
 
     def close(self) -> None:
-        self.statistics.close()
         self.inferences.close()
         self.writer.close()
         self.journal.close()

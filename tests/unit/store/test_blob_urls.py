@@ -1,3 +1,4 @@
+import errno
 import stat
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ import pytest
 
 from store.blob_urls import BlobUrls
 from store.blobs import BlobStore
-from store.errors import NotFoundError, QueryError
+from store.errors import NotFoundError, NotReadyError, QueryError
 
 
 @pytest.fixture
@@ -76,3 +77,19 @@ def test_bytes_that_are_gone_are_said(blobs, tmp_path) -> None:
     assert blobs.delete(key, as_of=time.time() + 7200)
     with pytest.raises(NotFoundError, match="got one removed since"):
         urls.opened(**signed)
+
+
+def test_without_room_for_the_key_nothing_is_signed_and_nothing_left(
+    blobs, tmp_path, monkeypatch
+) -> None:
+    urls = BlobUrls(blobs, tmp_path / "data" / "url.key")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.link", full)
+        with pytest.raises(NotReadyError, match="No space left"):
+            urls.signed(blobs.key(b"image"), "image/png", "http://host:1")
+    assert list((tmp_path / "data").iterdir()) == []
+    assert urls.signed(blobs.key(b"image"), "image/png", "http://host:1").startswith("http://host")

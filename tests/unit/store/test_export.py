@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import shapes
+from store.blob_interface import key_of
 from store.blobs import BlobStore
 from store.errors import NotReadyError, QueryError, StoreError
 from store.export import ExportParameters, decode_parameters, export
 from store.import_files import read
 from store.imports import Importer
 from store.inferences import Inferences, QueryRequest
-from store.journal import Journal
+from store.journal import Journal, frames, segments, sent_file
 from store.records import InferenceRecord, InputReference, JournaledChange, TruthStatement
 from store.writer import Writer
 
@@ -381,7 +382,7 @@ def foreign(folder: Path, form: str) -> Path:
 )
 def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
     metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
-    image = InputReference("image", BlobStore.key(b"image 1"))
+    image = InputReference("image", key_of(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
     assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
     found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
@@ -443,7 +444,7 @@ def test_a_file_that_means_nothing_is_named(tmp_path, name: str, content: bytes,
 
 
 def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
-    asked = GOOD | {"input": {"hash": BlobStore.key(b"one"), "kept": True}}
+    asked = GOOD | {"input": {"hash": key_of(b"one"), "kept": True}}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("inferences.jsonl", json.dumps(asked))
         archive.writestr(f"images/{ID}.png", b"another")
@@ -480,6 +481,17 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
             read(tmp_path / "one.jsonl")
         )
     store.add()
+    assert store.inferences.get(ID).id == ID
+
+
+def test_an_import_leaves_the_journal_to_a_server_that_sends_it_on(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    sent_file(store.journal).write_text("{}")
+    store.bring_in(tmp_path / "one.jsonl")
+    assert [seq for path in segments(store.journal) for seq, *_ in frames(path)] == [int(ID)]
+    sent_file(store.journal).unlink()
+    store.add()
+    assert segments(store.journal) == []
     assert store.inferences.get(ID).id == ID
 
 

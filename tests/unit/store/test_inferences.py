@@ -10,6 +10,7 @@ import pytest
 
 from store import inferences as module
 from store.blobs import BlobStore
+from store.database import open_writer, run
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences
 from store.journal import Journal, segments
@@ -319,3 +320,37 @@ def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_
         short.query(QueryRequest("status=500"))
     assert short.count(QueryRequest(where)).count == 5
     short.close()
+
+
+def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
+    store.journal.append([record(seq) for seq in range(1, 6)])
+    store.writer.drain()
+    truths = {
+        10: '[{"label": "ship"}, {"label": "a\\u0000b"}]',
+        11: '[{"label": 1}, 5, "ship", {"inner": {"label": "ship"}}]',
+        12: None,
+    }
+    engine = open_writer(store.url)
+    with engine.begin() as connection:
+        for (number, annotations), seq in zip(truths.items(), (1, 2, 3), strict=True):
+            values = (number, "id", str(seq), "", annotations)
+            run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
+            run(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
+        for number, seq in ((20, 2), (21, 2), (22, 4)):
+            values = (number, seq, "thumbs", 1.0, "", "")
+            run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", values)
+    engine.dispose()
+    for where, ids in {
+        "ground_truth=exists:true": [2, 1],
+        "ground_truth=exists:false": [5, 4, 3],
+        "ground_truth.label=ship": [1],
+        "ground_truth.label=in:ship,boat": [1],
+        "ground_truth.label=contains:\ufffd": [1],
+        "!ground_truth.label=ship": [5, 4, 3, 2],
+        "ground_truth.label=exists:true": [1],
+        "feedback=exists:true": [4, 2],
+        "feedback=exists:true & ground_truth=exists:true": [2],
+        "feedback=exists:true | ground_truth=exists:true": [4, 2, 1],
+    }.items():
+        assert store.ids(where=where) == ids, where
+        assert store.inferences.count(QueryRequest(where)).count == len(ids)

@@ -1,5 +1,6 @@
 """Jobs outlive whatever ends their runner, and end in one state."""
 
+import errno
 import json
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store import jobs as jobs_module
-from store.errors import NotFoundError, QueryError
+from store.errors import JournalError, NotFoundError, QueryError
 from store.jobs import MAX_STARTS, Jobs, Run, run_jobs
 
 WORKS: dict[str, Callable[[Run], str]] = {}
@@ -194,3 +195,24 @@ def test_what_is_no_job_is_said(jobs: Jobs, job_id: str) -> None:
     for asked in (jobs.read, jobs.cancel, jobs.result):
         with pytest.raises(NotFoundError, match="to be a job, got none"):
             asked(job_id)
+
+
+def test_a_job_that_power_took_half_of_stops_no_other(jobs: Jobs) -> None:
+    broken, next_one = (jobs.submit("test", {"work": "write"}) for _ in range(2))
+    (jobs.directory / broken.id / "job.json").write_bytes(b"")
+    with runner(jobs):
+        until(lambda: ended(jobs, next_one.id))
+    assert [job.id for job in jobs.all()] == [next_one.id]
+    with pytest.raises(NotFoundError, match="to be a job, got none"):
+        jobs.read(broken.id)
+
+
+def test_a_cancellation_that_cannot_be_noted_is_no_fault_of_ours(jobs: Jobs, monkeypatch) -> None:
+    job = jobs.submit("test", {"work": "wait"})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(JournalError, match="to cancel the job, got: No space left"):
+        jobs.cancel(job.id)

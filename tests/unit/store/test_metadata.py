@@ -64,6 +64,7 @@ def test_lists_and_objects_exist_but_cannot_be_compared() -> None:
         ({"a.b": 1, "a": {"b": 2}}, "expected metadata key 'a.b' once"),
         ({"a.b": 1, "a": {"b": {}}}, "expected metadata key 'a.b' once"),
         (nested(9), "at most 8 deep"),
+        ({"é" * 256: {"字" * 256: {"字" * 256: {"字" * 256: 1}}}}, "2560 bytes together, got 2819"),
         ({str(n): n for n in range(257)}, "at most 256 metadata keys, got 257"),
         ({"a": "x" * 65536}, "at most 65536 bytes, got 65544"),
     ],

@@ -279,6 +279,8 @@ FILTERS: list[tuple[Any, str]] = [
     ({"geo": {"polygon": [[51, -1], [51, 1], [52, 1]]}}, ""),
     ({"geo": {"polygon": [[-20, 175], [-10, 175], [-10, -175], [-20, -175]]}}, "b"),
     ({"geo": {"polygon": [[80, 0], [80, 120], [80, -120]]}}, "c"),
+    ({"geo": {"polygon": [[-80, 0], [-80, 120], [-80, -120]]}}, ""),
+    ({"geo": {"polygon": [[0, 0], [0, 120], [0, -120]]}}, "ac"),
     ({"not": {"geo": {"box": [0, -180, 90, 180]}}, "meta.latitude": {"exists": True}}, "bd"),
     ({"ground_truth": {"exists": True}}, ""),
     ({"ground_truth.label": {"ne": "ship"}, "meta.latitude": {"exists": True}}, "abcd"),

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from store import retention
+from store.blob_interface import key_of
 from store.blobs import BlobStore
 from store.database import months, open_writer, run
 from store.ids import first_at
@@ -152,7 +153,7 @@ def test_inferences_take_their_inputs_along(kept: Kept) -> None:
     kept.work()
     assert kept.inferences() == {}
     assert kept.kept_bytes() == 0
-    assert kept.blobs.get(kept.blobs.key(b"input")) is None
+    assert kept.blobs.get(key_of(b"input")) is None
 
 
 def test_nothing_is_removed_before_its_minute_is_over(kept: Kept) -> None:
@@ -171,7 +172,7 @@ def test_bytes_stay_as_long_as_one_inference_keeps_them(kept: Kept) -> None:
     kept.rule("shapes-detector", 1, None)
     kept.work()
     assert kept.inferences() == {old.seq: False, new.seq: True}
-    assert kept.blobs.get(kept.blobs.key(b"same")) == b"same"
+    assert kept.blobs.get(key_of(b"same")) == b"same"
 
 
 def test_steps_are_small(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

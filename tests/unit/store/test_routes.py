@@ -6,6 +6,7 @@ import pytest
 from litestar import Litestar, Request, Response
 from litestar.testing import TestClient
 
+from store.blob_interface import key_of
 from store.blobs import BlobStore
 from store.errors import StoreError
 from store.ids import first_at
@@ -26,7 +27,7 @@ def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
     url = f"sqlite:///{tmp_path}/store.db"
     kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
     page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
-    gone = InputReference("image", blobs.key(b"gone"), 1, 1, "image/png", kept=True)
+    gone = InputReference("image", key_of(b"gone"), 1, 1, "image/png", kept=True)
     ms = first_at(1_769_860_800_123)
     journal.append([
         record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
@@ -60,7 +61,7 @@ def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -
         "latency_ms": 4.2,
         "input": {
             "name": "image",
-            "hash": BlobStore.key(b"\x89PNG"),
+            "hash": key_of(b"\x89PNG"),
             "width": 1,
             "height": 1,
             "mime": "image/png",
@@ -260,7 +261,7 @@ def test_an_input_that_was_not_kept_has_no_url(client) -> None:
 
 @pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
 def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
-    digest = BlobStore.key(b"\x89PNG").partition(":")[2]
+    digest = key_of(b"\x89PNG").partition(":")[2]
     response = client.get(f"/api/blobs/{digest}{query}")
     assert response.status_code == 400
     assert "expected a URL as this server signed it" in response.json()["error"]

@@ -9,11 +9,9 @@ from litestar import Litestar, Request, Response
 from litestar.testing import TestClient
 
 from proto.chariot import read_metadata
-from store.aggregates import Statistics
 from store.changing import Changes
 from store.errors import StoreError
 from store.ids import IdSource
-from store.retention_rules import RetentionRules
 from store.upkeep_routes import upkeep_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
@@ -33,8 +31,7 @@ def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient[Litestar]]:
     changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
-    statistics = Statistics(place.url, place.inferences)
-    handlers = upkeep_routes(statistics, RetentionRules(place.inferences, changes))
+    handlers = upkeep_routes(place.inferences, changes)
     stop = threading.Event()
     thread = threading.Thread(target=place.writer.run, args=(stop,))
     thread.start()
@@ -42,7 +39,6 @@ def client(place: Place) -> Iterator[TestClient[Litestar]]:
         yield client
     stop.set()
     thread.join()
-    statistics.close()
 
 
 def call(client: TestClient[Litestar], method: str, path: str, body: Any) -> tuple[int, Any]:

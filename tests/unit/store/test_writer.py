@@ -1,4 +1,5 @@
 import os
+import random
 import re
 import threading
 import time
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store import database
 from store.database import open_writer, run
 from store.errors import StoreError
 from store.journal import HEADER_BYTES, Journal, frames, identity, segments
@@ -190,6 +192,45 @@ def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, rec
     assert "expected metadata key 'a.b' once" in lines[0]["error"]
     assert msgspec.json.decode(lines[1]["record"])["metadata"] == ["no object"]
     assert place.drain() == (0, 0, 0)
+
+
+def test_a_value_that_no_index_takes_never_stops_the_others(place: Place, record) -> None:
+    letters = random.Random(1).choices(range(0x4E00, 0x9FFF), k=3000)
+    label = [{"label": "".join(map(chr, letters)), "score": 1.0}]
+    place.journal.append([record(1), record(2, predictions=label), record(3)])
+    dead = int("postgresql" in place.url)
+    assert place.drain() == (3 - dead, dead, 0)
+    assert place.seqs() == ([1, 3] if dead else [1, 2, 3])
+
+
+def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
+    tmp_path: Path, postgres, record
+) -> None:
+    place = Place(tmp_path, postgres.create())
+    name = sa.make_url(place.url).database
+    place.journal.append([record(1)])
+    assert place.drain() == (1, 0, 0)
+    place.journal.append([record(2)])
+    read_only = f"ALTER DATABASE {name} SET default_transaction_read_only = "
+    engine = open_writer(place.url)
+    for statements, is_away in (
+        (["ALTER TABLE pred RENAME TO other"], True),
+        (["ALTER TABLE other RENAME TO pred", read_only + "on"], True),
+        (["SET default_transaction_read_only = off", read_only + "off"], False),
+    ):
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+            connection.commit()
+        if is_away:
+            with pytest.raises(sa.exc.DBAPIError) as caught:
+                place.drain()
+            assert database.is_away(caught.value)
+    engine.dispose()
+    assert not (place.root / "dead.jsonl").exists()
+    assert place.drain() == (1, 0, 0)
+    place.journal.close()
+    postgres.drop(place.url)
 
 
 def test_the_damaged_end_of_a_closed_segment_is_kept_apart(file_place: Place, record) -> None:

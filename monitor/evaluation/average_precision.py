@@ -1,0 +1,130 @@
+"""Average precision and recall over many images, as COCO defines them.
+
+Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, whose numbers these are; where those say
+-1 for "nothing to find", ours are NaN.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.matching import Doubles, Flags, Matches, Predictions, Truths
+
+THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
+RECALLS: Doubles = np.linspace(0, 1, 101)
+AREAS: Doubles = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
+"""All, small, medium and large, in square pixels, both ends included."""
+
+MOST = (1, 10, 100)
+"""Predictions of an image and a label that count."""
+
+
+class Curves(NamedTuple):
+    """Precision over recall, per threshold (T), label (K), range of area (A) and most predictions (M)."""
+
+    precision: Doubles
+    """(T, R, K, A, M) at each of `RECALLS`, the best that is had at that recall or more."""
+    scores: Doubles
+    """(T, R, K, A, M) of the prediction at which the recall is reached; 0 where it never is."""
+    recall: Doubles
+    """(T, K, A, M) in the end."""
+
+
+def curves(predictions: Predictions, truths: Truths, matches: Matches, labels: int) -> Curves:
+    """Draw precision over recall for each label.
+
+    Args:
+        predictions: As matched.
+        truths: As matched.
+        matches: At all thresholds and areas.
+        labels: How many there are; each is a number below.
+    """
+    thresholds, areas, _ = matches.truth.shape
+    shape = (labels, areas, len(MOST), thresholds)
+    precision = np.full((*shape, len(RECALLS)), np.nan)
+    scores = np.full((*shape, len(RECALLS)), np.nan)
+    recall = np.full(shape, np.nan)
+    to_find = np.stack(
+        [np.bincount(truths.label[~ignored], minlength=labels) for ignored in matches.truth_ignored]
+    )
+    label = predictions.label[matches.order]
+    score = predictions.score[matches.order]
+    # The order within a label: by score, then by image, which `matches.order` keeps.
+    sorting = np.lexsort((-score, label))
+    bounds = np.searchsorted(label[sorting], np.arange(labels + 1))
+    for number in range(labels):
+        of = sorting[bounds[number] : bounds[number + 1]]
+        for area in np.flatnonzero(to_find[:, number]):
+            counted = ~matches.ignored[:, area, of]
+            right = (matches.truth[:, area, of] >= 0) & counted
+            wrong = counted & ~right
+            curve, before = None, -1
+            for place, most in enumerate(MOST):
+                among = matches.rank[of] < most
+                if curve is None or among.sum() != before:
+                    before = int(among.sum())
+                    curve = _curve(
+                        right[:, among],
+                        wrong[:, among],
+                        score[of][among],
+                        int(to_find[area, number]),
+                    )
+                where = number, area, place
+                precision[where], scores[where], recall[where] = curve
+    return Curves(
+        np.moveaxis(precision, (0, 1, 2, 3, 4), (2, 3, 4, 0, 1)),
+        np.moveaxis(scores, (0, 1, 2, 3, 4), (2, 3, 4, 0, 1)),
+        np.moveaxis(recall, (0, 1, 2, 3), (1, 2, 3, 0)),
+    )
+
+
+def _curve(
+    right: Flags, wrong: Flags, score: Doubles, to_find: int
+) -> tuple[Doubles, Doubles, Doubles | float]:
+    """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
+
+    The best precision from some prediction on is that of one that is right, so only those are looked at.
+    """
+    thresholds, count = right.shape
+    precision = np.zeros((thresholds, len(RECALLS)))
+    scores = np.zeros_like(precision)
+    if not count:
+        return precision, scores, 0.0
+    found = right.sum(axis=1)
+    row, at = np.nonzero(right)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(found) - found, found)
+    position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
+    position[row, nth] = at
+    best = np.zeros(position.shape)
+    wrongs = np.cumsum(wrong, axis=1)
+    best[row, nth] = (nth + 1) / (nth + 1 + wrongs[row, at] + np.spacing(1))
+    best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+    needed = np.searchsorted(np.arange(to_find + 1) / to_find, RECALLS, "left")
+    reached = needed <= found[:, None]
+    which = np.minimum(np.maximum(needed - 1, 0), found.max())
+    precision[reached] = best[:, which][reached]
+    scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
+    return precision, scores, found / to_find
+
+
+def statistics(found: Curves) -> dict[str, float]:
+    """Return COCO's twelve numbers, by their names; NaN where there is nothing to find."""
+
+    def precision(threshold: float | None = None, area: int = 0) -> float:
+        of = found.precision[:, :, :, area, -1]
+        return _mean(of if threshold is None else of[np.isclose(THRESHOLDS, threshold)])
+
+    def recall(most: int = -1, area: int = 0) -> float:
+        return _mean(found.recall[:, :, area, most])
+
+    return {
+        "AP": precision(), "AP50": precision(0.5), "AP75": precision(0.75),
+        "AP_small": precision(area=1), "AP_medium": precision(area=2), "AP_large": precision(area=3),
+        "AR_1": recall(0), "AR_10": recall(1), "AR_100": recall(2),
+        "AR_small": recall(area=1), "AR_medium": recall(area=2), "AR_large": recall(area=3),
+    }  # fmt: skip
+
+
+def _mean(values: Doubles) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.mean(known)) if known.size else float("nan")

@@ -1,0 +1,68 @@
+"""Children of the server: how the writer's process ends, and what the jobs' waits for."""
+
+import threading
+import time
+
+import pytest
+
+from engine import worker
+from engine.settings import Settings
+
+pytest.importorskip("clickhouse_connect")
+
+
+class Sink:
+    """Sends until it is told to stop."""
+
+    ended = False
+
+    def __init__(self, *_: object) -> None:
+        self.needs = lambda _: False
+
+    def run(self, stop: threading.Event) -> None:
+        Sink.ended = stop.wait(20)
+
+
+class Writer:
+    """Fails at once."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def run(self, _: threading.Event) -> None:
+        raise RuntimeError("a fault")
+
+
+def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(worker, "_when_told", lambda _: None)
+    monkeypatch.setattr("store.clickhouse.Sink", Sink)
+    monkeypatch.setattr("store.writer.Writer", Writer)
+    settings = Settings(data=str(tmp_path), clickhouse="http://127.0.0.1:9/none")
+    with pytest.raises(RuntimeError, match="a fault"):
+        worker._write(settings)
+    assert Sink.ended
+
+
+def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypatch) -> None:
+    told = []
+    done = threading.Event()
+
+    def run_jobs(*_: object) -> None:
+        done.set()
+
+    monkeypatch.setattr(worker, "_when_told", told.append)
+    monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
+    monkeypatch.setattr("store.jobs.run_jobs", run_jobs)
+    settings = Settings(data=str(tmp_path))
+    child = threading.Thread(target=worker._do_jobs, args=(settings,))
+    child.start()
+    assert not done.wait(0.05)
+    settings.jobs_directory.mkdir()
+    assert done.wait(20)
+    child.join(20)
+    waiting = threading.Thread(target=worker._do_jobs, args=(Settings(data=str(tmp_path / "b")),))
+    waiting.start()
+    while len(told) < 2:
+        time.sleep(0.005)
+    told[1]()
+    waiting.join(20)
+    assert not waiting.is_alive()

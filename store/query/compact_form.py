@@ -53,11 +53,11 @@ def read(text: str, comparisons: Comparisons) -> Filter:
     return _Parser(text, comparisons).whole()
 
 
-def split_url(query: str) -> tuple[str, dict[str, str]]:
+def split_url(query: str) -> tuple[list[str], dict[str, str]]:
     """Read the query of a URL: comparisons, all of which must hold, `q=` with a whole filter, and options.
 
     Returns:
-        The filter as text, and the parameters named in `OPTIONS`.
+        Filters as text, and the parameters named in `OPTIONS`.
 
     Raises:
         QueryError: They mean nothing.
@@ -75,12 +75,12 @@ def split_url(query: str) -> tuple[str, dict[str, str]]:
             raise QueryError(f"expected {name} once, got it twice")
         else:
             options[name] = value
-    return " & ".join(parts), options
+    return parts, options
 
 
 def _parameter(name: str, value: str) -> str:
     if name == "q":
-        return f"({value})"
+        return value
     found = _OPERAND.match(value)
     if found is None or found.end() < len(value):
         raise QueryError(

@@ -128,7 +128,9 @@ def from_url(query: str) -> QueryRequest:
         for name, value in options.items()
     }
     try:
-        return msgspec.convert({"where": texts, **known}, QueryRequest)
+        # Each is read by itself, so that none can take another back.
+        where = texts[0] if len(texts) == 1 else {"and": texts}
+        return msgspec.convert({"where": where, **known}, QueryRequest)
     except msgspec.ValidationError as error:
         raise QueryError(
             f"expected {fields(QueryRequest, compact_form.OPTIONS)}, got: {error}"

@@ -174,7 +174,11 @@ def test_a_query_can_stand_in_the_url(client, slash: str) -> None:
         ("meta.a>=5", "expected a comparison such as meta.altitude=ge:100, got 'meta.a>'"),
         ("meta.a=%ff", "expected at most 250 parameters in UTF-8"),
         ("&".join(["meta.a=1"] * 251), "expected at most 250 parameters"),
-        ("q=(meta.a=1", "expected a closing parenthesis"),
+        (
+            "q=(meta.a=1",
+            "expected a closing parenthesis at character 10 of the filter, got its end",
+        ),
+        ("meta.a=1&q=id=1)|(id=2", "expected & or | and another comparison"),
         ("ts=ge:yesterday", "expected ts.ge to be a moment such as"),
     ],
 )

@@ -332,7 +332,7 @@ def test_outputs_are_read_as_the_formula_reads_them(name, threshold):
     assert found.class_ids.dtype == np.int64
 
 
-@pytest.mark.parametrize("name", FAMILIES.keys() - {"yolox"})
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"yolox"}))
 def test_no_rows_give_no_boxes(name):
     found = decoded(name, made(name, 0), 0.5)
     assert (len(found.boxes), len(found.scores), len(found.class_ids)) == (0, 0, 0)

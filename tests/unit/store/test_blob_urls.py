@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from store.blob_interface import key_of
 from store.blob_urls import BlobUrls
 from store.blobs import BlobStore
 from store.errors import NotFoundError, NotReadyError, QueryError
@@ -90,6 +91,6 @@ def test_without_room_for_the_key_nothing_is_signed_and_nothing_left(
     with monkeypatch.context() as patched:
         patched.setattr("os.link", full)
         with pytest.raises(NotReadyError, match="No space left"):
-            urls.signed(blobs.key(b"image"), "image/png", "http://host:1")
+            urls.signed(key_of(b"image"), "image/png", "http://host:1")
     assert list((tmp_path / "data").iterdir()) == []
-    assert urls.signed(blobs.key(b"image"), "image/png", "http://host:1").startswith("http://host")
+    assert urls.signed(key_of(b"image"), "image/png", "http://host:1").startswith("http://host")

@@ -39,7 +39,7 @@ from engine.recording import Answered, Handled, Recorder, Wishes
 from engine.room import RoomLimits
 from engine.settings import Settings
 from engine.worker import ChildTask
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import Readers
 from store.errors import NotReadyError
 from store.ids import IdSource

@@ -32,7 +32,7 @@ from store_records import (
     records,
 )
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import Readers, run
 from store.errors import QueryTimeoutError
 from store.ids import first_at

@@ -32,9 +32,9 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store.blobs import open_blobs
-from store.change_routes import change_routes
-from store.changing import Changes
+from store.blobs.files import open_blobs
+from store.changes.routes import change_routes
+from store.changes.service import Changes
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.ids import IdSource
 from store.inferences import Inferences
@@ -43,7 +43,7 @@ from store.jobs import Jobs
 from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
-from store.upkeep_routes import upkeep_routes
+from store.upkeep.routes import upkeep_routes
 
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""

@@ -152,7 +152,7 @@ def query(where: str, as_json: bool, limit: int, order: Any, **flags: Any) -> No
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
+    from store.blobs.files import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.query.request import QueryRequest  # noqa: PLC0415 - as above

@@ -43,9 +43,9 @@ def export_command(
     **flags: Any,
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
+    from store.blobs.files import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.export import ExportParameters, check, export  # noqa: PLC0415 - as above
+    from store.exchange.export import ExportParameters, check, export  # noqa: PLC0415 - as above
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.jobs import QUERY_S  # noqa: PLC0415 - as above
 
@@ -95,10 +95,10 @@ def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> Non
 
     Works beside a server and without one. Importing twice is importing once.
     """
-    from store.blobs import open_blobs  # noqa: PLC0415 - other commands need no database
+    from store.blobs.files import open_blobs  # noqa: PLC0415 - other commands need no database
     from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.import_files import read  # noqa: PLC0415 - as above
-    from store.imports import Importer  # noqa: PLC0415 - as above
+    from store.exchange.import_files import read  # noqa: PLC0415 - as above
+    from store.exchange.imports import Importer  # noqa: PLC0415 - as above
 
     if join is not None and (what == "inferences" or not _is_join(join)):
         raise click.BadParameter(

@@ -13,7 +13,7 @@ from engine.settings import Durability
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
-from store.blob_interface import Blobs, key_of
+from store.blobs.interface import Blobs, key_of
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal, Position

@@ -88,7 +88,7 @@ def rebuild(**flags: Any) -> None:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - other commands need no database
 
     from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.rebuild import rebuild as derive_again  # noqa: PLC0415 - as above
+    from store.upkeep.rebuild import rebuild as derive_again  # noqa: PLC0415 - as above
 
     show = shown_now_and_then()
     try:
@@ -113,9 +113,9 @@ def copy(source: str, target: str, delete: bool) -> None:  # noqa: FBT001 - a fl
     A copy that was stopped goes on when it is repeated. A server may write FROM meanwhile: repeat it
     until little is added, stop the server, and repeat it once more.
     """
-    from store.copying import Progress  # noqa: PLC0415 - other commands need no database
-    from store.copying import copy as copy_store  # noqa: PLC0415 - as above
     from store.errors import StoreError  # noqa: PLC0415 - as above
+    from store.moving.copying import Progress  # noqa: PLC0415 - other commands need no database
+    from store.moving.copying import copy as copy_store  # noqa: PLC0415 - as above
 
     show = shown_now_and_then()
 
@@ -124,7 +124,7 @@ def copy(source: str, target: str, delete: bool) -> None:  # noqa: FBT001 - a fl
 
     try:
         if target.startswith(("http://", "https://")):
-            from store.clickhouse_copying import copy as fill  # noqa: PLC0415 - an extra
+            from store.moving.clickhouse_copying import copy as fill  # noqa: PLC0415 - an extra
 
             done = fill(source, target, report)
         else:
@@ -148,9 +148,9 @@ def verify(source: str, target: str) -> None:
 
     Compared are ids, predictions, metadata and ground truth; days are those of UTC.
     """
-    from store.comparison import Day  # noqa: PLC0415 - other commands need no database
-    from store.comparison import verify as verify_stores  # noqa: PLC0415 - as above
     from store.errors import StoreError  # noqa: PLC0415 - as above
+    from store.moving.comparison import Day  # noqa: PLC0415 - other commands need no database
+    from store.moving.comparison import verify as verify_stores  # noqa: PLC0415 - as above
 
     compared = inferences = 0
 

@@ -100,9 +100,9 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _write(settings: Settings) -> None:
-    from store.blob_references import keep_swept  # noqa: PLC0415 - as below
-    from store.blobs import open_blobs  # noqa: PLC0415 - as below
-    from store.retention import Upkeep  # noqa: PLC0415 - as below
+    from store.blobs.files import open_blobs  # noqa: PLC0415 - as below
+    from store.blobs.references import keep_swept  # noqa: PLC0415 - as below
+    from store.upkeep.retention import Upkeep  # noqa: PLC0415 - as below
     from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
 
     stop = threading.Event()
@@ -115,7 +115,7 @@ def _write(settings: Settings) -> None:
         Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
         return
     try:
-        from store.clickhouse import Sink  # noqa: PLC0415 - an extra
+        from store.moving.clickhouse import Sink  # noqa: PLC0415 - an extra
     except ImportError as error:
         _log.error("expected clickhouse-connect, got %s: pip install quadriga[clickhouse]", error)
         sys.exit(UNUSABLE)
@@ -136,7 +136,7 @@ def _do_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
-    from store.blobs import open_blobs  # noqa: PLC0415 - only this child does jobs
+    from store.blobs.files import open_blobs  # noqa: PLC0415 - only this child does jobs
     from store.inferences import Inferences  # noqa: PLC0415 - as above
     from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
 

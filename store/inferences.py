@@ -10,8 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from store import journal
-from store.blob_interface import Blobs
-from store.blob_urls import PRESIGN_S, BlobUrls
+from store.blobs.interface import Blobs
+from store.blobs.urls import PRESIGN_S, BlobUrls
 from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds

@@ -7,7 +7,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from store.export import decode_parameters
+from store.exchange.export import decode_parameters
 from store.jobs import Job, Jobs
 from store.routes import Error
 

@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.blob_interface import Blobs
+from store.blobs.interface import Blobs
 from store.errors import JournalError, NotFoundError, StoreError
 from store.inferences import Inferences
 from store.records import timestamp_text
 
-KINDS = {"export": "store.export:run_export"}
+KINDS = {"export": "store.exchange.export:run_export"}
 """What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
 
 MAX_STARTS = 5

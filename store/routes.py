@@ -18,7 +18,7 @@ from litestar.openapi.spec import (
 )
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from store.blob_urls import PATH
+from store.blobs.urls import PATH
 from store.inferences import ANY_TYPE, Count, Inferences, Page
 from store.query.compact_form import OPTIONS
 from store.query.request import decode_count, decode_request, from_url

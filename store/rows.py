@@ -12,8 +12,8 @@ from store.database import delete, insert, run, run_in
 from store.query import geo
 from store.query.catalog import marks
 from store.records import InputReference, JournaledRecord, ModelReference
-from store.rollups import Counts, size_kept
 from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType
+from store.upkeep.rollups import Counts, size_kept
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),

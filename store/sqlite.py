@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from store.blobs import sync_path
+from store.blobs.files import sync_path
 from store.errors import NotReadyError, StoreError
 from store.schema import Month
 

@@ -20,13 +20,13 @@ import msgspec
 import sqlalchemy as sa
 
 from store import database, journal
-from store.changes import apply
+from store.changes.applying import apply
+from store.changes.truth import link_new
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
 from store.records import JournaledChange, JournaledRecord, is_change
-from store.retention import Upkeep
 from store.rows import Names, Rows
-from store.truth import link_new
+from store.upkeep.retention import Upkeep
 
 BATCH_RECORDS = 10_000
 """Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""

@@ -15,14 +15,14 @@ from engine.text_files import TextTable
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
-from store.change_routes import change_routes
+from store.changes.routes import change_routes
 from store.job_routes import job_routes
 from store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from store.query.places import MAX_CORNERS
 from store.query.search import Budget
 from store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from store.routes import routes
-from store.upkeep_routes import upkeep_routes
+from store.upkeep.routes import upkeep_routes
 from tasks import SHORT_NAMES, TASKS
 from tasks.decoders import DECODERS
 from tasks.generation import Search

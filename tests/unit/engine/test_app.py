@@ -7,7 +7,7 @@ import pytest
 
 from engine import app
 from engine.app import latest_seq
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import open_writer
 from store.inferences import Inferences
 from store.journal import Journal

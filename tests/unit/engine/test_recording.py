@@ -19,7 +19,7 @@ from engine.repository import ModelRepository
 from engine.room import RoomLimits
 from proto.errors import InternalError, InvalidRequest, Overloaded
 from proto.messages import InferRequest, Tensor
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.ids import IdSource
 from store.journal import Journal, frames, segments
 from store.lag import write_offsets

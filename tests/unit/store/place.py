@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import open_writer, run
 from store.inferences import Inferences, QueryRequest
 from store.journal import Journal

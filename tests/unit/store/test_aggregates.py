@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store import aggregates
-from store.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.errors import QueryError
 from store.ids import first_at, milliseconds
 from store.inferences import Inferences
 from store.journal import Journal
 from store.records import InferenceRecord, ModelReference, timestamp_text
+from store.upkeep import aggregates
+from store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 
@@ -246,10 +246,10 @@ Request = aggregates.QueryRequest
 
 
 def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.summing.MAX_GROUPS", 3)
+    monkeypatch.setattr("store.upkeep.summing.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
-    monkeypatch.setattr("store.summing.MAX_MINUTES", 3)
+    monkeypatch.setattr("store.upkeep.summing.MAX_MINUTES", 3)
     with pytest.raises(QueryError, match="at most 3 minutes of models"):
         counted.aggregate()
     assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]

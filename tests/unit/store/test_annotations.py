@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.annotations import MAX_ANNOTATIONS, annotations_of
+from store.changes.annotations import MAX_ANNOTATIONS, annotations_of
 from store.errors import ChangeError
 
 RING = [{"x": 1.5, "y": 2}, {"x": 3, "y": 4}, {"x": 0, "y": 4}]

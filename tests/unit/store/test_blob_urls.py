@@ -6,9 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from store.blob_interface import key_of
-from store.blob_urls import BlobUrls
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
+from store.blobs.interface import key_of
+from store.blobs.urls import BlobUrls
 from store.errors import NotFoundError, NotReadyError, QueryError
 
 

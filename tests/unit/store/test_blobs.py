@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from store import object_blobs
-from store.blob_interface import Blobs, key_of, path_of
-from store.blobs import BlobStore, open_blobs
+from store.blobs import objects as object_blobs
+from store.blobs.files import BlobStore, open_blobs
+from store.blobs.interface import Blobs, key_of, path_of
+from store.blobs.objects import ObjectBlobs
 from store.errors import JournalError, NotReadyError, StoreError
-from store.object_blobs import ObjectBlobs
 from tests.s3_server import BUCKET, S3Server
 
 EMPTY = "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
@@ -186,7 +186,7 @@ def test_places_that_are_none_are_refused(url: str) -> None:
 
 
 def test_without_the_extra_an_object_store_is_refused(monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "store.object_blobs")
+    monkeypatch.delitem(sys.modules, "store.blobs.objects")
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError, match=r"pip install 'quadriga\[s3\]'"):
         open_blobs("gs://bucket")

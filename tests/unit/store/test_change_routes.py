@@ -10,10 +10,11 @@ from litestar.testing import TestClient
 
 from proto.chariot import read_metadata
 from proto.errors import InvalidRequest
-from store import changing, inferences
-from store.change_requests import MAX_STATEMENTS
-from store.change_routes import change_routes
-from store.changing import Changes
+from store import inferences
+from store.changes import service as changing
+from store.changes.requests import MAX_STATEMENTS
+from store.changes.routes import change_routes
+from store.changes.service import Changes
 from store.errors import StoreError
 from store.ids import IdSource
 from store.records import InputReference

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.changes.truth import link_new
 from store.database import open_writer, take_turn
 from store.errors import MetadataError
 from store.metadata import check
@@ -22,7 +23,6 @@ from store.records import (
     TruthStatement,
 )
 from store.rows import Names, Rows
-from store.truth import link_new
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place

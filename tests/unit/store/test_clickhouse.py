@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store.clickhouse import Position, Sink
-from store.clickhouse_copying import copy
-from store.comparison import DAY_IDS
 from store.database import make_room, open_writer, run
 from store.errors import StoreError
 from store.ids import IdSource, first_at
 from store.journal import Journal, segments, sizes
+from store.moving.clickhouse import Position, Sink
+from store.moving.clickhouse_copying import copy
+from store.moving.comparison import DAY_IDS
 from store.records import (
     Deletion,
     Feedback,
@@ -199,7 +199,7 @@ def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.clickhouse_copying._PAGE", 100)
+    monkeypatch.setattr("store.moving.clickhouse_copying._PAGE", 100)
     place = Place(tmp_path, server)
     url = server.url(place.database)
     old = Journal(tmp_path / "old", 0)
@@ -261,8 +261,8 @@ def test_a_damaged_end_holds_no_segment_back(place) -> None:
 
 
 def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("store.clickhouse.POLL_S", 0.05)
-    monkeypatch.setattr("store.clickhouse.MAX_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("store.moving.clickhouse.POLL_S", 0.05)
+    monkeypatch.setattr("store.moving.clickhouse.MAX_BACK_OFF_S", 0.1)
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     server = ClickHouseServer()
     try:
@@ -298,7 +298,7 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
 SENDING = """
 import sys, threading
 from pathlib import Path
-import store.clickhouse as clickhouse
+import store.moving.clickhouse as clickhouse
 clickhouse.POLL_S = 0.02
 clickhouse.BATCH_RECORDS = 50
 clickhouse.Sink(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())

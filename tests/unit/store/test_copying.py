@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from store.comparison import DAY_IDS, verify
-from store.copying import copy
 from store.database import migrate, open_writer, run
 from store.errors import StoreError
 from store.journal import Journal
+from store.moving.comparison import DAY_IDS, verify
+from store.moving.copying import copy
 from store.records import InputReference, ModelReference
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
@@ -273,8 +273,8 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
 def test_a_server_may_write_the_source_meanwhile(
     database_url, target, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.copying._BATCH", 50)
-    monkeypatch.setattr("store.copying._PAGE", 100)
+    monkeypatch.setattr("store.moving.copying._BATCH", 50)
+    monkeypatch.setattr("store.moving.copying._PAGE", 100)
     journal = Journal(tmp_path / "journal", 0)
     writer = Writer(tmp_path / "journal", database_url)
     journal.append([make_record(n + 1) for n in range(300)])

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import shapes
-from store.blob_interface import key_of
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
+from store.blobs.interface import key_of
 from store.errors import NotReadyError, QueryError, StoreError
-from store.export import ExportParameters, decode_parameters, export
-from store.import_files import read
-from store.imports import Importer
+from store.exchange import shapes
+from store.exchange.export import ExportParameters, decode_parameters, export
+from store.exchange.import_files import read
+from store.exchange.imports import Importer
 from store.inferences import Inferences, QueryRequest
 from store.journal import Journal, frames, segments, sent_file
 from store.records import InferenceRecord, InputReference, JournaledChange, TruthStatement
@@ -157,14 +157,14 @@ def test_any_inferences_come_back_as_they_were(record, given_records, form: str)
 @pytest.mark.parametrize("name", ["a.jsonl", "images.zip", "a.parquet", "images.parquet"])
 def test_what_is_imported_is_exported_alike(store, other, tmp_path, record, name: str) -> None:
     form, images = "parquet" if "parquet" in name else "jsonl", "images" in name
-    records = tasks(record, store.blobs)
+    records = tasks(record, store.blobs.files)
     truth = TruthStatement("id", str(records[1].seq), [{"label": "a"}], "me")
     store.add(*records, JournaledChange(MS + 200 << 22, truth))
-    file = store.export(tmp_path / name, format=form, images=images)
+    file = store.exchange.export(tmp_path / name, format=form, images=images)
     for _ in range(2):  # twice is once
         imported = other.bring_in(file)
         assert (imported.inferences, imported.images) == (7, 6 if images else 0)
-        first = store.export(tmp_path / "first.jsonl").read_bytes()
+        first = store.exchange.export(tmp_path / "first.jsonl").read_bytes()
         assert other.export(tmp_path / "second.jsonl").read_bytes() == first
     assert first.count(b"\n") == 7
     if images:
@@ -172,8 +172,8 @@ def test_what_is_imported_is_exported_alike(store, other, tmp_path, record, name
 
 
 def test_a_line_is_what_the_api_answers(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
-    lines = store.export(tmp_path / "all.jsonl").read_bytes().splitlines()
+    store.add(*tasks(record, store.blobs.files))
+    lines = store.exchange.export(tmp_path / "all.jsonl").read_bytes().splitlines()
     page = store.inferences.query(QueryRequest(order="ts"))
     assert lines == [msgspec.json.encode(answered) for answered in page.inferences]
 
@@ -181,12 +181,16 @@ def test_a_line_is_what_the_api_answers(store, tmp_path, record) -> None:
 def test_only_what_matches_is_exported_over_many_pages(
     store, tmp_path, record, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.export.PAGE", 7)
+    monkeypatch.setattr("store.exchange.export.PAGE", 7)
     store.add(*(record(MS + n << 22, metadata={"odd": n % 2 == 1}) for n in range(100)))
     told = []
     where = ExportParameters({"meta.odd": True})
     count = export(
-        store.inferences, store.blobs, where, tmp_path / "odd.jsonl", lambda *so: told.append(so)
+        store.inferences,
+        store.blobs.files,
+        where,
+        tmp_path / "odd.jsonl",
+        lambda *so: told.append(so),
     )
     assert count == 50
     rows = [json.loads(line) for line in (tmp_path / "odd.jsonl").read_text().splitlines()]
@@ -206,7 +210,9 @@ def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, for
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(store.inferences, store.blobs, ExportParameters(format=form), target / "x", tell)
+        export(
+            store.inferences, store.blobs.files, ExportParameters(format=form), target / "x", tell
+        )
     assert list(target.iterdir()) == []
 
 
@@ -214,14 +220,14 @@ def test_nothing_is_left_of_an_export_that_is_ended(store, tmp_path, record, for
 def test_an_export_of_nothing_is_a_whole_file(store, other, tmp_path, record, form: str) -> None:
     store.add(record(MS << 22))
     name = {"jsonl": "none.jsonl", "parquet": "none.parquet"}.get(form, "none.zip")
-    file = store.export(tmp_path / name, format=form, where={"label": "nobody"})
+    file = store.exchange.export(tmp_path / name, format=form, where={"label": "nobody"})
     assert other.bring_in(file).inferences == 0
 
 
 def test_parquet_has_labels_scores_and_boxes_as_lists(store, tmp_path, record) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    store.add(*tasks(record, store.blobs))
-    table = pq.read_table(store.export(tmp_path / "all.parquet", format="parquet"))
+    store.add(*tasks(record, store.blobs.files))
+    table = pq.read_table(store.exchange.export(tmp_path / "all.parquet", format="parquet"))
     rows = {row["task"]: row for row in table.to_pylist()[:6]}
     assert rows["IMAGE_CLASSIFICATION"]["labels"] == ["a", "b"]
     assert rows["IMAGE_CLASSIFICATION"]["boxes"] == [None, None]
@@ -244,8 +250,8 @@ def members(file: Path, name: str) -> list[Any]:
 
 
 def test_a_dataset_for_chariot_is_as_its_page_says(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
-    file = store.export(tmp_path / "set.zip", format="chariot")
+    store.add(*tasks(record, store.blobs.files))
+    file = store.exchange.export(tmp_path / "set.zip", format="chariot")
     lines = members(file, "annotations.jsonl")
     ids = [MS + number << 22 for number in range(6)]  # the last one has no image
     assert [line["path"] for line in lines] == [f"images/{seq}.png" for seq in ids]
@@ -267,8 +273,8 @@ def test_a_dataset_for_chariot_is_as_its_page_says(store, tmp_path, record) -> N
 
 
 def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
-    file = store.export(tmp_path / "coco.zip", format="coco")
+    store.add(*tasks(record, store.blobs.files))
+    file = store.exchange.export(tmp_path / "coco.zip", format="coco")
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
         whole = json.loads(archive.read("annotations.json"))
@@ -292,8 +298,8 @@ def test_coco_is_as_its_page_says(store, tmp_path, record) -> None:
 
 @pytest.mark.parametrize("form", ["chariot", "coco"])
 def test_inferences_come_back_from_a_dataset(store, other, tmp_path, record, form: str) -> None:
-    store.add(*tasks(record, store.blobs))
-    file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
+    store.add(*tasks(record, store.blobs.files))
+    file = store.exchange.export(tmp_path / "set.zip", format=form, annotations="predictions")
     assert other.bring_in(file).images == 6
     for seq in (MS + 1 << 22, MS + 2 << 22, MS + 3 << 22, MS + 4 << 22):
         was, now = (each.inferences.get(str(seq)) for each in (store, other))
@@ -308,11 +314,11 @@ TRUTH = [{"label": "a", "xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}]
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "chariot", "coco"])
 def test_ground_truth_comes_back_alone(store, other, tmp_path, record, form: str) -> None:
-    records = tasks(record, store.blobs)
+    records = tasks(record, store.blobs.files)
     truth = TruthStatement("id", str(records[1].seq), TRUTH)
     store.add(*records, JournaledChange(MS + 200 << 22, truth))
     name = {"jsonl": "set.jsonl", "parquet": "set.parquet"}.get(form, "set.zip")
-    file = store.export(tmp_path / name, format=form)
+    file = store.exchange.export(tmp_path / name, format=form)
     other.add(*tasks(record, other.blobs))
     imported = other.bring_in(file, "ground-truth")
     assert (imported.ground_truths, imported.inferences) == (1, 0)
@@ -323,16 +329,16 @@ def test_ground_truth_comes_back_alone(store, other, tmp_path, record, form: str
 
 
 def test_predictions_do_not_come_back_as_ground_truth(store, other, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
+    store.add(*tasks(record, store.blobs.files))
     for form in ("chariot", "coco"):
-        file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
+        file = store.exchange.export(tmp_path / "set.zip", format=form, annotations="predictions")
         imported = other.bring_in(file, "ground-truth")
         assert (imported.ground_truths, imported.passed_over) == (0, 6)
 
 
 def test_datasets_without_truth_hold_what_has_truth_alone(store, tmp_path, record) -> None:
-    store.add(*tasks(record, store.blobs))
-    file = store.export(tmp_path / "set.zip", format="chariot", annotations="ground_truth")
+    store.add(*tasks(record, store.blobs.files))
+    file = store.exchange.export(tmp_path / "set.zip", format="chariot", annotations="ground_truth")
     assert members(file, "annotations.jsonl") == []
 
 
@@ -453,7 +459,7 @@ def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
 
 
 def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("store.imports.MOVED_S", 0.0)
+    monkeypatch.setattr("store.exchange.imports.MOVED_S", 0.0)
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     writer = Writer(store.journal, store.url)
     try:
@@ -465,7 +471,7 @@ def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monk
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
-    for module in ("store.export", "store.import_files"):
+    for module in ("store.exchange.export", "store.exchange.import_files"):
         monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
     with pytest.raises(QueryError, match="pip install quadriga"):
         decode_parameters(b'{"format": "parquet"}')
@@ -477,7 +483,7 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     away = "postgresql://nobody@127.0.0.1:1/none"
     with pytest.raises(NotReadyError, match="expected the database to answer"):
-        Importer(store.journal, away, store.blobs, "inferences", None).run(
+        Importer(store.journal, away, store.blobs.files, "inferences", None).run(
             read(tmp_path / "one.jsonl")
         )
     store.add()
@@ -503,7 +509,7 @@ def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
             store.bring_in(tmp_path / "one.jsonl")
         yield from read(tmp_path / "one.jsonl")
 
-    Importer(store.journal, store.url, store.blobs, "inferences", None).run(items())
+    Importer(store.journal, store.url, store.blobs.files, "inferences", None).run(items())
     assert store.inferences.get(ID).id == ID
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.errors import QueryError
 from store.ids import first_at
 from store.inferences import Inferences

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from store import inferences as module
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import open_writer, run
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences

@@ -11,7 +11,7 @@ import pytest
 from litestar import Litestar, Request, Response
 from litestar.testing import TestClient
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.errors import StoreError
 from store.inferences import Inferences
 from store.job_routes import job_routes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import open_writer, run
 from store.errors import QueryError
 from store.inferences import Inferences

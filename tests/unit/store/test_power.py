@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from store import power
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.errors import JournalError, Unconfirmed
 from store.journal import Journal, frames, is_closed, segments
 from store.power import GroupSync

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.database import migrate
 from store.errors import MetadataError, QueryError
 from store.ids import first_at

@@ -8,7 +8,7 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
 from store.ids import first_at
 from store.inferences import Inferences
 from store.journal import Journal

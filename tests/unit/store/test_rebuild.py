@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from store import rebuild as module
-from store.blobs import BlobStore
+from store.upkeep import rebuild as module
+from store.blobs.files import BlobStore
 from store.database import open_writer
 from store.ids import first_at
-from store.rebuild import Progress, rebuild
 from store.records import (
     Deletion,
     InferenceRecord,
@@ -19,9 +18,10 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
-from store.retention import Upkeep
-from store.rollups import decoded
 from store.rows import Names
+from store.upkeep.rebuild import Progress, rebuild
+from store.upkeep.retention import Upkeep
+from store.upkeep.rollups import decoded
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

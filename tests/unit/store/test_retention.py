@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from store import retention
-from store.blob_interface import key_of
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
+from store.blobs.interface import key_of
 from store.database import months, open_writer, run
 from store.ids import first_at
 from store.journal import Journal
@@ -21,9 +20,10 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
-from store.retention import Upkeep
-from store.rollups import size_kept
 from store.rows import Names
+from store.upkeep import retention
+from store.upkeep.retention import Upkeep
+from store.upkeep.rollups import size_kept
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 

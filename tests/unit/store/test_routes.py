@@ -6,8 +6,8 @@ import pytest
 from litestar import Litestar, Request, Response
 from litestar.testing import TestClient
 
-from store.blob_interface import key_of
-from store.blobs import BlobStore
+from store.blobs.files import BlobStore
+from store.blobs.interface import key_of
 from store.errors import StoreError
 from store.ids import first_at
 from store.inferences import Inferences

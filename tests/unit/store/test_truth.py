@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.changes.truth import join_text
 from store.metadata import flatten
 from store.records import Deletion, InputReference, MetadataChange, TruthStatement
-from store.truth import join_text
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, Place
 

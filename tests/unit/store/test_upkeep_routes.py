@@ -9,10 +9,10 @@ from litestar import Litestar, Request, Response
 from litestar.testing import TestClient
 
 from proto.chariot import read_metadata
-from store.changing import Changes
+from store.changes.service import Changes
 from store.errors import StoreError
 from store.ids import IdSource
-from store.upkeep_routes import upkeep_routes
+from store.upkeep.routes import upkeep_routes
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from store.archives import Archive
-from store.blob_interface import Blobs
-from store.datasets import Annotated, ChariotDataset, Coco
+from store.blobs.interface import Blobs
 from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
+from store.exchange.archives import Archive
+from store.exchange.datasets import Annotated, ChariotDataset, Coco
 from store.inferences import Inferences
 from store.jobs import Run
 from store.query.json_form import parse
@@ -154,7 +154,7 @@ def _format(parameters: ExportParameters, target: Path, blobs: Blobs) -> Format:
         case "jsonl":
             return JsonLines(target, images)
         case "parquet":
-            from store.parquet import ParquetFile  # noqa: PLC0415 - an extra
+            from store.exchange.parquet import ParquetFile  # noqa: PLC0415 - an extra
 
             return ParquetFile(target, images)
         case "chariot":

@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from store import shapes
-from store.blob_interface import Blobs
-from store.datasets import nested
+from store.blobs.interface import Blobs
 from store.errors import QueryError
+from store.exchange import shapes
+from store.exchange.datasets import nested
 from store.ids import milliseconds
 from store.records import StoredInference
 
@@ -80,7 +80,7 @@ class ParquetFile:
                 self._flush()
 
     def close(self, *, is_whole: bool) -> None:
-        """As `store.export.Format.close`."""
+        """As `store.exchange.export.Format.close`."""
         if is_whole:
             self._flush()
         self._writer.close()

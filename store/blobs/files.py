@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from store.blob_interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
+from store.blobs.interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
 from store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
@@ -27,7 +27,7 @@ def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
     if scheme not in SCHEMES:
         raise StoreError(f"expected blobs in a folder, s3://, gs:// or az://, got {str(place)!r}")
     try:
-        from store.object_blobs import ObjectBlobs  # noqa: PLC0415 - of an extra
+        from store.blobs.objects import ObjectBlobs  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise StoreError(
             f"expected obstore to be installed for {scheme}://, got none: pip install 'quadriga[s3]'"
@@ -155,7 +155,7 @@ class BlobStore:
                         _clear(Path(entry.path))
 
     def presigned(self, key: str, seconds: float) -> None:
-        """See `Blobs`: `store.blob_urls` signs URLs of this server."""
+        """See `Blobs`: `store.blobs.urls` signs URLs of this server."""
 
     def _folders(self) -> list[Path]:
         try:

@@ -7,11 +7,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
-from store.aggregates import Aggregates, Metric, aggregate, decode_request
-from store.change_requests import MAX_DAYS
-from store.changing import Changes, Retention
+from store.changes.requests import MAX_DAYS
+from store.changes.service import Changes, Retention
 from store.inferences import Inferences
 from store.routes import ASKED, NOT_READY, options, with_body
+from store.upkeep.aggregates import Aggregates, Metric, aggregate, decode_request
 
 _DAYS = Schema(
     type=[OpenAPIType.NUMBER, OpenAPIType.NULL],

@@ -7,11 +7,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from store.annotations import annotations_of
+from store.changes.annotations import annotations_of
+from store.changes.truth import join_text
 from store.errors import ChangeError
 from store.ids import LARGEST
 from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
-from store.truth import join_text
 
 MAX_STATEMENTS = 10_000
 """Of one request."""

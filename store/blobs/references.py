@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from store import journal
-from store.blob_interface import Blobs
+from store.blobs.interface import Blobs
 from store.database import Readers, journal_offsets, run
 from store.ids import milliseconds
 

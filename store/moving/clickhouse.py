@@ -17,7 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from store import journal
-from store.clickhouse_rows import lines, statements
+from store.moving.clickhouse_rows import lines, statements
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -12,11 +12,12 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 from msgspec import Meta
 
-from store import metadata, shapes
-from store.annotations import annotations_of
-from store.blob_interface import key_of
-from store.datasets import GPS, OWN, nested
+from store import metadata
+from store.blobs.interface import key_of
+from store.changes.annotations import annotations_of
 from store.errors import NO_PYARROW, MetadataError, QueryError
+from store.exchange import shapes
+from store.exchange.datasets import GPS, OWN, nested
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
@@ -111,7 +112,7 @@ def read(path: Path) -> Iterator[Item]:
         case ".parquet":
             if find_spec("pyarrow") is None:
                 raise QueryError(NO_PYARROW)
-            from store.parquet import read_parquet  # noqa: PLC0415 - an extra
+            from store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
 
             for number, (line, data) in enumerate(read_parquet(path), 1):
                 yield _item(line, f"row {number}", partial(_given, data), {})

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
-from store import change_requests, metadata
-from store.changes import changed
+from store import metadata
+from store.changes import requests as change_requests
+from store.changes.applying import changed
+from store.changes.truth import candidates
 from store.database import run, run_in
 from store.errors import ChangeError, NotReadyError, QueryTimeoutError
 from store.ids import IdSource, milliseconds
@@ -26,7 +28,6 @@ from store.records import (
     timestamp_text,
 )
 from store.rows import text
-from store.truth import candidates
 
 MAX_MATCHES = 20_000
 """Stored inferences that the statements of one request may be joined to."""

@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from store import metadata, shapes
-from store.archives import Archive
-from store.blob_interface import Blobs
+from store import metadata
+from store.blobs.interface import Blobs
+from store.exchange import shapes
+from store.exchange.archives import Archive
 from store.records import StoredInference
 
 Annotated = Literal["either", "ground_truth", "predictions"]
@@ -50,7 +51,7 @@ class ChariotDataset:
     Args:
         target: The file; its folder is the archive's alone.
         images: Where the images are; None leaves them out.
-        annotated: See `store.export.ExportParameters`.
+        annotated: See `store.exchange.export.ExportParameters`.
     """
 
     def __init__(self, target: Path, images: Blobs | None, annotated: Annotated) -> None:
@@ -74,7 +75,7 @@ class ChariotDataset:
             self._metadata.write(_encode({"path": path, "metadata": described}) + b"\n")
 
     def close(self, *, is_whole: bool) -> None:
-        """As `store.export.Format.close`."""
+        """As `store.exchange.export.Format.close`."""
         self._archive.close(is_whole=is_whole)
 
 
@@ -172,7 +173,7 @@ class Coco:
         return found
 
     def close(self, *, is_whole: bool) -> None:
-        """As `store.export.Format.close`."""
+        """As `store.exchange.export.Format.close`."""
         if is_whole:
             self._end()
         self._annotation_lines.close()

@@ -11,7 +11,7 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import FromPath, RawBody
 
-from store.changing import Changes, Deleted, History, Stated
+from store.changes.service import Changes, Deleted, History, Stated
 from store.records import StoredInference
 from store.routes import Error, options, with_body
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import BinaryIO
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-from store.blob_interface import Blobs
+from store.blobs.interface import Blobs
 from store.records import StoredInference
 
 EXTENSIONS = {

@@ -13,12 +13,12 @@ from typing import Any, Literal, cast
 import msgspec
 
 from store import journal
-from store.annotations import annotations_of
-from store.blob_interface import Blobs, key_of
+from store.blobs.interface import Blobs, key_of
+from store.changes.annotations import annotations_of
 from store.database import answering
 from store.errors import QueryError, StoreError
+from store.exchange.import_files import ImportedInference, Item
 from store.ids import WORKERS, IdSource, milliseconds
-from store.import_files import ImportedInference, Item
 from store.journal import Journal
 from store.lag import read_offsets
 from store.records import (

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata, rollups, truth
+from store import metadata
+from store.changes import truth
 from store.database import delete as delete_rows
 from store.database import insert, run, run_in, upsert
 from store.records import (
@@ -19,6 +20,7 @@ from store.records import (
     TruthStatement,
 )
 from store.rows import COLUMNS, Names, Rows, remove_inferences, text
+from store.upkeep import rollups
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
 
-from store.blob_interface import Blobs
+from store.blobs.interface import Blobs
 from store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0

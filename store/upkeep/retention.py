@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store import database, rollups
-from store.blob_interface import Blobs
-from store.blob_references import remove_unreferenced
-from store.changes import delete
+from store import database
+from store.blobs.interface import Blobs
+from store.blobs.references import remove_unreferenced
+from store.changes.applying import delete
 from store.database import run, run_in
 from store.errors import StoreError
 from store.ids import first_at
-from store.rollups import MINUTE_MS
 from store.rows import Names
 from store.schema import Month
+from store.upkeep import rollups
+from store.upkeep.rollups import MINUTE_MS
 
 STEP_ROWS = 250
 """Of one transaction."""

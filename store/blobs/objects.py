@@ -16,7 +16,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from store.blob_interface import GRACE_S, BlobEntry, checked, key_at, key_of, path_of
+from store.blobs.interface import GRACE_S, BlobEntry, checked, key_at, key_of, path_of
 from store.errors import JournalError, NotReadyError, StoreError
 
 CONNECT_S = 2.0

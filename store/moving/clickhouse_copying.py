@@ -8,12 +8,21 @@ import msgspec
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
-from store.clickhouse import connect, insert
-from store.clickhouse_rows import inference
-from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
-from store.copying import FEEDBACK, TRUTH, Progress, records
 from store.database import Readers, run
 from store.errors import StoreError
+from store.moving.clickhouse import connect, insert
+from store.moving.clickhouse_rows import inference
+from store.moving.comparison import (
+    DAY_IDS,
+    INFERENCES,
+    TIMEOUT_S,
+    Table,
+    day_text,
+    days,
+    page,
+    summary,
+)
+from store.moving.copying import FEEDBACK, TRUTH, Progress, records
 from store.query.catalog import marks
 
 _PAGE = 5000
@@ -27,7 +36,7 @@ def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: N
 
     Args:
         source: URL of the database; a server may write it at the same time.
-        url: Of the ClickHouse, as `store.clickhouse.Sink`.
+        url: Of the ClickHouse, as `store.moving.clickhouse.Sink`.
         report: Called after each insert.
 
     Raises:

@@ -2,7 +2,7 @@
 
 What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
 was put within the grace, and a record is journaled within half of that after its put; who removes looks
-in `store.blob_references` first whether a row or the journal needs it.
+in `store.blobs.references` first whether a row or the journal needs it.
 """
 
 import logging

@@ -13,12 +13,22 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database, rollups
-from store.comparison import DAY_IDS, INFERENCES, TIMEOUT_S, Table, day_text, days, page, summary
+from store import database
 from store.database import Readers, run, run_in
+from store.moving.comparison import (
+    DAY_IDS,
+    INFERENCES,
+    TIMEOUT_S,
+    Table,
+    day_text,
+    days,
+    page,
+    summary,
+)
 from store.query.catalog import marks
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
+from store.upkeep import rollups
 
 _BATCH = 1000
 """Rows of one transaction."""

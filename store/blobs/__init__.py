@@ -1,0 +1,1 @@
+"""Images, kept by their content: as files here, or in an object store."""

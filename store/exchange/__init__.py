@@ -1,0 +1,1 @@
+"""Taking inferences out into files, and bringing them in."""

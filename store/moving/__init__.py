@@ -1,0 +1,1 @@
+"""Beyond one database: copies of a store, comparison, ClickHouse."""

@@ -1,0 +1,1 @@
+"""Counting, retention and rebuilding: what the store does by itself."""

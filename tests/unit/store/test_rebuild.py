@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from store.upkeep import rebuild as module
 from store.blobs.files import BlobStore
 from store.database import open_writer
 from store.ids import first_at
@@ -19,6 +18,7 @@ from store.records import (
     RetentionRule,
 )
 from store.rows import Names
+from store.upkeep import rebuild as module
 from store.upkeep.rebuild import Progress, rebuild
 from store.upkeep.retention import Upkeep
 from store.upkeep.rollups import decoded

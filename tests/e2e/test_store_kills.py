@@ -31,7 +31,8 @@ from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
 
 KILLS = 20
-OUTAGES = 10
+OUTAGES = 11
+"""One before the start, ten while serving."""
 MODEL = SAMPLE_MODELS / "shapes-classifier"
 _log = logging.getLogger(__name__)
 

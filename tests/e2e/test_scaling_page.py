@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.cli import main
 from tests.clickhouse_server import ClickHouseServer
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, ServerProcess, image_input
@@ -96,7 +95,6 @@ def test_what_is_stored_is_sent_to_clickhouse_too(
     assert [row["seq"] for row in clickhouse.query(database, seqs)] == [before, after]
 
 
-@pytest.mark.skipif("export" not in main.commands, reason="there is no export yet")
 def test_the_archive_is_exported(data, tmp_path, photo, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     server = ServerProcess(data).start()

@@ -9,6 +9,8 @@ import pytest
 from store.database import migrate
 from store.records import InferenceRecord, InputReference, ModelReference
 from tests.postgres_server import PostgresServer
+from tests.unit.store.exchange_place import ExchangePlace
+from tests.unit.store.journal_place import JournalPlace
 
 Record = Callable[..., InferenceRecord]
 
@@ -52,3 +54,26 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     url = server.create()
     yield url
     server.drop(url)
+
+
+@pytest.fixture
+def file_place(tmp_path: Path) -> Iterator[JournalPlace]:
+    """A place whose database is a file that is not there yet."""
+    place = JournalPlace(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    yield place
+    place.journal.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path, database_url: str):
+    made = ExchangePlace(tmp_path, database_url)
+    yield made
+    made.inferences.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    made = ExchangePlace(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
+    yield made
+    made.inferences.close()

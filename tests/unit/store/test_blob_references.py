@@ -125,11 +125,11 @@ def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
 def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
     caplog.set_level("INFO")
     stop = threading.Event()
-    arguments = (store.blobs.files, store.url, store.journal_directory, stop, 0.01)
+    arguments = (store.blobs, store.url, store.journal_directory, stop, 0.01)
     thread = threading.Thread(target=keep_swept, args=arguments)
     orphan = store.put(b"orphan")
     thread.start()
-    wait_until(lambda: store.blobs.files.get(orphan) is None)
+    wait_until(lambda: store.blobs.get(orphan) is None)
     store.put(b"another")
     wait_until(lambda: not store.there())
     stop.set()
@@ -158,7 +158,7 @@ def wait_until(condition) -> None:
 
 
 def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(store.blobs.files, "is_near", False)
+    monkeypatch.setattr(store.blobs, "is_near", False)
     orphan = store.put(b"orphan")
     assert store.remove(orphan) == 0
     assert sum(store.sweep()) == 1

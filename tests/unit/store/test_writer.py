@@ -1,70 +1,26 @@
 import os
 import random
-import re
 import threading
 import time
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from store import database
-from store.database import open_writer, run
+from store.database import open_writer
 from store.errors import StoreError
-from store.journal import HEADER_BYTES, Journal, frames, identity, segments
+from store.journal import Journal, identity, segments
 from store.writer import Writer
-from tests.unit.store.conftest import make_record
-
-
-class Place:
-    """A data folder: a journal, a database, and what the database holds."""
-
-    def __init__(self, root: Path, url: str) -> None:
-        self.root = root
-        self.directory = root / "journal"
-        self.journal = Journal(self.directory, 0)
-        self.url = url
-
-    def drain(self) -> tuple[int, int, int]:
-        """Move the journal; return how many records moved, died, and parts were damaged."""
-        writer = Writer(self.directory, self.url)
-        try:
-            writer.drain()
-        finally:
-            writer.close()
-        return writer.records_moved, writer.records_dead, writer.parts_damaged
-
-    def rows(self, statement: str) -> list[tuple]:
-        """Return what the database answers."""
-        engine = open_writer(self.url)
-        with engine.connect() as connection:
-            rows = [tuple(row) for row in run(connection, statement)]
-        engine.dispose()
-        return rows
-
-    def seqs(self) -> list[int]:
-        """Return the ids in the database."""
-        return [seq for (seq,) in self.rows("SELECT seq FROM inference ORDER BY seq")]
+from tests.unit.store.journal_place import JournalPlace
 
 
 @pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+def place(tmp_path: Path, database_url: str) -> Iterator[JournalPlace]:
     """A place on each database."""
-    place = Place(tmp_path, database_url)
-    yield place
-    place.journal.close()
-
-
-@pytest.fixture
-def file_place(tmp_path: Path) -> Iterator[Place]:
-    """A place whose database is a file that is not there yet."""
-    place = Place(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    place = JournalPlace(tmp_path, database_url)
     yield place
     place.journal.close()
 
@@ -72,7 +28,7 @@ def file_place(tmp_path: Path) -> Iterator[Place]:
 KEYS = "SELECT path, type, val, seq FROM {} JOIN meta_key ON key = id ORDER BY path, type, val, seq"
 
 
-def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) -> None:
+def test_a_record_becomes_a_row_and_what_it_is_found_by(place: JournalPlace, record) -> None:
     metadata = {"a": {"b": 1, "l": [1]}, "s": "x" * 300, "t": True, "n": None}
     scored = [
         {"label": "circle", "score": 0.5},
@@ -119,7 +75,7 @@ def test_a_record_becomes_a_row_and_what_it_is_found_by(place: Place, record) ->
     ],
 )
 def test_a_file_keeps_metadata_twice_only_where_it_is_nested(
-    file_place: Place, record, metadata, flat
+    file_place: JournalPlace, record, metadata, flat
 ) -> None:
     file_place.journal.append([record(1, metadata=metadata)])
     file_place.drain()
@@ -128,14 +84,14 @@ def test_a_file_keeps_metadata_twice_only_where_it_is_nested(
 
 
 @pytest.mark.parametrize("predictions", [[], {}, None, 3, [1], {"label": "x"}, [[{"label": "x"}]]])
-def test_predictions_without_labels_are_kept(place: Place, record, predictions) -> None:
+def test_predictions_without_labels_are_kept(place: JournalPlace, record, predictions) -> None:
     place.journal.append([record(1, predictions=predictions)])
     assert place.drain() == (1, 0, 0)
     assert place.rows("SELECT count(*) FROM pred") == [(0,)]
     assert msgspec.json.decode(place.rows("SELECT predictions FROM inference")[0][0]) == predictions
 
 
-def test_a_replay_changes_nothing(place: Place, record) -> None:
+def test_a_replay_changes_nothing(place: JournalPlace, record) -> None:
     tables = ("inference", "meta_num", "meta_str", "pred", "model", "label", "meta_key")
     records = [record(n, metadata={"n": n, "s": str(n), "o": {"p": n}}) for n in range(1, 2500)]
     place.journal.append(records)
@@ -149,7 +105,7 @@ def test_a_replay_changes_nothing(place: Place, record) -> None:
     assert [place.rows(f"SELECT * FROM {table}") for table in tables] == before
 
 
-def test_a_finished_segment_goes_and_an_open_one_stays(place: Place, record) -> None:
+def test_a_finished_segment_goes_and_an_open_one_stays(place: JournalPlace, record) -> None:
     place.journal.append([record(1)])
     place.drain()
     assert len(segments(place.directory)) == 1
@@ -165,7 +121,7 @@ def test_a_finished_segment_goes_and_an_open_one_stays(place: Place, record) -> 
     assert place.seqs() == [1, 2]
 
 
-def test_a_writer_killed_between_file_and_offset_is_repaired(place: Place, record) -> None:
+def test_a_writer_killed_between_file_and_offset_is_repaired(place: JournalPlace, record) -> None:
     place.journal.append([record(1)])
     place.drain()
     place.journal.close()
@@ -177,7 +133,7 @@ def test_a_writer_killed_between_file_and_offset_is_repaired(place: Place, recor
     ]
 
 
-def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, record) -> None:
+def test_a_record_that_cannot_be_stored_never_stops_the_others(place: JournalPlace, record) -> None:
     dead = {
         2: record(2, metadata={"a.b": 1, "a": {"b": 2}}),
         4: record(4, metadata=["no object"]),
@@ -194,7 +150,7 @@ def test_a_record_that_cannot_be_stored_never_stops_the_others(place: Place, rec
     assert place.drain() == (0, 0, 0)
 
 
-def test_a_value_that_no_index_takes_never_stops_the_others(place: Place, record) -> None:
+def test_a_value_that_no_index_takes_never_stops_the_others(place: JournalPlace, record) -> None:
     letters = random.Random(1).choices(range(0x4E00, 0x9FFF), k=3000)
     label = [{"label": "".join(map(chr, letters)), "score": 1.0}]
     place.journal.append([record(1), record(2, predictions=label), record(3)])
@@ -206,7 +162,7 @@ def test_a_value_that_no_index_takes_never_stops_the_others(place: Place, record
 def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
     tmp_path: Path, postgres, record
 ) -> None:
-    place = Place(tmp_path, postgres.create())
+    place = JournalPlace(tmp_path, postgres.create())
     name = sa.make_url(place.url).database
     place.journal.append([record(1)])
     assert place.drain() == (1, 0, 0)
@@ -233,117 +189,7 @@ def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
     postgres.drop(place.url)
 
 
-def test_the_damaged_end_of_a_closed_segment_is_kept_apart(file_place: Place, record) -> None:
-    file_place.journal.append([record(1), record(2), record(3)])
-    (segment,) = segments(file_place.directory)
-    data = bytearray(segment.read_bytes())
-    data[-1] ^= 0xFF
-    segment.write_bytes(data)
-    assert file_place.drain() == (2, 0, 0)
-    assert file_place.drain() == (0, 0, 0)  # open still: it may be an append under way
-    file_place.journal.close()
-    assert file_place.drain() == (0, 0, 1)
-    assert segments(file_place.directory) == []
-    (kept,) = (file_place.root / "dead").iterdir()
-    assert data.endswith(kept.read_bytes())
-    assert b'"request-3"' in kept.read_bytes()
-
-
-@pytest.mark.parametrize("state", ["open", "closed"])
-@pytest.mark.parametrize("damaged", [[1], [2], [1, 2], [1, 3]], ids=str)
-@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 70])
-def test_a_damaged_frame_alone_is_kept_apart(
-    file_place: Place, caplog, damaged: list[int], at: int, state: str
-) -> None:
-    file_place.journal.append([make_record(seq) for seq in range(1, 6)])
-    (segment,) = segments(file_place.directory)
-    ends = [0, *(end for _, _, end in frames(segment))]
-    data = bytearray(segment.read_bytes())
-    for seq in damaged:
-        data[ends[seq - 1] + at] ^= 0xFF
-    segment.write_bytes(data)
-    if state == "closed":
-        file_place.journal.close()
-    parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
-    assert file_place.drain() == (5 - len(damaged), 0, parts)
-    assert file_place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
-    kept = sorted((file_place.root / "dead").iterdir())
-    assert b"".join(path.read_bytes() for path in kept) == b"".join(
-        data[ends[seq - 1] : ends[seq]] for seq in damaged
-    )
-    assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
-    if at in (0, 3, 5, 9, 70):
-        assert all(re.search(rf"records \(.*\b{seq}\b.*\)", caplog.text) for seq in damaged)
-    (file_place.root / "store.db").unlink()
-    assert file_place.drain() == (
-        (5 - len(damaged), 0, 0) if state == "open" else (0, 0, 0)
-    )  # said once
-
-
-class Damage(NamedTuple):
-    """Something that happens to the bytes of a segment."""
-
-    where: float
-    bytes_lost: int
-    bytes_come: bytes
-
-
-_DAMAGE = st.lists(
-    st.builds(
-        Damage,
-        st.floats(0, 1, exclude_max=True),
-        st.integers(0, 400),
-        st.binary(max_size=40) | st.sampled_from([b"\0" * 400, b'{"seq":1,', b"}\x10\0\0\0"]),
-    ),
-    max_size=4,
-)
-
-
-@pytest.fixture(scope="module")
-def lasting_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Writer]]:
-    root = tmp_path_factory.mktemp("place")
-    place = Place(root, f"sqlite:///{root}/store.db")
-    writer = Writer(place.directory, place.url)
-    yield place, writer
-    writer.close()
-    place.journal.close()
-
-
-_FIRST_SEQS = count(1, 100)
-
-
-@settings(deadline=None, max_examples=150)
-@given(
-    damages=_DAMAGE, records=st.integers(1, 12), state=st.sampled_from(["open", "closed", "torn"])
-)
-def test_whatever_the_damage_every_other_frame_is_moved_once(
-    lasting_place: tuple[Place, Writer], damages: list[Damage], records: int, state: str
-) -> None:
-    place, writer = lasting_place
-    place.journal.close()
-    writer.drain()
-    before, moved_before = place.seqs(), writer.records_moved
-    seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
-    place.journal.append([make_record(seq) for seq in seqs])
-    (segment,) = segments(place.directory)
-    data = segment.read_bytes()
-    whole = [data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in frames(segment)]
-    for damage in damages:
-        at = int(damage.where * len(data))
-        data = data[:at] + damage.bytes_come + data[at + damage.bytes_lost :]
-    if state == "torn":
-        data = data[:-100]
-    segment.write_bytes(data)
-    if state == "closed":
-        place.journal.close()
-    for _ in range(2):
-        writer.drain()
-    left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
-    assert place.seqs() == before + left
-    assert writer.records_moved - moved_before == len(left)
-
-
-def test_a_second_writer_is_refused(place: Place) -> None:
+def test_a_second_writer_is_refused(place: JournalPlace) -> None:
     first = Writer(place.directory, place.url)
     with pytest.raises(StoreError, match=rf"only writer of .*, got process {os.getpid()} at work"):
         Writer(place.directory, place.url)
@@ -351,7 +197,7 @@ def test_a_second_writer_is_refused(place: Place) -> None:
     Writer(place.directory, place.url).close()
 
 
-def test_a_locked_database_loses_nothing(file_place: Place, record, caplog) -> None:
+def test_a_locked_database_loses_nothing(file_place: JournalPlace, record, caplog) -> None:
     file_place.journal.append([record(1)])
     file_place.drain()
     engine = sa.create_engine(file_place.url)
@@ -376,7 +222,7 @@ def test_a_locked_database_loses_nothing(file_place: Place, record, caplog) -> N
 
 
 def test_a_damaged_database_buries_nothing_and_is_waited_for(
-    file_place: Place, record, caplog
+    file_place: JournalPlace, record, caplog
 ) -> None:
     (file_place.root / "store.db").write_bytes(b"no database" * 1000)
     file_place.journal.append([record(1), record(2)])
@@ -398,7 +244,9 @@ def test_a_damaged_database_buries_nothing_and_is_waited_for(
     assert not (file_place.root / "dead.jsonl").exists()
 
 
-def test_run_moves_records_as_they_come_and_the_rest_at_the_end(place: Place, record) -> None:
+def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
+    place: JournalPlace, record
+) -> None:
     writer, stop = Writer(place.directory, place.url), threading.Event()
     thread = threading.Thread(target=writer.run, args=(stop,))
     thread.start()
@@ -418,7 +266,7 @@ DATABASE = ("store.db",), ("store.db", "store.db-wal", "store.db-shm")
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_nothing_appended_after_the_database_was_deleted_is_lost(
-    file_place: Place, record, names: tuple[str, ...]
+    file_place: JournalPlace, record, names: tuple[str, ...]
 ) -> None:
     journal = Journal(
         file_place.directory, 1, segment_bytes=3000
@@ -448,7 +296,9 @@ def test_nothing_appended_after_the_database_was_deleted_is_lost(
     assert segments(file_place.directory) == []
 
 
-def test_what_is_still_in_the_journal_moves_into_a_new_database(file_place: Place, record) -> None:
+def test_what_is_still_in_the_journal_moves_into_a_new_database(
+    file_place: JournalPlace, record
+) -> None:
     writer = Writer(file_place.directory, file_place.url)
     file_place.journal.append([record(1)])
     assert writer.drain() == 1
@@ -464,7 +314,7 @@ def test_what_is_still_in_the_journal_moves_into_a_new_database(file_place: Plac
     assert file_place.seqs() == [2]
 
 
-def test_a_commit_to_a_deleted_file_removes_no_segment(file_place: Place, record) -> None:
+def test_a_commit_to_a_deleted_file_removes_no_segment(file_place: JournalPlace, record) -> None:
     writer = Writer(file_place.directory, file_place.url)
     writer.drain()
     file_place.journal.append([record(1)])
@@ -482,9 +332,9 @@ def test_a_commit_to_a_deleted_file_removes_no_segment(file_place: Place, record
 
 @pytest.mark.parametrize("names", DATABASE, ids=["alone", "with its log"])
 def test_a_database_put_in_place_of_another_takes_the_rest(
-    file_place: Place, record, tmp_path: Path, names: tuple[str, ...]
+    file_place: JournalPlace, record, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    other = Place(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
+    other = JournalPlace(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(1, metadata={"b": 1, "a": 2}, predictions=[{"label": "x"}])])
     other.drain()
     other.journal.close()

@@ -1,0 +1,38 @@
+"""A data folder without a server, for tests of what moves the journal."""
+
+from pathlib import Path
+
+from store.database import open_writer, run
+from store.journal import Journal
+from store.writer import Writer
+
+
+class JournalPlace:
+    """A data folder: a journal, a database, and what the database holds."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root = root
+        self.directory = root / "journal"
+        self.journal = Journal(self.directory, 0)
+        self.url = url
+
+    def drain(self) -> tuple[int, int, int]:
+        """Move the journal; return how many records moved, died, and parts were damaged."""
+        writer = Writer(self.directory, self.url)
+        try:
+            writer.drain()
+        finally:
+            writer.close()
+        return writer.records_moved, writer.records_dead, writer.parts_damaged
+
+    def rows(self, statement: str) -> list[tuple]:
+        """Return what the database answers."""
+        engine = open_writer(self.url)
+        with engine.connect() as connection:
+            rows = [tuple(row) for row in run(connection, statement)]
+        engine.dispose()
+        return rows
+
+    def seqs(self) -> list[int]:
+        """Return the ids in the database."""
+        return [seq for (seq,) in self.rows("SELECT seq FROM inference ORDER BY seq")]

@@ -1,0 +1,127 @@
+import re
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.journal import HEADER_BYTES, frames, segments
+from store.writer import Writer
+from tests.unit.store.conftest import make_record
+from tests.unit.store.journal_place import JournalPlace
+
+
+def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
+    file_place: JournalPlace, record
+) -> None:
+    file_place.journal.append([record(1), record(2), record(3)])
+    (segment,) = segments(file_place.directory)
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 0xFF
+    segment.write_bytes(data)
+    assert file_place.drain() == (2, 0, 0)
+    assert file_place.drain() == (0, 0, 0)  # open still: it may be an append under way
+    file_place.journal.close()
+    assert file_place.drain() == (0, 0, 1)
+    assert segments(file_place.directory) == []
+    (kept,) = (file_place.root / "dead").iterdir()
+    assert data.endswith(kept.read_bytes())
+    assert b'"request-3"' in kept.read_bytes()
+
+
+@pytest.mark.parametrize("state", ["open", "closed"])
+@pytest.mark.parametrize("damaged", [[1], [2], [1, 2], [1, 3]], ids=str)
+@pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 70])
+def test_a_damaged_frame_alone_is_kept_apart(
+    file_place: JournalPlace, caplog, damaged: list[int], at: int, state: str
+) -> None:
+    file_place.journal.append([make_record(seq) for seq in range(1, 6)])
+    (segment,) = segments(file_place.directory)
+    ends = [0, *(end for _, _, end in frames(segment))]
+    data = bytearray(segment.read_bytes())
+    for seq in damaged:
+        data[ends[seq - 1] + at] ^= 0xFF
+    segment.write_bytes(data)
+    if state == "closed":
+        file_place.journal.close()
+    parts = sum(seq - 1 not in damaged for seq in damaged)  # neighbours are kept together
+    assert file_place.drain() == (5 - len(damaged), 0, parts)
+    assert file_place.seqs() == [seq for seq in range(1, 6) if seq not in damaged]
+    kept = sorted((file_place.root / "dead").iterdir())
+    assert b"".join(path.read_bytes() for path in kept) == b"".join(
+        data[ends[seq - 1] : ends[seq]] for seq in damaged
+    )
+    assert len([r for r in caplog.records if "is damaged" in r.getMessage()]) == parts
+    if at in (0, 3, 5, 9, 70):
+        assert all(re.search(rf"records \(.*\b{seq}\b.*\)", caplog.text) for seq in damaged)
+    (file_place.root / "store.db").unlink()
+    assert file_place.drain() == (
+        (5 - len(damaged), 0, 0) if state == "open" else (0, 0, 0)
+    )  # said once
+
+
+class Damage(NamedTuple):
+    """Something that happens to the bytes of a segment."""
+
+    where: float
+    bytes_lost: int
+    bytes_come: bytes
+
+
+_DAMAGE = st.lists(
+    st.builds(
+        Damage,
+        st.floats(0, 1, exclude_max=True),
+        st.integers(0, 400),
+        st.binary(max_size=40) | st.sampled_from([b"\0" * 400, b'{"seq":1,', b"}\x10\0\0\0"]),
+    ),
+    max_size=4,
+)
+
+
+@pytest.fixture(scope="module")
+def lasting_place(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[JournalPlace, Writer]]:
+    root = tmp_path_factory.mktemp("place")
+    place = JournalPlace(root, f"sqlite:///{root}/store.db")
+    writer = Writer(place.directory, place.url)
+    yield place, writer
+    writer.close()
+    place.journal.close()
+
+
+_FIRST_SEQS = count(1, 100)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    damages=_DAMAGE, records=st.integers(1, 12), state=st.sampled_from(["open", "closed", "torn"])
+)
+def test_whatever_the_damage_every_other_frame_is_moved_once(
+    lasting_place: tuple[JournalPlace, Writer], damages: list[Damage], records: int, state: str
+) -> None:
+    place, writer = lasting_place
+    place.journal.close()
+    writer.drain()
+    before, moved_before = place.seqs(), writer.records_moved
+    seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
+    place.journal.append([make_record(seq) for seq in seqs])
+    (segment,) = segments(place.directory)
+    data = segment.read_bytes()
+    whole = [data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in frames(segment)]
+    for damage in damages:
+        at = int(damage.where * len(data))
+        data = data[:at] + damage.bytes_come + data[at + damage.bytes_lost :]
+    if state == "torn":
+        data = data[:-100]
+    segment.write_bytes(data)
+    if state == "closed":
+        place.journal.close()
+    for _ in range(2):
+        writer.drain()
+    left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
+    assert place.seqs() == before + left
+    assert writer.records_moved - moved_before == len(left)

@@ -1,0 +1,225 @@
+"""What others wrote is brought in, or refused by name."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.blobs.interface import key_of
+from store.errors import NotReadyError, QueryError, StoreError
+from store.exchange.export import decode_parameters
+from store.exchange.import_files import read
+from store.exchange.imports import Importer
+from store.journal import frames, segments, sent_file
+from store.records import InputReference, JournaledChange, TruthStatement
+from store.writer import Writer
+from tests.unit.store.exchange_place import (
+    MS,
+    members,
+    tasks,
+)
+
+TRUTH = [{"label": "a", "xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "chariot", "coco"])
+def test_ground_truth_comes_back_alone(store, other, tmp_path, record, form: str) -> None:
+    records = tasks(record, store.blobs)
+    truth = TruthStatement("id", str(records[1].seq), TRUTH)
+    store.add(*records, JournaledChange(MS + 200 << 22, truth))
+    name = {"jsonl": "set.jsonl", "parquet": "set.parquet"}.get(form, "set.zip")
+    file = store.export(tmp_path / name, format=form)
+    other.add(*tasks(record, other.blobs))
+    imported = other.bring_in(file, "ground-truth")
+    assert (imported.ground_truths, imported.inferences) == (1, 0)
+    found = other.inferences.get(str(records[1].seq)).ground_truth
+    assert json.loads(bytes(found)) == TRUTH
+    without = [one for one in records if one is not records[1]]
+    assert all(other.inferences.get(str(one.seq)).ground_truth is None for one in without)
+
+
+def test_predictions_do_not_come_back_as_ground_truth(store, other, tmp_path, record) -> None:
+    store.add(*tasks(record, store.blobs))
+    for form in ("chariot", "coco"):
+        file = store.export(tmp_path / "set.zip", format=form, annotations="predictions")
+        imported = other.bring_in(file, "ground-truth")
+        assert (imported.ground_truths, imported.passed_over) == (0, 6)
+
+
+def test_datasets_without_truth_hold_what_has_truth_alone(store, tmp_path, record) -> None:
+    store.add(*tasks(record, store.blobs))
+    file = store.export(tmp_path / "set.zip", format="chariot", annotations="ground_truth")
+    assert members(file, "annotations.jsonl") == []
+
+
+COCO = {
+    "images": [{"id": 5, "file_name": "a.jpg", "width": 10, "height": 10}],
+    "categories": [{"id": 3, "name": "ship"}],
+    "annotations": [
+        {"id": 1, "image_id": 5, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 0},
+        {"id": 2, "image_id": 5, "category_id": 3, "bbox": [1, 2, 3, 4],
+         "segmentation": [[1, 2, 4, 2, 4, 6]]},
+        {"id": 3, "image_id": 5, "category_id": 3, "bbox": [1, 2, 3, 4], "iscrowd": 1,
+         "segmentation": {"counts": [1, 2], "size": [10, 10]}},
+    ],
+}  # fmt: skip
+
+
+def foreign(folder: Path, form: str) -> Path:
+    """Write a dataset of others over one image."""
+    if form == "coco.json":
+        (folder / "set.json").write_text(json.dumps(COCO))
+        return folder / "set.json"
+    if form == "lines":
+        line = {"datum_id": "d1", "annotations": [{"class_label": "ship"}]}
+        (folder / "set.jsonl").write_text(json.dumps(line))
+        return folder / "set.jsonl"
+    with zipfile.ZipFile(folder / "set.zip", "w") as archive:
+        if form == "coco.zip":
+            archive.writestr("annotations.json", json.dumps(COCO))
+            archive.writestr("images/a.jpg", b"image 1")
+        else:
+            line = {"path": "a.jpg", "annotations": [{"class_label": "ship"}]}
+            archive.writestr("annotations.jsonl", json.dumps(line))
+            archive.writestr("a.jpg", b"image 1")
+    return folder / "set.zip"
+
+
+@pytest.mark.parametrize(
+    ("form", "join"),
+    [
+        ("coco.zip", None),
+        ("coco.zip", "input.hash"),
+        ("coco.json", "meta.file_name"),
+        ("chariot", None),
+        ("chariot", "meta.path"),
+        ("lines", "meta.datum_id"),
+    ],
+)
+def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
+    metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
+    image = InputReference("image", key_of(b"image 1"))
+    store.add(record(MS << 22, input=image, metadata=metadata))
+    assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
+    found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
+    assert [one["label"] for one in found] == ["ship"] * len(found)
+    if form.startswith("coco"):
+        box, contour, crowd = found
+        assert (box["xmin"], box["ymax"]) == (1, 6)
+        assert contour["contour"][0][2] == {"x": 4, "y": 6}
+        assert (crowd["crowd"], crowd["xmax"]) == (True, 4)
+
+
+ID = str(MS << 22)
+GOOD = {"id": ID, "model": {"name": "m"}, "task": "TENSOR"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2: expected a JSON object, got"),
+        ("[]", "line 2: expected a JSON object, got"),
+        ("\x00", "line 2: expected a JSON object, got"),
+        (
+            {},
+            "line 2: expected an inference, or annotations of a path, got: Object missing required",
+        ),
+        (GOOD | {"id": "abc"}, "line 2: expected an inference"),
+        (GOOD | {"id": "9" * 19}, "line 2: expected an inference"),
+        (GOOD | {"id": "8" * 19}, "line 2: expected the id of an inference that was"),
+        (GOOD | {"metadata": []}, "line 2: expected metadata to be an object, got list"),
+        (GOOD | {"metadata": {"": 1}}, "line 2: expected metadata key"),
+        (GOOD | {"image_no": 1 << 31}, "line 2: expected an inference"),
+        (GOOD | {"input": {"hash": "md5:1"}}, "line 2: expected an inference"),
+        (GOOD | {"ground_truth": [{"label": 1}]}, r"line 2: annotations\[0\].label: expected"),
+        ({"path": "a", "annotations": []}, "line 2: expected an inference as an export writes it"),
+    ],
+)
+def test_a_line_that_means_nothing_is_named(store, tmp_path, line: Any, said: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    text = line if isinstance(line, str) else json.dumps(line)
+    file.write_text(json.dumps(GOOD) + "\n" + text + "\n")
+    with pytest.raises(StoreError, match=said):
+        store.bring_in(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.txt", b"", "expected a file .jsonl, .parquet, .json or .zip, got .txt"),
+        ("a.zip", b"no", "expected a.zip to be a zip file"),
+        ("a.parquet", b"no", "expected a.parquet to be Parquet"),
+        ("a.json", b"{}", "expected COCO's JSON with images"),
+        ("a.json", b"[" * 100_000, "expected COCO's JSON with images"),
+    ],
+)
+def test_a_file_that_means_nothing_is_named(tmp_path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(QueryError, match=said):
+        list(read(tmp_path / name))
+
+
+def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
+    asked = GOOD | {"input": {"hash": key_of(b"one"), "kept": True}}
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("inferences.jsonl", json.dumps(asked))
+        archive.writestr(f"images/{ID}.png", b"another")
+    with pytest.raises(QueryError, match="line 1: expected the image blake3:"):
+        store.bring_in(tmp_path / "a.zip")
+
+
+def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("store.exchange.imports.MOVED_S", 0.0)
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    writer = Writer(store.journal, store.url)
+    try:
+        assert store.bring_in(tmp_path / "one.jsonl").inferences == 1
+        assert writer.drain() == 1
+    finally:
+        writer.close()
+    assert store.inferences.get(ID).model.name == "m"
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
+    for module in ("store.exchange.export", "store.exchange.import_files"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
+    with pytest.raises(QueryError, match="pip install quadriga"):
+        decode_parameters(b'{"format": "parquet"}')
+    with pytest.raises(QueryError, match="pip install quadriga"):
+        list(read(tmp_path / "a.parquet"))
+
+
+def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    away = "postgresql://nobody@127.0.0.1:1/none"
+    with pytest.raises(NotReadyError, match="expected the database to answer"):
+        Importer(store.journal, away, store.blobs, "inferences", None).run(
+            read(tmp_path / "one.jsonl")
+        )
+    store.add()
+    assert store.inferences.get(ID).id == ID
+
+
+def test_an_import_leaves_the_journal_to_a_server_that_sends_it_on(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
+    sent_file(store.journal).write_text("{}")
+    store.bring_in(tmp_path / "one.jsonl")
+    assert [seq for path in segments(store.journal) for seq, *_ in frames(path)] == [int(ID)]
+    sent_file(store.journal).unlink()
+    store.add()
+    assert segments(store.journal) == []
+    assert store.inferences.get(ID).id == ID
+
+
+def test_two_imports_at_once_are_refused(store, tmp_path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(GOOD) + "\n")
+
+    def items():
+        with pytest.raises(StoreError, match="expected one import at a time"):
+            store.bring_in(tmp_path / "one.jsonl")
+        yield from read(tmp_path / "one.jsonl")
+
+    Importer(store.journal, store.url, store.blobs, "inferences", None).run(items())
+    assert store.inferences.get(ID).id == ID

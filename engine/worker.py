@@ -24,6 +24,7 @@ from engine.http_protocol import limited_to
 from engine.listener import BACKLOG, turn_away, waiting
 from engine.readiness import Board
 from engine.settings import Settings
+from store.errors import StoreError
 
 UNUSABLE = 78
 """Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
@@ -76,8 +77,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the supervisor decides the order of the end
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=ChildTask)
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
-    if task.role != "worker":
-        (_write if task.role == "writer" else _do_jobs)(task.settings)
+    if task.role == "jobs":
+        _do_jobs(task.settings)
+        return
+    if task.role == "writer":
+        try:
+            _write(task.settings)
+        except StoreError as error:  # the tables of another version, no driver, another writer
+            _log.error("%s", error)
+            sys.exit(UNUSABLE)
         return
     from engine.session import LoadError  # noqa: PLC0415 - the writer needs no onnxruntime in memory
 

@@ -3,6 +3,9 @@
 import os
 import signal
 import socket
+import sqlite3
+import subprocess
+import sys
 import time
 
 import pytest
@@ -128,3 +131,27 @@ def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
     assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
     assert server.stop() == 0
+
+
+def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
+    data.mkdir()
+    with sqlite3.connect(data / "store.db") as database:
+        database.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        database.execute("INSERT INTO alembic_version VALUES ('0001')")
+    command = [
+        sys.executable,
+        "-m",
+        "engine.cli",
+        "serve",
+        str(SAMPLE_MODELS / "shapes-classifier"),
+    ]
+    ended = subprocess.run(
+        [*command, "--data", str(data), "--port", "0", "--grpc-port", "-1"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "can read, got: Can't locate revision identified by '0001'" in ended.stderr
+    with sqlite3.connect(data / "store.db") as database:
+        assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [
+            ("alembic_version",)
+        ]

@@ -249,7 +249,7 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import sys; from store import copying; copying._BATCH, copying._PAGE = 40, 100; "
+        "import sys; from store.moving import copying; copying._BATCH, copying._PAGE = 40, 100; "
         "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
     )
     seen = 0

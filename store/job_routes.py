@@ -1,7 +1,7 @@
 """HTTP routes of jobs, and of exports, which are jobs; errors as in `store.routes`."""
 
 import msgspec
-from litestar import get, post
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
@@ -58,8 +58,13 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         """End a job at its next step."""
         return jobs.cancel(job_id)
 
-    @get("/api/jobs/{job_id:str}/result", sync_to_thread=True, responses={404: _UNKNOWN})
-    def get_job_result(job_id: FromPath[str]) -> File:
+    @get(
+        "/api/jobs/{job_id:str}/result",
+        sync_to_thread=True,
+        responses={404: _UNKNOWN},
+        media_type="*/*",
+    )
+    def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Answer the file that a job made."""
         path = jobs.result(job_id)
         media_type = _MEDIA_TYPES.get(path.suffix, "application/octet-stream")

@@ -1,7 +1,7 @@
 """Opens the database that a URL names, and brings its tables up to date: SQLite or PostgreSQL.
 
 SQL is written once, with `?` for bound values; what the two say differently stands in `store.sqlite`,
-`store.postgresql` and the words of `store.query.sql`.
+`store.postgresql` and `store.query.words`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """The store's tables, which the migrations make: see `store/migrations/versions`.
 
 A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`,
-`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. In PostgreSQL these
-four but `rollup` are partitioned by `seq`, which is the time.
+`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. In PostgreSQL all
+of these but `rollup` are partitioned by `seq`, which is the time.
 """
 
 import enum

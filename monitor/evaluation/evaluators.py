@@ -1,0 +1,151 @@
+"""What every task's evaluation offers, and where it stands.
+
+Work is done in three steps: `state_of` turns a shard of images into a state, `merge` puts states together,
+`Evaluator.evaluate` looks into the whole.
+"""
+
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.matching import Doubles
+from monitor.evaluation.slicing import slice_values
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.report import Confusion, Metric
+
+EVALUATORS = {
+    "IMAGE_CLASSIFICATION": "monitor.evaluation.classification:Classification",
+    "OBJECT_DETECTION": "monitor.evaluation.detection:Detection",
+    "ORIENTED_OBJECT_DETECTION": "monitor.evaluation.oriented:OrientedDetection",
+    "IMAGE_SEGMENTATION": "monitor.evaluation.segmentation:Segmentation",
+    "IMAGE_TEXT_TO_TEXT": "monitor.evaluation.text:Text",
+}
+"""What evaluates a task: a class without arguments that is an `Evaluator`."""
+
+_ALIASES = {
+    "classification": "IMAGE_CLASSIFICATION",
+    "detection": "OBJECT_DETECTION",
+    "oriented": "ORIENTED_OBJECT_DETECTION",
+    "segmentation": "IMAGE_SEGMENTATION",
+    "image-text": "IMAGE_TEXT_TO_TEXT",
+}
+
+
+class Headline(NamedTuple):
+    """One of the numbers that stand above, over several weightings of the images."""
+
+    type: str
+    parameters: dict[str, Any]
+    values: Doubles
+    """(B,) one for each weighting, NaN where undefined."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """All that is to be said about a whole state, beside its headlines."""
+
+    metrics: list[Metric] = []
+    curves: dict[str, list[dict[str, Any]]] = {}
+    confusion: Confusion | None = None
+    errors_tide: dict[str, float | None] = {}
+    badness: dict[str, Doubles] = {}
+    """(I,) how bad each image is, by reason; 0 is not bad."""
+    parameters: dict[str, Any] = {}
+    """Thresholds and rules, as the report names them."""
+    excluded: dict[str, int] = {}
+    """Predictions that do not count, by reason, such as `unseen_label`."""
+
+
+class Evaluated(Protocol):
+    """A whole state, looked into once."""
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines as if each image were there so many times.
+
+        Args:
+            weights: (B, I) whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
+                counts for a resample of the bootstrap.
+        """
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+
+
+class Evaluator(Protocol):
+    """The evaluation of a task."""
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Read the predictions and truths of images, all of which have a truth.
+
+        The tables and their columns, with their types, are the same for any images, none included.
+
+        Raises:
+            EvaluationError: They are not of this task.
+        """
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state, as `merge` returns it."""
+
+
+def evaluator(task: str) -> Evaluator:
+    """Return the evaluation of a task, given as `OBJECT_DETECTION`, in lower case, or as `detection`.
+
+    Raises:
+        EvaluationError: There is none.
+    """
+    place = EVALUATORS.get(task_name(task))
+    if place is None:
+        raise EvaluationError(
+            f"expected one of {', '.join([*EVALUATORS, *_ALIASES])} as task, got {task!r:.80}"
+        )
+    module, _, name = place.partition(":")
+    found: Evaluator = getattr(import_module(module), name)()
+    return found
+
+
+def task_name(task: str) -> str:
+    """Return the full name of a task."""
+    return _ALIASES.get(task.lower(), task.upper())
+
+
+def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
+    """Turn a shard of images into a state.
+
+    Args:
+        evaluation: Of their task.
+        images: Each with its predictions; those without a truth are counted as excluded.
+        by: What is to be sliced by; see `monitor.evaluation.slicing`.
+
+    Raises:
+        EvaluationError: They are not of this task.
+    """
+    images = list(images)
+    known = [image for image in images if bytes(image.ground_truth) != b"null"]
+    labels = Labels()
+    tables = evaluation.tables(known, labels)
+    left_out = len(images) - len(known)
+    return State(
+        [image.id for image in known],
+        [image.id if image.image is None else image.image for image in known],
+        np.array([(image.width or 0, image.height or 0) for image in known], np.int64).reshape(
+            -1, 2
+        ),
+        {name: slice_values(known, name) for name in by},
+        list(labels.numbers),
+        tables,
+        {"no_truth": left_out} if left_out else {},
+    )
+
+
+def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) -> Any:
+    """Read predictions or truths of an image.
+
+    Raises:
+        EvaluationError: They are something else; the message begins with `where`.
+    """
+    try:
+        return decoder.decode(text)
+    except msgspec.MsgspecError as error:
+        raise EvaluationError(f"{where}: {error}") from error

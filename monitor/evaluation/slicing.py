@@ -1,0 +1,39 @@
+"""Parts of the images: by a metadata key, by time, by size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from store.metadata import flatten
+
+_TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+"""Parts of an RFC 3339 time in UTC."""
+
+
+def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
+    """Return the value that each image is sliced by; None where it has none.
+
+    Args:
+        images: Some.
+        by: `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
+
+    Raises:
+        EvaluationError: It is none of these.
+    """
+    if by in _TIMES:
+        part = _TIMES[by]
+        return [None if image.created_at is None else image.created_at[part] for image in images]
+    path = by.removeprefix("meta.")
+    if path == by or not path:
+        raise EvaluationError(
+            f"expected meta.<path>, {', '.join(_TIMES)} to slice by, got {by!r:.80}"
+        )
+    return [_text(flatten(image.metadata).get(path)) for image in images]
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()

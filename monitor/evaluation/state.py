@@ -1,0 +1,169 @@
+"""What a shard of images becomes before anything is counted: tables of numbers, which merge exactly.
+
+Each row belongs to an image. States are put together end to end and then into one order, by the ids of
+the images; so however the images were dealt out, the same state comes out, bit for bit.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+Column = npt.NDArray[Any]
+"""(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
+
+Table = dict[str, Column]
+"""Columns of equal length. `image` is the position of the image; columns whose name ends in `label` are
+positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
+
+
+class EvaluationError(ValueError):
+    """What is to be evaluated is not what the task expects; the message names the place."""
+
+
+class EvaluatedImage(msgspec.Struct, frozen=True):
+    """One image: what a model answered, and what is true; also a line of a file of records."""
+
+    id: str
+    predictions: msgspec.Raw = msgspec.Raw(b"[]")
+    """JSON in the form of the wire."""
+    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
+    """JSON in the form of predictions without scores; `null` where the truth is not known."""
+    width: int | None = None
+    height: int | None = None
+    metadata: dict[str, Any] = {}
+    created_at: str | None = None
+    """RFC 3339, UTC."""
+    image: str | None = None
+    """Hash or place of the image: what tells that two models answered the same one. None: its id."""
+
+
+class State(NamedTuple):
+    """Some images, with what is true of them and what a model answered."""
+
+    ids: list[str]
+    """Of the inferences (I,)."""
+    images: list[str]
+    """(I,) see `EvaluatedImage.image`."""
+    sizes: npt.NDArray[np.int64]
+    """(I, 2) width and height, 0 where unknown."""
+    slices: dict[str, list[str | None]]
+    """(I,) values by what is sliced by."""
+    labels: list[str]
+    tables: dict[str, Table]
+    excluded: dict[str, int]
+    """Images that are left out, by reason."""
+
+
+class Labels:
+    """Numbers labels as they come."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def __getitem__(self, label: str) -> int:
+        """Return the number of a label, a new one for a new one."""
+        return self.numbers.setdefault(label, len(self.numbers))
+
+
+def merge(states: Iterable[State]) -> State:
+    """Put states of one task together, one at least.
+
+    Raises:
+        EvaluationError: Two of them hold the same inference.
+    """
+    states = list(states)
+    labels = Labels()
+    parts: dict[str, list[Table]] = {}
+    excluded: dict[str, int] = {}
+    before = 0
+    for state in states:
+        numbers = np.array([labels[label] for label in state.labels] + [-1], np.int64)
+        for name, table in state.tables.items():
+            moved = {
+                key: column + before
+                if key == "image"
+                else numbers[column]
+                if key.endswith("label")
+                else column
+                for key, column in table.items()
+            }
+            parts.setdefault(name, []).append(moved)
+        for reason, count in state.excluded.items():
+            excluded[reason] = excluded.get(reason, 0) + count
+        before += len(state.ids)
+    by = list(dict.fromkeys(name for state in states for name in state.slices))
+    return _in_order(
+        State(
+            [one for state in states for one in state.ids],
+            [one for state in states for one in state.images],
+            np.concatenate([np.zeros((0, 2), np.int64), *(state.sizes for state in states)]),
+            {name: [one for state in states for one in state.slices[name]] for name in by},
+            list(labels.numbers),
+            {
+                name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
+                for name, tables in parts.items()
+            },
+            excluded,
+        )
+    )
+
+
+def _in_order(state: State) -> State:
+    """Sort images by their ids (numbers by value), labels by text, rows by image."""
+    order = sorted(range(len(state.ids)), key=lambda at: (len(state.ids[at]), state.ids[at]))
+    ids = [state.ids[at] for at in order]
+    twice = next((one for one, other in pairwise(ids) if one == other), None)
+    if twice is not None:
+        raise EvaluationError(f"expected each image once, got {twice!r:.80} twice")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    labels = sorted(state.labels)
+    rank = {label: number for number, label in enumerate(labels)}
+    numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
+    tables = {}
+    for name, table in state.tables.items():
+        image = place[table["image"]]
+        rows = np.argsort(image, kind="stable")
+        tables[name] = {
+            key: image[rows]
+            if key == "image"
+            else numbers[column[rows]]
+            if key.endswith("label")
+            else column[rows]
+            for key, column in table.items()
+        }
+    return State(
+        ids,
+        [state.images[at] for at in order],
+        state.sizes[order],
+        {name: [values[at] for at in order] for name, values in state.slices.items()},
+        labels,
+        tables,
+        dict(sorted(state.excluded.items())),
+    )
+
+
+def select(state: State, positions: Sequence[int]) -> State:
+    """Return the part of a state that holds these images, in ascending order; labels stay."""
+    kept = np.zeros(len(state.ids), bool)
+    kept[positions] = True
+    place = np.cumsum(kept) - 1
+    tables = {}
+    for name, table in state.tables.items():
+        rows = kept[table["image"]]
+        chosen = {key: column[rows] for key, column in table.items()}
+        tables[name] = {**chosen, "image": place[chosen["image"]]}
+    at = np.flatnonzero(kept)
+    return State(
+        [state.ids[one] for one in at],
+        [state.images[one] for one in at],
+        state.sizes[at],
+        {name: [values[one] for one in at] for name, values in state.slices.items()},
+        state.labels,
+        tables,
+        state.excluded,
+    )

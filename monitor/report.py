@@ -1,0 +1,146 @@
+"""What an evaluation or a drift report says: one shape for both, as JSON."""
+
+import secrets
+import time
+from typing import Any, Literal
+
+import msgspec
+
+
+class ReportedModel(msgspec.Struct, frozen=True):
+    """The model whose answers were looked at."""
+
+    name: str = ""
+    version: str = ""
+    sha256: str = ""
+
+
+class Window(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """What was looked at."""
+
+    start: str | None = None
+    """RFC 3339, UTC, of the oldest; None where nothing says when."""
+    end: str | None = None
+    n: int = 0
+    """Images that count."""
+    n_eff: float | None = None
+    """How many independent ones they are worth; None where that does not matter."""
+    filter: Any = None
+    """As of a query."""
+
+
+class Data(msgspec.Struct, frozen=True):
+    """What was looked at, and what was left out."""
+
+    current: Window
+    baseline: Window | None = None
+    excluded: dict[str, int] = {}
+    """Images or predictions that do not count, by reason, such as `no_truth`."""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One number, in Valor's form: what it is, its value, and what it is taken over."""
+
+    type: str
+    value: float | None
+    """None where it is undefined: there is nothing to find, or nothing was found."""
+    parameters: dict[str, Any] = {}
+    ci95: tuple[float | None, float | None] | None = None
+    """Of a bootstrap over images; None where none was asked for."""
+    n: int | None = None
+    """Images, objects or pixels that it is taken over; `parameters` say which if it is not images."""
+
+
+class Example(msgspec.Struct, frozen=True):
+    """A pair of truth and prediction behind a cell of the confusion matrix; None is the background."""
+
+    truth: str | None
+    predicted: str | None
+    inference_id: str
+    ground_truth_id: str | None = None
+    """Position in the image's ground truth."""
+    prediction_id: str | None = None
+    """Position in the image's predictions."""
+
+
+class Confusion(msgspec.Struct, frozen=True):
+    """What was taken for what."""
+
+    labels: list[str] = []
+    matrix: list[list[int]] = []
+    """Truth by row, prediction by column."""
+    hallucinations: dict[str, int] = {}
+    """Predictions by label where nothing is."""
+    misses: dict[str, int] = {}
+    """Objects by label that nothing found."""
+    examples: list[Example] = []
+    parameters: dict[str, Any] = {}
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """The headlines over a part of the images."""
+
+    by: str
+    value: str | None
+    n: int
+    metrics: list[Metric]
+
+
+class Worst(msgspec.Struct, frozen=True):
+    """An image to look at."""
+
+    inference_id: str
+    reason: str
+    score: float
+    """How bad it is, larger is worse; comparable within one reason."""
+    image: str | None = None
+    """Hash of the image, or its place."""
+    width: int | None = None
+    height: int | None = None
+    predictions: Any = msgspec.Raw(b"[]")
+    """In the form of the wire, to be drawn."""
+    ground_truth: Any = msgspec.Raw(b"[]")
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Another model on the same images: its headlines there, and the model's less its."""
+
+    model: ReportedModel
+    n: int
+    """Images that both answered."""
+    metrics: list[Metric]
+    differences: list[Metric]
+    """The model's less this one's; `ci95` pairs the images."""
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A drawing that belongs to a report."""
+
+    name: str
+    path: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One report."""
+
+    kind: Literal["evaluation", "drift"]
+    task: str
+    data: Data
+    schema: str = "report/1"
+    id: str = msgspec.field(default_factory=lambda: f"{time.time_ns():019d}-{secrets.token_hex(2)}")
+    created: str = ""
+    """RFC 3339, UTC."""
+    status: Literal["ok", "drift", "insufficient", "error"] = "ok"
+    model: ReportedModel = ReportedModel()
+    parameters: dict[str, Any] = {}
+    metrics: list[Metric] = []
+    signals: list[Any] = []
+    curves: dict[str, list[dict[str, Any]]] = {}
+    """By kind, such as `pr`, `roc`, `reliability`."""
+    confusion: Confusion | None = None
+    errors_tide: dict[str, float | None] = {}
+    slices: list[Slice] = []
+    worst: list[Worst] = []
+    comparisons: list[Comparison] = []
+    pictures: list[Picture] = []
+    provenance: dict[str, Any] = {}

@@ -111,6 +111,8 @@ class Comparison(msgspec.Struct, frozen=True):
     metrics: list[Metric]
     differences: list[Metric]
     """The model's less this one's; `ci95` pairs the images."""
+    excluded: dict[str, int] = {}
+    """Images and answers of either that do not count here, by reason, such as `not_answered`."""
 
 
 class Picture(msgspec.Struct, frozen=True):

@@ -97,9 +97,9 @@ class Worst(msgspec.Struct, frozen=True):
     """Hash of the image, or its place."""
     width: int | None = None
     height: int | None = None
-    predictions: Any = msgspec.Raw(b"[]")
+    predictions: Any = []
     """In the form of the wire, to be drawn."""
-    ground_truth: Any = msgspec.Raw(b"[]")
+    ground_truth: Any = []
 
 
 class Comparison(msgspec.Struct, frozen=True):

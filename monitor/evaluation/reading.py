@@ -154,7 +154,7 @@ def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameI
     ]
     state = state_of(evaluator(task), images, ())
     excluded = state.excluded | _counted(
-        failed=len(records) - len(answered), older_answer=len(answered) - len(newest)
+        failed=len(records) - len(answered), duplicate=len(answered) - len(newest)
     )
     return _shard(state._replace(excluded=excluded), list(newest.values()))
 

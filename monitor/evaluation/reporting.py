@@ -75,7 +75,7 @@ def evaluate(
     started = time.monotonic()
     evaluated = evaluation.evaluate(state)
     weights = resampled(len(state.ids), asked)
-    metrics = _with_intervals(evaluated, weights, np.ones(len(state.ids)), step)
+    metrics = _metrics(_headlines(evaluated, weights, step), len(state.ids))
     findings = evaluated.findings()
     comparisons = [_compared(evaluation, state, *other, asked=asked, step=step) for other in others]
     return Report(
@@ -97,7 +97,7 @@ def evaluate(
         curves=findings.curves,
         confusion=findings.confusion,
         errors_tide=findings.errors_tide,
-        slices=_slices(evaluated, state, weights, step),
+        slices=_slices(evaluation, state, weights, step),
         worst=_worst(state, findings.badness, asked.worst),
         comparisons=comparisons,
         provenance={
@@ -118,31 +118,25 @@ def resampled(images: int, asked: Asked) -> Counts:
     return weights
 
 
-def _with_intervals(
-    evaluated: Evaluated, weights: Counts, mask: Doubles, step: Step
-) -> list[Metric]:
-    """Return the headlines over the images of a mask (I,)."""
-    n = int(np.count_nonzero(mask))
-    return [_metric(one, one.values, n) for one in _headlines(evaluated, weights, mask, step)]
-
-
-def _headlines(evaluated: Evaluated, weights: Counts, mask: Doubles, step: Step) -> list[Headline]:
+def _headlines(evaluated: Evaluated, weights: Counts, step: Step) -> list[Headline]:
     """Return the headlines of all weightings, which are computed some at a time."""
     at_once = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
     parts = []
     for first in range(0, len(weights), at_once):
         step()
-        parts.append(evaluated.headlines(weights[first : first + at_once] * mask))
+        parts.append(evaluated.headlines(weights[first : first + at_once].astype(np.float64)))
     return [
         some[0]._replace(values=np.concatenate([one.values for one in some]))
         for some in zip(*parts, strict=True)
     ]
 
 
-def _metric(headline: Headline, values: Doubles, n: int) -> Metric:
-    """Return a headline by its values: the first of the whole, the others a bootstrap's."""
-    found = interval(values[1:])
-    return Metric(headline.type, number(values[0]), headline.parameters, found, n)
+def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
+    """Return headlines whose first values are those of the whole, the others a bootstrap's."""
+    return [
+        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values[1:]), n)
+        for one in headlines
+    ]
 
 
 def number(value: float) -> float | None:
@@ -159,7 +153,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
     return float(low), float(high)
 
 
-def _slices(evaluated: Evaluated, state: State, weights: Counts, step: Step) -> list[Slice]:
+def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) -> list[Slice]:
     slices = []
     for by, values in state.slices.items():
         counts: dict[str | None, int] = {}
@@ -167,9 +161,10 @@ def _slices(evaluated: Evaluated, state: State, weights: Counts, step: Step) -> 
             counts[value] = counts.get(value, 0) + 1
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
         for value in common[:MOST_SLICES]:
-            mask = np.array([one == value for one in values], np.float64)
-            metrics = _with_intervals(evaluated, weights, mask, step)
-            slices.append(Slice(by, value, counts[value], metrics))
+            inside = [at for at, one in enumerate(values) if one == value]
+            evaluated = evaluation.evaluate(select(state, inside))
+            found = _headlines(evaluated, weights[:, inside], step)
+            slices.append(Slice(by, value, len(inside), _metrics(found, len(inside))))
     return slices
 
 
@@ -215,23 +210,23 @@ def _compared(
     # In the same order, which decides between equal scores.
     its = merge([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
     weights = resampled(len(both), asked)
-    theirs_are, ours_are = (
-        _headlines(evaluation.evaluate(part), weights, np.ones(len(both)), step)
-        for part in (its, mine)
+    found, theirs_found = (
+        _headlines(evaluation.evaluate(part), weights, step) for part in (mine, its)
     )
+    differences = [
+        one._replace(values=one.values - another.values)
+        for one, another in zip(found, theirs_found, strict=True)
+    ]
     excluded = {
         "not_answered": len(ours) - len(both),
-        "older_answer": len(state.images) - len(ours) + len(other.images) - len(theirs),
+        "duplicate": len(state.images) - len(ours) + len(other.images) - len(theirs),
     }
     for reason, count in other.excluded.items():
         excluded[reason] = excluded.get(reason, 0) + count
     return Comparison(
         model,
         len(both),
-        [_metric(one, one.values, len(both)) for one in theirs_are],
-        [
-            _metric(one, one.values - another.values, len(both))
-            for one, another in zip(ours_are, theirs_are, strict=True)
-        ],
+        _metrics(theirs_found, len(both)),
+        _metrics(differences, len(both)),
         {reason: count for reason, count in excluded.items() if count},
     )

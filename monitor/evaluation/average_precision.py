@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags
-from monitor.evaluation.ranking import Ranking
+from monitor.evaluation.ranked import Ranking
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
 RECALLS: Doubles = np.linspace(0, 1, 101)

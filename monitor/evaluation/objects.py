@@ -8,7 +8,7 @@ from typing import Any
 from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import Doubles, Overlap, Predictions, Truths, match
-from monitor.evaluation.ranking import ranked
+from monitor.evaluation.ranked import rank_matches
 from monitor.evaluation.state import State
 from monitor.evaluation.weighted import twelve_numbers
 
@@ -52,7 +52,7 @@ class EvaluatedObjects:
             areas=AREAS,
             most=MOST[-1],
         )
-        self.ranking = ranked(
+        self.ranking = rank_matches(
             self.predictions,
             self.truths,
             matches,

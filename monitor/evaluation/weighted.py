@@ -11,7 +11,7 @@ import numpy as np
 
 from monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
 from monitor.evaluation.matching import IGNORED, RIGHT, Doubles, Flags, Integers
-from monitor.evaluation.ranking import Ranking
+from monitor.evaluation.ranked import Ranking
 
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""

@@ -42,7 +42,7 @@ class Ranking(NamedTuple):
         return slice(int(self.bounds[label]), int(self.bounds[label + 1]))
 
 
-def ranked(
+def rank_matches(
     predictions: Predictions,
     truths: Truths,
     matches: Matches,

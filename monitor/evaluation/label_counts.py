@@ -44,7 +44,8 @@ def totals(
 
 def ratio(part: Doubles, whole: Doubles) -> Doubles:
     """Divide; NaN where the whole is 0."""
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=whole != 0)
+    found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
+    return found
 
 
 class LabelCounts(NamedTuple):

@@ -42,7 +42,7 @@ def totals(
     return sums
 
 
-def ratio(part: Doubles, whole: Doubles) -> Doubles:
+def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
     """Divide; NaN where the whole is 0."""
     found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
     return found
@@ -72,7 +72,7 @@ class LabelCounts(NamedTuple):
         """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
         present = self.answered + self.true > 0
         known = np.where(present & ~np.isnan(values), values, 0.0)
-        return ratio(known.sum(axis=1), present.sum(axis=1).astype(np.float64))
+        return ratio(known.sum(axis=1), present.sum(axis=1))
 
     def weighted(self, values: Doubles) -> Doubles:
         """Average (B,) over the labels by how often each is true."""
@@ -88,7 +88,7 @@ class LabelCounts(NamedTuple):
 def mean_known(values: Doubles) -> Doubles:
     """Average the last axis over what is not NaN; NaN where nothing is."""
     known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1).astype(np.float64))
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
 
 
 def per_label(

@@ -96,6 +96,7 @@ def evaluate(
         metrics=[*metrics, *findings.metrics],
         curves=findings.curves,
         confusion=findings.confusion,
+        confusion_pixels=findings.confusion_pixels,
         errors_tide=findings.errors_tide,
         slices=_slices(evaluation, state, weights, step),
         worst=_worst(state, findings.badness, asked.worst),

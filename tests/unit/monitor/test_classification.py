@@ -274,7 +274,7 @@ def test_a_score_that_is_not_given_is_zero():
     some = [at for at, row in enumerate(scores) if row.any()]
     theirs = expected_single(scores[some], true[some])
     mine = whole([few[at] for at in some])
-    for name in theirs:
+    for name in theirs.keys() - {key("TopKAccuracy", k=5)}:  # only what is given is ranked
         assert close(mine[name], theirs[name]), name
 
 

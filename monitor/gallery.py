@@ -81,7 +81,7 @@ def _card(same: Sequence[Worst], image_bytes: Callable[[str], bytes | None]) -> 
     outlines = [outline(kind, item, (width, height)) for kind, item in drawn if width and height]
     return Card(
         one.inference_id,
-        [f"{each.reason.replace('_', ' ')} {number(each.score)}" for each in same],
+        [f"{each.reason.replace('_', ' ')}: {number(each.score)}" for each in same],
         width,
         height,
         None if pixels is None else _data_address(pixels),

@@ -57,7 +57,7 @@ class Drawn(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Its label and score."""
         score = "" if self.score is None else f" {self.score:.2f}"
-        return plain(self.label) + score
+        return plain(self.label, 24) + score
 
     @property
     def words(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves
@@ -69,13 +68,18 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         files("monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
     with styled():
-        charts = [(chart, Markup(chart.svg)) for chart in _charts(report)]  # noqa: S704 - drawn by us
+        compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
+        charts = list(_charts(report))
     written = template.render(
         report=report,
         name=wording.plain(f"{report.model.name} {report.model.version}".strip() or "A model", 100),
         task=report.task.replace("_", " ").lower(),
         status=_STATUS[report.status],
         facts=_facts(report),
+        parameters=[
+            (key.replace("_", " "), value if isinstance(value, str) else _json(value))
+            for key, value in report.parameters.items()
+        ],
         excluded=[
             (f"{count:,}", _EXCLUDED.get(reason, reason.replace("_", " ")))
             for reason, count in report.data.excluded.items()
@@ -83,6 +87,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         headlines=wording.headlines(report),
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
+        compared=compared,
         charts=charts,
         taken=_taken(report.confusion),
         cards=gallery(report, image_bytes),
@@ -92,7 +97,6 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
 
 def _charts(report: Report) -> Iterator[Chart]:
     """Draw what the report has numbers for."""
-    yield from bars.comparisons(report)
     for found in (
         curves.precision_recall(report),
         confusion.confusion(report),
@@ -120,8 +124,6 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
     yield "Report", f"{report.id}, {report.created}".strip(", ")
-    for name, value in report.parameters.items():
-        yield name.replace("_", " "), value if isinstance(value, str) else _json(value)
 
 
 def _json(value: Any) -> str:

@@ -43,8 +43,10 @@ def number(value: Any) -> str:
     if isinstance(value, bool | str) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or (abs(value) >= 2 and value == int(value)):
-        return f"{value:,.0f}"
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+        written = f"{value:,.0f}"
+    else:
+        written = f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+    return written.replace("-", "\N{MINUS SIGN}")
 
 
 def interval(metric: Metric) -> str:

@@ -107,7 +107,11 @@ class Browser:
         text, _, self._kept = self._kept.partition(b"\0")
         message = msgspec.json.decode(text)
         method, params = message.get("method"), message.get("params", {})
-        if method in {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Network.loadingFailed"}:
+        if method in {
+            "Runtime.exceptionThrown",
+            "Runtime.consoleAPICalled",
+            "Network.loadingFailed",
+        }:
             self.errors.append(params)
         if method == "Log.entryAdded" and params["entry"]["level"] in {"error", "warning"}:
             self.errors.append(params)

@@ -1,5 +1,7 @@
 """Numbers side by side: by label, by size, by slice, by kind of error, and one model less another."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -15,7 +17,7 @@ from monitor.charts.drawing import (
     shown,
     whiskers,
 )
-from monitor.report import Metric, Report, Slice
+from monitor.report import Comparison, Metric, Report, Slice
 from monitor.wording import headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
@@ -75,12 +77,9 @@ def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
     most = max(len(part) for part in parts)
     sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else 4.6)
     for axes, part in zip(sheet.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
-        _bars(axes, [shown(one.parameters["label"]) for one in part], [one.value for one in part])
-        for at, one in enumerate(part):
-            low, high = one.ci95 or (None, None)
-            if low is not None and high is not None:
-                axes.plot((low, high), (at, at), color=INK, linewidth=1)
-        axes.set(xlim=(0, 1.14), ylim=(most - 0.4, -0.6))
+        _bars(axes, [shown(one.parameters["label"]) for one in part], part)
+        axes.set_xticks((0, 0.5, 1))
+        axes.set(xlim=(0, 1.2), ylim=(most - 0.4, -0.6))
     more = (
         f" The best and the worst {half}; the {left_out} between them are in the table."
         if left_out > 0
@@ -91,16 +90,19 @@ def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
     )
 
 
-def _bars(axes: Axes, names: list[str], values: list[float | None], color: str = SERIES[0]) -> None:
-    """Draw lying bars with their numbers, from above."""
-    known = [0.0 if value is None else value for value in values]
-    axes.barh(np.arange(len(names)), known, height=0.66, color=color)
-    for at, value in enumerate(values):
-        text = " undefined" if value is None else f" {value:.3f}"
-        axes.text(max(0, known[at]), at, text, va="center", fontsize=7)
+def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = SERIES[0]) -> None:
+    """Draw lying bars with their intervals and numbers, from above."""
+    axes.barh(np.arange(len(names)), [one.value or 0 for one in metrics], height=0.66, color=color)
+    for at, one in enumerate(metrics):
+        low, high = one.ci95 or (None, None)
+        if low is not None and high is not None:
+            axes.plot((low, high), (at, at), color=INK, linewidth=1)
+        end = max(0, one.value or 0, high or 0)
+        text = "undefined" if one.value is None else f"{one.value:.3f}"
+        axes.annotate(text, (end, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_yticks(np.arange(len(names)), names)
     axes.tick_params(axis="y", length=0)
-    axes.set_xticks(axes.get_xticks()[axes.get_xticks() <= 1])
+    axes.locator_params(axis="x", nbins=4)
 
 
 def by_size(report: Report) -> Chart | None:
@@ -110,7 +112,7 @@ def by_size(report: Report) -> Chart | None:
         for one in report.metrics
         if one.type == "AP"
         and one.parameters.get("area") is not None
-        and not one.parameters.get("label")
+        and one.parameters.get("label") is None
         and one.parameters.get("iou") == "0.50:0.95"
     }
     sizes = [size for size in ("all", "small", "medium", "large") if size in found]
@@ -177,7 +179,7 @@ def tide(report: Report) -> Chart | None:
     sheet = figure(0.8 + 0.3 * len(found), 4.6)
     axes = sheet.subplots()
     names = [f"{_TIDE[name]} ({name})" for name in found]
-    _bars(axes, names, list(found.values()), WRONG)
+    _bars(axes, names, [Metric(name, value) for name, value in found.items()], WRONG)
     at = [place for place, name in enumerate(found) if name.startswith("False")]
     if at and at[0]:
         axes.axhline(at[0] - 0.5, color=FAINT, linewidth=0.8)
@@ -196,30 +198,24 @@ def tide(report: Report) -> Chart | None:
     )
 
 
-def comparisons(report: Report) -> list[Chart]:
-    """Draw by how much the model is better than each other one."""
-    charts = []
-    for number, one in enumerate(report.comparisons):
-        metrics = [difference for difference in one.differences if _is_share(difference)]
-        if not metrics:
-            continue
-        sheet = figure(0.8 + 0.28 * len(metrics), 5.4)
-        axes = sheet.subplots()
-        axes.axvline(0, color=INK, linewidth=0.9)
-        _dots(axes, [shown(title(metric), 48) for metric in metrics], metrics)
-        reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
-        axes.set(xlim=(-reach, reach), xlabel="← the other is better          this one is better →")
-        name = plain(f"{one.model.name} {one.model.version}")
-        charts.append(
-            chart(
-                sheet,
-                f"comparison-{number}",
-                f"This model less {name}",
-                f"Differences on the {one.n:,} images that both answered. Bars: 95 % intervals, images "
-                "paired; one that does not reach the line in the middle is a difference.",
-            )
-        )
-    return charts
+def difference(other: Comparison, number: int) -> Chart | None:
+    """Draw by how much the model is better than another one."""
+    metrics = [one for one in other.differences if _is_share(one)]
+    if not metrics:
+        return None
+    sheet = figure(0.8 + 0.28 * len(metrics), 4.6)
+    axes = sheet.subplots()
+    axes.axvline(0, color=INK, linewidth=0.9)
+    _dots(axes, [shown(title(metric), 48) for metric in metrics], metrics)
+    reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
+    axes.locator_params(axis="x", nbins=5)
+    axes.set(xlim=(-reach, reach), xlabel="← the other is better\u2003\u2003this one is better →")
+    return chart(
+        sheet,
+        f"difference-{number}",
+        f"This model less {plain(f'{other.model.name} {other.model.version}')}",
+        "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference.",
+    )
 
 
 def _is_share(metric: Metric) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from monitor.charts.drawing import FAINT, INK, Chart, chart, figure, lines, shown, unit_square
 from monitor.report import Report
@@ -14,6 +15,9 @@ _WORST = 5
 """Labels drawn beside the mean."""
 
 _IOUS = (0.5, 0.75)
+
+_HEIGHTS = (3.2, 1.2)
+"""Inches of curves and of their names."""
 
 Doubles = npt.NDArray[np.float64]
 
@@ -35,11 +39,12 @@ def precision_recall(report: Report) -> Chart | None:
             panels.append(("" if iou is None else f"IoU {iou}", found))
     if not panels:
         return None
-    sheet = figure(3.6, 3.9 * len(panels))
-    for axes, (title, found) in zip(_row(sheet, len(panels)), panels, strict=True):
-        _draw(axes, found)
-        axes.set_title(title)
-        unit_square(axes, "recall", "precision")
+    sheet = _sheet(len(panels))
+    rows = sheet.subplots(2, len(panels), squeeze=False, height_ratios=_HEIGHTS)
+    for above, below, (title, found) in zip(*rows, panels, strict=True):
+        _draw(above, below, found)
+        above.set_title(title)
+        unit_square(above, "recall", "precision")
     return chart(
         sheet,
         "pr",
@@ -54,10 +59,10 @@ def roc(report: Report) -> Chart | None:
     found = _lines(report.curves.get("roc", []), "false_positive_rate", "true_positive_rate")
     if not found:
         return None
-    sheet = figure(3.6, 3.9)
-    axes = sheet.subplots()
+    sheet = _sheet(1)
+    axes, below = sheet.subplots(2, 1, height_ratios=_HEIGHTS)
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=0.8)
-    _draw(axes, found)
+    _draw(axes, below, found)
     unit_square(axes, "false positive rate", "true positive rate")
     return chart(
         sheet,
@@ -68,9 +73,8 @@ def roc(report: Report) -> Chart | None:
     )
 
 
-def _row(sheet: Any, count: int) -> Sequence[Axes]:
-    found: Sequence[Axes] = sheet.subplots(1, count, squeeze=False)[0]
-    return found
+def _sheet(panels: int) -> Figure:
+    return figure(sum(_HEIGHTS) + 0.5, 3.7 * panels)
 
 
 def _lines(curves: Sequence[dict[str, Any]], x: str, y: str) -> list[_Line]:
@@ -87,16 +91,16 @@ def _lines(curves: Sequence[dict[str, Any]], x: str, y: str) -> list[_Line]:
     return sorted(found, key=lambda line: (line.label is not None, line.area, line.label or ""))
 
 
-def _draw(axes: Axes, found: Sequence[_Line]) -> None:
+def _draw(axes: Axes, below: Axes, found: Sequence[_Line]) -> None:
+    """Draw the mean and the worst labels, with their names below."""
     of_labels = [line for line in found if line.label is not None][:_WORST]
     for line, style in zip(of_labels, lines(), strict=False):
         axes.plot(line.x, line.y, label=f"{line.area:.2f} {shown(line.label)}", **style)
     for line in found:
         if line.label is None:
             axes.plot(line.x, line.y, color=INK, linewidth=2.2, label=f"{line.area:.2f} mean")
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(-0.02, -0.16), ncols=2, handlelength=2.6, borderaxespad=0
-    )
+    below.axis("off")
+    below.legend(*axes.get_legend_handles_labels(), loc="upper center", handlelength=2.8)
 
 
 def _which(count: int, by: str) -> str:

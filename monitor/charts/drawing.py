@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
 import msgspec
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -90,7 +91,7 @@ class Chart(msgspec.Struct, frozen=True):
     """One of its kind on a page: its ids begin with it."""
     title: str
     caption: str
-    svg: str
+    svg: Markup
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
         "role": "img",
         "aria-label": f"{title}. {caption}",
     }
-    return Chart(name, title, caption, ET.tostring(root, "unicode"))
+    return Chart(name, title, caption, Markup(ET.tostring(root, "unicode")))  # noqa: S704 - ours
 
 
 def _adopt(element: ET.Element, name: str) -> None:
@@ -143,6 +144,8 @@ def _adopt(element: ET.Element, name: str) -> None:
         given["id"] = f"{name}-{given['id']}"
     if "href" in given:
         given["href"] = f"#{name}-{given['href'][1:]}"
+    if given.get("fill", "").startswith("#"):  # of a hatch; variables stand in styles alone
+        given["style"] = f"fill: {given.pop('fill')}"
     if "style" in given:
         given["style"] = _restyle(given["style"])
     if "d" in given:
@@ -186,5 +189,5 @@ def whiskers(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
         return
     low, high = metric.ci95 or (None, None)
     if low is not None and high is not None:
-        axes.plot((low, high), (at, at), linewidth=2, color=FAINT, solid_capstyle="butt")
+        axes.plot((low, high), (at, at), linewidth=2.5, alpha=0.45, solid_capstyle="butt", **style)
     axes.plot(metric.value, at, "o", markersize=5, **style)

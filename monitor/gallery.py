@@ -98,7 +98,7 @@ def _drawn(predictions: Sequence[Drawn], notes: list[str]) -> list[Drawn]:
     kept = [item for item in placed if item.score is None or item.score >= _LEAST_SCORE]
     kept = sorted(kept, key=lambda item: -(item.score or 0))[:_MOST_OUTLINES]
     if len(kept) < len(placed):
-        notes.append(f"Not drawn for their low score: {len(placed) - len(kept)} predictions.")
+        notes.append(f"Not drawn, for low scores: {len(placed) - len(kept)}.")
     return kept
 
 

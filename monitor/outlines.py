@@ -113,16 +113,16 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
         return None
     width, height = size_wh
     letter = max(size_wh) / LETTERS
-    (left, top), (right, bottom) = points.min(axis=0), points.max(axis=0)
-    is_right = left > 0.65 * width
+    (left, top), (_, bottom) = points.min(axis=0), points.max(axis=0)
+    is_wide = left + 0.55 * letter * len(item.name) > width
     y = top - 0.3 * letter if kind == "truth" else bottom + 0.95 * letter
     return Outline(
         kind,
         "".join(f"M{'L'.join(f'{x:.5g} {y:.5g}' for x, y in ring)}Z" for ring in rings),
         item.name,
-        round(float(min(right, width) if is_right else max(left, 0)), 1),
+        round(float(width - 0.2 * letter if is_wide else max(left, 0)), 1),
         round(float(np.clip(y, 0.9 * letter, height - 0.3 * letter)), 1),
-        "end" if is_right else "start",
+        "end" if is_wide else "start",
     )
 
 

@@ -99,12 +99,12 @@ def _charts(report: Report) -> Iterator[Chart]:
     """Draw what the report has numbers for."""
     for found in (
         curves.precision_recall(report),
+        curves.roc(report),
         confusion.confusion(report),
         bars.tide(report),
         bars.by_size(report),
         calibration.reliability(report),
         calibration.scores(report),
-        curves.roc(report),
     ):
         if found is not None:
             yield found

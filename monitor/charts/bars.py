@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from monitor.charts.drawing import (
     FAINT,
     INK,
+    NARROW,
     SERIES,
     WIDE,
     WRONG,
@@ -75,7 +76,7 @@ def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
         middle = (len(order) + 1) // 2
         parts = [order[:middle], order[middle:]]
     most = max(len(part) for part in parts)
-    sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else 4.6)
+    sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else NARROW)
     for axes, part in zip(sheet.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
         _bars(axes, [shown(one.parameters["label"]) for one in part], part)
         axes.set_xticks((0, 0.5, 1))
@@ -118,7 +119,7 @@ def by_size(report: Report) -> Chart | None:
     sizes = [size for size in ("all", "small", "medium", "large") if size in found]
     if not {"small", "medium", "large"} & set(sizes):
         return None
-    sheet = figure(0.8 + 0.3 * len(sizes), 4.6)
+    sheet = figure(0.8 + 0.3 * len(sizes), NARROW)
     axes = sheet.subplots()
     _dots(axes, sizes, [found[size] for size in sizes])
     return chart(
@@ -154,7 +155,7 @@ def by_slice(report: Report) -> list[Chart]:
 def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart:
     left_out = len(parts) - _MOST_VALUES
     parts = parts[:_MOST_VALUES]
-    sheet = figure(0.8 + 0.26 * len(parts), 4.6)
+    sheet = figure(0.8 + 0.26 * len(parts), NARROW)
     axes = sheet.subplots()
     names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
     first = parts[0].metrics[0]
@@ -176,7 +177,7 @@ def tide(report: Report) -> Chart | None:
     found = {name: report.errors_tide[name] for name in _TIDE if name in report.errors_tide}
     if not found:
         return None
-    sheet = figure(0.8 + 0.3 * len(found), 4.6)
+    sheet = figure(0.8 + 0.3 * len(found), NARROW)
     axes = sheet.subplots()
     names = [f"{_TIDE[name]} ({name})" for name in found]
     _bars(axes, names, [Metric(name, value) for name, value in found.items()], WRONG)
@@ -203,7 +204,7 @@ def difference(other: Comparison, number: int) -> Chart | None:
     metrics = [one for one in other.differences if _is_share(one)]
     if not metrics:
         return None
-    sheet = figure(0.8 + 0.28 * len(metrics), 4.6)
+    sheet = figure(0.8 + 0.28 * len(metrics), NARROW)
     axes = sheet.subplots()
     axes.axvline(0, color=INK, linewidth=0.9)
     _dots(axes, [shown(title(metric), 48) for metric in metrics], metrics)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monitor.charts.drawing import FAINT, INK, SERIES, TRUTH, WRONG, Chart, chart, figure
+from monitor.charts.drawing import FAINT, INK, NARROW, SERIES, TRUTH, WRONG, Chart, chart, figure
 from monitor.report import Report
 
 
@@ -18,7 +18,7 @@ def reliability(report: Report) -> Chart | None:
     accuracy, confidence = _numbers(curve, "accuracy"), _numbers(curve, "confidence")
     if not np.nansum(count):
         return None
-    sheet = figure(4.4, 3.9)
+    sheet = figure(4.4, NARROW)
     above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     above.plot((0, 1), (0, 1), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     above.bar(edges[:-1], accuracy, np.diff(edges), align="edge", color=SERIES[0], alpha=0.35)
@@ -48,7 +48,7 @@ def scores(report: Report) -> Chart | None:
     sides = [_numbers(curve, side) for side in ("right", "wrong")]
     if not sum(np.nansum(side) for side in sides):
         return None
-    sheet = figure(4.4, 3.9)
+    sheet = figure(4.4, NARROW)
     panels = sheet.subplots(2, 1, sharex=True)
     for axes, side, name, color in zip(
         panels, sides, ("right", "wrong"), (TRUTH, WRONG), strict=True

@@ -28,8 +28,8 @@ def confusion(report: Report) -> Chart | None:
     shares = (counts / np.maximum(total, 1))[np.ix_(kept, kept)]
     counts, names = counts[np.ix_(kept, kept)], [names[at] for at in kept]
     size = len(names)
-    side = min(6.6, 2.4 + 0.42 * size)
-    sheet = figure(side, min(7.4, side + 0.4))
+    side = min(6.2, 2.4 + 0.42 * size)
+    sheet = figure(side, side + 0.4)
     axes = sheet.subplots()
     for row, column in np.argwhere(counts > 0):
         share = float(shares[row, column])
@@ -59,19 +59,18 @@ def confusion(report: Report) -> Chart | None:
     axes.tick_params(length=0)
     axes.hlines(places[1:] - 0.5, -0.5, size - 0.5, color=FAINT, linewidth=0.4)
     axes.vlines(places[1:] - 0.5, -0.5, size - 0.5, color=FAINT, linewidth=0.4)
-    left_out = len(report.confusion.labels) + 1 - size
-    return chart(
-        sheet,
-        "confusion",
-        "What is taken for what",
-        "The fuller a cell, the larger the share of its row; the diagonal is right. "
-        f"The row “({NOTHING})” holds predictions where nothing is, its column what was not found."
-        + (
-            f" The {size - 1} labels with the most errors; {left_out} are left out."
-            if left_out
-            else ""
-        ),
-    )
+    return chart(sheet, "confusion", "What is taken for what", _caption(len(total) - 1, kept))
+
+
+def _caption(labels: int, kept: Counts) -> str:
+    said = "The fuller a cell, the larger the share of its row; the diagonal is right."
+    if labels in kept:
+        said += f" The row “({NOTHING})” holds predictions where nothing is, its column what was not found."
+    if labels > MOST_LABELS:
+        said += (
+            f" The {MOST_LABELS} labels with the most errors; {labels - MOST_LABELS} are left out."
+        )
+    return said
 
 
 def with_background(found: Confusion) -> Counts:

@@ -48,8 +48,8 @@ DASHES = (
 """Lines differ by these as well as by colour."""
 
 MOST_LETTERS = 24
-WIDE = 7.4
-"""Inches across the page."""
+WIDE, NARROW = 7.4, 4.2
+"""Inches of a picture that has a row of the page, and of one of two in a row."""
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

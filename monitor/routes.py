@@ -99,8 +99,6 @@ def monitor_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     @get("/api/reports/{report_id:str}/page", media_type="text/html", **looked_up)
     def get_report_page(report_id: FromPath[str]) -> Response[bytes]:
         """Answer a report as an HTML page that needs nothing else."""
-        return Response(
-            reports.page(report_id), media_type="text/html; charset=utf-8", headers=PAGE_HEADERS
-        )
+        return Response(reports.page(report_id), media_type="text/html", headers=PAGE_HEADERS)
 
     return [submit_evaluation, list_reports, get_report, get_report_page]

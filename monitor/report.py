@@ -97,9 +97,9 @@ class Worst(msgspec.Struct, frozen=True):
     """Hash of the image, or its place."""
     width: int | None = None
     height: int | None = None
-    predictions: Any = msgspec.Raw(b"[]")
+    predictions: Any = []
     """In the form of the wire, to be drawn."""
-    ground_truth: Any = msgspec.Raw(b"[]")
+    ground_truth: Any = []
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -111,6 +111,8 @@ class Comparison(msgspec.Struct, frozen=True):
     metrics: list[Metric]
     differences: list[Metric]
     """The model's less this one's; `ci95` pairs the images."""
+    excluded: dict[str, int] = {}
+    """Images and answers of either that do not count here, by reason, such as `not_answered`."""
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -138,6 +140,8 @@ class Report(msgspec.Struct, frozen=True):
     curves: dict[str, list[dict[str, Any]]] = {}
     """By kind, such as `pr`, `roc`, `reliability`."""
     confusion: Confusion | None = None
+    confusion_pixels: Confusion | None = None
+    """Of a segmentation, in pixels instead of objects."""
     errors_tide: dict[str, float | None] = {}
     slices: list[Slice] = []
     worst: list[Worst] = []

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
-from monitor.evaluation.label_counts import LabelCounts, per_label, ratio, totals
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, ratio, totals
 from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from monitor.report import Confusion
 from tasks.contours import paint, to_rings
 from tasks.predictions import Point, Segment
 
@@ -136,10 +135,15 @@ def _painted(
 def _counted(image: int, true: _Painted, predicted: _Painted) -> Integers:
     """Count the pixels of each pair of labels: rows (4, N) of the table."""
     width = len(predicted.labels)
-    counts = np.bincount((true.canvas * width + predicted.canvas).ravel())
-    pairs = np.flatnonzero(counts)
+    cells = (true.canvas.astype(np.int64) * width + predicted.canvas).ravel()
+    if len(true.labels) * width < len(cells):
+        counts = np.bincount(cells)
+        pairs = np.flatnonzero(counts)
+        counts = counts[pairs]
+    else:
+        pairs, counts = np.unique(cells, return_counts=True)
     truth, prediction = true.labels[pairs // width], predicted.labels[pairs % width]
-    rows = np.stack([np.full(len(pairs), image), truth, prediction, counts[pairs]])
+    rows = np.stack([np.full(len(pairs), image), truth, prediction, counts])
     return rows[:, truth != _HIDDEN]
 
 
@@ -196,7 +200,9 @@ class EvaluatedPixels:
                 counts.true[0].astype(np.int64),
                 of="pixels",
             ),
-            confusion_pixels=self._confusion(),
+            confusion_pixels=confusion(
+                self._labels, self._true, self._predicted, self._pixels, of="pixels"
+            ),
             badness={"wrong_pixels": self._wrong()},
             parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": "background"},
         )
@@ -208,21 +214,3 @@ class EvaluatedPixels:
         both = named & self._same
         found = np.bincount(self._image[both], self._pixels[both], self._images)
         return np.nan_to_num(1 - ratio(found, union))
-
-    def _confusion(self) -> Confusion:
-        """Count pixels by label; those that one side has no label for are hallucinated or missed."""
-        labels, side = self._labels, len(self._labels) + 1
-        cells = np.zeros(side * side, np.int64)
-        np.add.at(cells, (self._true + 1) * side + self._predicted + 1, self._pixels)
-        matrix = cells.reshape(side, side)
-        return Confusion(
-            labels=labels,
-            matrix=matrix[1:, 1:].tolist(),
-            hallucinations=_some(labels, matrix[0, 1:]),
-            misses=_some(labels, matrix[1:, 0]),
-            parameters={"of": "pixels"},
-        )
-
-
-def _some(labels: list[str], counts: Integers) -> dict[str, int]:
-    return {label: int(count) for label, count in zip(labels, counts, strict=True) if count}

@@ -216,6 +216,15 @@ def test_an_absent_label_is_none():
     assert merged(Semantic(), []).tables["pixels"]["count"].tolist() == []
 
 
+def test_an_image_may_have_more_labels_than_pixels():
+    names = "abcdef"
+    answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
+    truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
+    state = merged(Semantic(), [image_of(1, answers, truths, 2, 2)])
+    pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
+    assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
+
+
 def test_a_contour_made_from_a_mask_is_that_mask():
     mask = (np.random.default_rng(0).random((HEIGHT, WIDTH)) < 0.5).astype(np.uint8)
     contour = [[{"x": int(x), "y": int(y)} for x, y in ring] for ring in rings(mask)]
@@ -283,7 +292,7 @@ def test_a_composition_says_what_its_parts_say():
     assert {"Images", "IOU"} <= {one.type for one in report.metrics}
     assert all(one.ci95 is not None for one in report.metrics[:5])
     assert report.confusion.labels == ["a"]
-    assert report.confusion_pixels.parameters == {"of": "pixels"}
+    assert report.confusion_pixels.parameters["of"] == "pixels"
     assert report.parameters["iou"] == 0.5
     assert report.parameters["nothing"] == "background"
     assert report.data.excluded == {"unseen_label": 2}

@@ -45,7 +45,7 @@ def number(value: Any) -> str:
     if isinstance(value, int) or (abs(value) >= 2 and value == int(value)):
         written = f"{value:,.0f}"
     else:
-        written = f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+        written = f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
     return written.replace("-", "\N{MINUS SIGN}")
 
 

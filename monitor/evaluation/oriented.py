@@ -1,0 +1,238 @@
+"""Oriented boxes: how they come from the wire, how far two overlap, and the two rules they are judged by."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.dota import DotaObjects
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.objects import EvaluatedObjects
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from tasks.geometry import ratio
+from tasks.rotated import convex_intersection_areas, xywhr_to_corners
+
+_Side = Annotated[float, msgspec.Meta(ge=0)]
+_Pair = tuple[float, float]
+
+_AT_ONCE = 4096
+"""Pairs of boxes that are clipped at once: their corners stay in the cache."""
+
+
+class _Found(msgspec.Struct, gc=False):
+    label: str
+    score: float
+    cx: float
+    cy: float
+    w: _Side
+    h: _Side
+    r: float
+
+
+class _There(msgspec.Struct):
+    label: str
+    cx: float | None = None
+    cy: float | None = None
+    w: _Side | None = None
+    h: _Side | None = None
+    r: float | None = None
+    corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
+    crowd: bool = False
+    difficult: bool = False
+    area: _Side | None = None
+
+
+_FOUND = msgspec.json.Decoder(list[_Found])
+_THERE = msgspec.json.Decoder(list[_There])
+
+
+class OrientedDetection:
+    """The evaluation of `ORIENTED_OBJECT_DETECTION`.
+
+    Its tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
+    of four, from the centre, clockwise on the screen and convex.
+    """
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Read oriented boxes; see `Evaluator.tables`.
+
+        Raises:
+            EvaluationError: One lacks a field, has a side below 0, or is a fraction of an image whose
+                width and height are not known.
+        """
+        places = [f"image {image.id!r}" for image in images]
+        found = [
+            decode(_FOUND, image.predictions, f"{place}: predictions")
+            for image, place in zip(images, places, strict=True)
+        ]
+        there = [
+            decode(_THERE, image.ground_truth, f"{place}: ground_truth")
+            for image, place in zip(images, places, strict=True)
+        ]
+        predictions, truths = _common(found, labels), _common(there, labels)
+        flat = list(chain.from_iterable(found))
+        known = list(chain.from_iterable(there))
+        sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
+        boxes = _boxes(flat, predictions, sizes, images)
+        centre, corners = boxes[:, :2], _around(boxes)
+        predictions |= {
+            "score": np.array([one.score for one in flat], np.float64),
+            "area": boxes[:, 2] * boxes[:, 3],
+            "centre": centre,
+            "corners": corners.reshape(-1, 8),
+        }
+        centre, corners = _shapes(known, truths, sizes, images)
+        area = np.array([np.nan if one.area is None else one.area for one in known], np.float64)
+        truths |= {
+            "area": np.where(np.isnan(area), _areas(corners), area),
+            "crowd": np.array([one.crowd for one in known], bool),
+            "difficult": np.array([one.difficult for one in known], bool),
+            "centre": centre,
+            "corners": corners.reshape(-1, 8),
+        }
+        return {"predictions": predictions, "truths": truths}
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state."""
+        return _Evaluated(state)
+
+
+class _Evaluated:
+    """The same answers by COCO's rule and by DOTA's."""
+
+    def __init__(self, state: State) -> None:
+        self._coco = EvaluatedObjects(
+            state, oriented_overlap(state), parameters={"overlap": "oriented box"}
+        )
+        self._dota = DotaObjects(state, oriented_overlap(state, crowds=False))
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute COCO's twelve numbers, and DOTA's."""
+        return [*self._coco.headlines(weights), *self._dota.headlines(weights)]
+
+    def findings(self) -> Findings:
+        """Compute everything else."""
+        coco = self._coco.findings()
+        return msgspec.structs.replace(
+            coco,
+            metrics=[*coco.metrics, *self._dota.metrics()],
+            parameters={**coco.parameters, **self._dota.parameters},
+        )
+
+
+def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
+    """Return the overlap of oriented boxes: intersection over union, exact.
+
+    Args:
+        state: Of `OrientedDetection`.
+        crowds: Whether of a crowd it is the part of the prediction that lies in it.
+    """
+    found, there = state.tables["predictions"], state.tables["truths"]
+    shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
+    areas, wholes = _areas(shapes), _areas(others)
+    crowd = there["crowd"] & crowds
+
+    def overlap(prediction: Integers, truth: Integers) -> Doubles:
+        common = np.zeros(len(prediction))
+        for first in range(0, len(prediction), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            one, other = prediction[part], truth[part]
+            away = found["centre"][one] - there["centre"][other]
+            common[part] = _common_areas(shapes[one] + away[:, None], others[other])
+        own = areas[prediction]
+        of = np.where(crowd[truth], own, own + wholes[truth] - common)
+        return np.minimum(ratio(common, of), 1)  # rounding may pass it
+
+    return overlap
+
+
+def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
+    """Return the common area of pairs (P, 4, 2); only those are clipped whose upright frames meet."""
+    meet = (shapes.min(axis=1) < others.max(axis=1)) & (others.min(axis=1) < shapes.max(axis=1))
+    at = np.flatnonzero(meet.all(axis=1))
+    areas = np.zeros(len(shapes))
+    areas[at] = convex_intersection_areas(shapes[at], others[at])
+    return areas
+
+
+def _common(objects: list[list[Any]], labels: Labels) -> Table:
+    """Return the columns that predictions and truths share."""
+    counts = np.array([len(one) for one in objects], np.int64)
+    image = np.repeat(np.arange(len(objects)), counts)
+    return {
+        "image": image,
+        "label": np.array([labels[one.label] for some in objects for one in some], np.int64),
+        "number": np.arange(len(image)) - np.repeat(np.cumsum(counts) - counts, counts),
+    }
+
+
+def _boxes(
+    objects: list[Any], table: Table, sizes: Doubles, images: Sequence[EvaluatedImage]
+) -> Doubles:
+    """Return boxes (N, 5), xywhr, in pixels; nothing is known of those that have none."""
+    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in objects], np.float64)
+    boxes = boxes.reshape(-1, 5)
+    scale = sizes.reshape(-1, 2)[table["image"]]
+    _check(~(scale == 0).any(axis=1), table, images, "width and height of the image")
+    return np.concatenate([boxes[:, :2] * scale, boxes[:, 2:4] * scale, boxes[:, 4:]], axis=1)
+
+
+def _shapes(
+    objects: list[_There], table: Table, sizes: Doubles, images: Sequence[EvaluatedImage]
+) -> tuple[Doubles, Doubles]:
+    """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
+    given: Flags = np.array([one.corners is not None for one in objects], bool)
+    turned = np.flatnonzero(~given)
+    of = {key: column[turned] for key, column in table.items()}
+    some = [objects[at] for at in turned]
+    whole = np.array([None not in (one.cx, one.cy, one.w, one.h, one.r) for one in some], bool)
+    _check(whole, of, images, "corners, or cx, cy, w, h and r")
+    centre, corners = np.zeros((len(objects), 2)), np.zeros((len(objects), 4, 2))
+    boxes = _boxes(some, of, sizes, images)
+    centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
+    quads = np.array([one.corners for one in objects if one.corners is not None], np.float64)
+    quads = quads.reshape(-1, 4, 2)
+    centre[given] = quads.mean(axis=1)
+    corners[given] = convex(quads - centre[given][:, None])
+    return centre, corners
+
+
+def _check(good: Flags, table: Table, images: Sequence[EvaluatedImage], expected: str) -> None:
+    bad = np.flatnonzero(~good)
+    if bad.size:
+        image, number = images[table["image"][bad[0]]], table["number"][bad[0]]
+        raise EvaluationError(f"image {image.id!r}: [{number}]: expected {expected}, got none")
+
+
+def _around(boxes: Doubles) -> Doubles:
+    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, from their centres: small numbers round less."""
+    return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
+
+
+def convex(corners: Doubles) -> Doubles:
+    """Put four corners into the order in which they surround what they span.
+
+    Args:
+        corners: float64 (N, 4, 2), from about their middle, in any order.
+
+    Returns:
+        float64 (N, 4, 2), clockwise on the screen; a corner within the other three becomes a double of
+        its neighbour.
+    """
+    away = corners - corners.mean(axis=1, keepdims=True)
+    order = np.argsort(np.arctan2(away[..., 1], away[..., 0]), axis=1, kind="stable")
+    ordered = np.take_along_axis(corners, order[..., None], axis=1)
+    before, after = np.roll(ordered, 1, axis=1), np.roll(ordered, -1, axis=1)
+    arriving, leaving = ordered - before, after - ordered
+    turn = arriving[..., 0] * leaving[..., 1] - arriving[..., 1] * leaving[..., 0]
+    return np.where((turn < 0)[..., None], before, ordered)
+
+
+def _areas(corners: Doubles) -> Doubles:
+    """Return the areas (N,) of polygons (N, K, 2)."""
+    x, y = corners[..., 0], corners[..., 1]
+    cross = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
+    return np.asarray(np.abs(cross.sum(axis=1)) / 2)

@@ -144,7 +144,8 @@ def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
             common[part] = _common_areas(shapes[one] + away[:, None], others[other])
         own = areas[prediction]
         of = np.where(crowd[truth], own, own + wholes[truth] - common)
-        return np.minimum(ratio(common, of), 1)  # rounding may pass it
+        share: Doubles = np.minimum(ratio(common, of), 1)  # rounding may pass it
+        return share
 
     return overlap
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 
 
-class _Found(msgspec.Struct, gc=False):
+class _Predicted(msgspec.Struct, gc=False):
     label: str
     score: float
     xmin: float
@@ -22,7 +23,7 @@ class _Found(msgspec.Struct, gc=False):
     ymax: float
 
 
-class _There(msgspec.Struct, gc=False):
+class _True(msgspec.Struct, gc=False):
     label: str
     xmin: float
     ymin: float
@@ -33,8 +34,9 @@ class _There(msgspec.Struct, gc=False):
     area: float | None = None
 
 
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
+_PREDICTED = msgspec.json.Decoder(list[_Predicted])
+_TRUE = msgspec.json.Decoder(list[_True])
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class Detection:
@@ -44,31 +46,17 @@ class Detection:
         """Read boxes; see `Evaluator.tables`.
 
         Raises:
-            EvaluationError: A box lacks a field, has a number that is none, or ends before it begins.
+            EvaluationError: One lacks a field, has a number that is not finite, or ends before it begins.
         """
         found = [
-            decode(_FOUND, one.predictions, f"image {one.id!r}: predictions") for one in images
+            decode(_PREDICTED, one.predictions, f"image {one.id!r}: predictions") for one in images
         ]
         there = [
-            decode(_THERE, one.ground_truth, f"image {one.id!r}: ground_truth") for one in images
+            decode(_TRUE, one.ground_truth, f"image {one.id!r}: ground_truth") for one in images
         ]
-        predictions = _objects(images, found, labels, "predictions")
-        truths = _objects(images, there, labels, "ground_truth")
-        flat = list(chain.from_iterable(found))
-        known = list(chain.from_iterable(there))
-        area = np.array([np.nan if one.area is None else one.area for one in known], np.float64)
-        _check(np.isnan(area) | (area >= 0), images, truths, "expected an area of 0 or more")
         return {
-            "predictions": {
-                **predictions,
-                "score": np.array([one.score for one in flat], np.float64),
-            },
-            "truths": {
-                **truths,
-                "area": np.where(np.isnan(area), truths["area"], area),
-                "crowd": np.array([one.crowd for one in known], bool),
-                "difficult": np.array([one.difficult for one in known], bool),
-            },
+            "predictions": _predictions(images, found, labels),
+            "truths": _truths(images, there, labels),
         }
 
     def evaluate(self, state: State) -> Evaluated:
@@ -76,49 +64,103 @@ class Detection:
         return EvaluatedObjects(state, box_overlap(state), parameters={"overlap": "box"})
 
 
-def _check(good: Flags, images: Sequence[EvaluatedImage], table: Table, expected: str) -> None:
-    bad = np.flatnonzero(~good)
-    if bad.size:
-        at = bad[0]
-        place = f"[{table['number'][at]}]"
-        raise EvaluationError(f"image {images[table['image'][at]].id!r}: {place}: {expected}")
-
-
-def _objects(
-    images: Sequence[EvaluatedImage], objects: list[list[Any]], labels: Labels, kind: str
+def _predictions(
+    images: Sequence[EvaluatedImage], found: list[list[_Predicted]], labels: Labels
 ) -> Table:
-    """Return the columns that predictions and truths share."""
-    counts = np.array([len(one) for one in objects], np.int64)
-    flat = list(chain.from_iterable(objects))
-    corners = np.array(
-        [(one.xmin, one.ymin, one.xmax, one.ymax) for one in flat], np.float64
-    ).reshape(-1, 4)
-    box = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
-    table = {
-        "image": np.repeat(np.arange(len(objects)), counts),
-        "label": np.array([labels[one.label] for one in flat], np.int64),
-        "area": box[:, 2] * box[:, 3],
-        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
-        "box": box,
-    }
-    good: Flags = np.isfinite(corners).all(axis=1) & (box[:, 2:] >= 0).all(axis=1)
-    _check(good, images, table, f"expected {kind} to be boxes")
+    flat = list(chain.from_iterable(found))
+    score = _numbers(flat, "score")
+    table = {**_boxes(images, "predictions", found, flat, labels), "score": score}
+    wrong = np.flatnonzero(~np.isfinite(score))
+    if wrong.size:
+        at = int(wrong[0])
+        raise EvaluationError(
+            f"{_place(images, 'predictions', table, at)}: expected a finite score, got {score[at]}"
+        )
     return table
 
 
+def _truths(images: Sequence[EvaluatedImage], there: list[list[_True]], labels: Labels) -> Table:
+    flat = list(chain.from_iterable(there))
+    table = _boxes(images, "ground_truth", there, flat, labels)
+    given = np.array([np.nan if one.area is None else one.area for one in flat], np.float64)
+    wrong = np.flatnonzero((given < 0) | np.isinf(given))
+    if wrong.size:
+        at = int(wrong[0])
+        raise EvaluationError(
+            f"{_place(images, 'ground_truth', table, at)}: expected area to be 0 or more,"
+            f" got {given[at]}"
+        )
+    return {
+        **table,
+        "area": np.where(np.isnan(given), table["area"], given),
+        "crowd": np.array([one.crowd for one in flat], np.bool_),
+        "difficult": np.array([one.difficult for one in flat], np.bool_),
+    }
+
+
+def _boxes(
+    images: Sequence[EvaluatedImage],
+    kind: str,
+    objects: Sequence[Sequence[Any]],
+    flat: list[Any],
+    labels: Labels,
+) -> Table:
+    """Return the columns that predictions and truths share."""
+    corners = np.stack([_numbers(flat, name) for name in _CORNERS], axis=1)
+    sides = corners[:, 2:] - corners[:, :2]
+    texts = [one.label for one in flat]
+    for text in dict.fromkeys(texts):
+        labels[text]
+    counts = np.array([len(one) for one in objects], np.int64)
+    table = {
+        "image": np.repeat(np.arange(len(objects)), counts),
+        "label": np.fromiter(map(labels.numbers.__getitem__, texts), np.int64, len(flat)),
+        "area": sides[:, 0] * sides[:, 1],
+        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
+        "box": np.concatenate([corners[:, :2], sides], axis=1),
+    }
+    wrong = np.flatnonzero(~((sides >= 0) & np.isfinite(sides)).all(axis=1))
+    if wrong.size:
+        at = int(wrong[0])
+        got = ", ".join(map(str, corners[at].tolist()))
+        raise EvaluationError(
+            f"{_place(images, kind, table, at)}: expected finite xmin <= xmax and ymin <= ymax,"
+            f" got {', '.join(_CORNERS)} of {got}"
+        )
+    return table
+
+
+def _numbers(objects: list[Any], name: str) -> Doubles:
+    return np.fromiter(map(attrgetter(name), objects), np.float64, len(objects))
+
+
+def _place(images: Sequence[EvaluatedImage], kind: str, table: Table, at: int) -> str:
+    return f"image {images[table['image'][at]].id!r}: {kind}[{table['number'][at]}]"
+
+
 def box_overlap(state: State) -> Overlap:
-    """Return the overlap of boxes: intersection over union; of a crowd over the prediction."""
+    """Return the overlap of boxes: intersection over union; of a crowd, over the prediction.
+
+    Source: `bbIou` of COCO's `maskApi.c`, whose numbers these are.
+    """
     found, there = state.tables["predictions"], state.tables["truths"]
-    boxes, others, crowd = found["box"], there["box"], there["crowd"]
+    boxes, others = _sides(found["box"]), _sides(there["box"])
+    crowd: Flags = there["crowd"]
 
     def overlap(prediction: Integers, truth: Integers) -> Doubles:
-        a, b = boxes[prediction], others[truth]
-        low = np.maximum(a[:, :2], b[:, :2])
-        sides = np.minimum(a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:]) - low
-        common = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0)
-        own, whole = a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]
-        of = np.where(crowd[truth], own, own + whole - common)
-        result: Doubles = np.divide(common, of, out=np.zeros_like(common), where=of > 0)
-        return result
+        common = np.ones(len(prediction))
+        for low, high in ((0, 2), (1, 3)):
+            ends = np.minimum(boxes[high][prediction], others[high][truth])
+            side = ends - np.maximum(boxes[low][prediction], others[low][truth])
+            common *= np.maximum(side, 0)
+        own = boxes[4][prediction]
+        whole = np.where(crowd[truth], own, own + others[4][truth] - common)
+        return np.divide(common, whole, out=np.zeros_like(common), where=common > 0)
 
     return overlap
+
+
+def _sides(box: Doubles) -> tuple[Doubles, ...]:
+    """Return left, top, right, bottom and area of boxes (N, 4), xywh."""
+    x, y, width, height = np.ascontiguousarray(box.T)
+    return x, y, x + width, y + height, width * height

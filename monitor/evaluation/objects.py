@@ -5,12 +5,12 @@ Only the overlap of two objects differs between boxes, oriented boxes and masks;
 
 from typing import Any
 
-import numpy as np
-
-from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves, statistics
+from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import Doubles, Overlap, Predictions, Truths, match
+from monitor.evaluation.ranked import rank_matches
 from monitor.evaluation.state import State
+from monitor.evaluation.weighted import twelve_numbers
 
 AREA_NAMES = ("all", "small", "medium", "large")
 """Of `AREAS`."""
@@ -44,43 +44,32 @@ class EvaluatedObjects:
             there["image"], there["label"], there["area"], there["crowd"], there["difficult"]
         )
 
+        matches = match(
+            self.predictions,
+            self.truths,
+            overlap,
+            thresholds=THRESHOLDS,
+            areas=AREAS,
+            most=MOST[-1],
+        )
+        self.ranking = rank_matches(
+            self.predictions,
+            self.truths,
+            matches,
+            areas=AREAS,
+            shape=(len(state.labels), len(state.ids)),
+        )
+
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute COCO's twelve numbers for each weighting (B, I)."""
-        values = np.array([[*self._statistics(one).values()] for one in weights]).reshape(-1, 12)
+        values = twelve_numbers(self.ranking, weights)
         return [
-            Headline(kind, parameters, values[:, at])
-            for at, (kind, parameters) in enumerate(twelve())
+            Headline(kind, parameters, values[at]) for at, (kind, parameters) in enumerate(twelve())
         ]
 
     def findings(self) -> Findings:
         """Compute everything else."""
         return Findings(parameters=self.parameters)
-
-    def _statistics(self, weights: Doubles) -> dict[str, float]:
-        """Repeat each image as often as it counts."""
-        times = weights.astype(np.int64)
-        first = np.cumsum(times) - times
-
-        def repeated(image: Any) -> tuple[Any, Any]:
-            rows = np.repeat(np.arange(len(image)), times[image])
-            nth = np.arange(len(rows)) - np.repeat(
-                np.cumsum(times[image]) - times[image], times[image]
-            )
-            return rows, first[image[rows]] + nth
-
-        of, image = repeated(self.predictions.image)
-        predictions = Predictions(image, *(column[of] for column in (self.predictions[1:])))
-        things, image = repeated(self.truths.image)
-        truths = Truths(image, *(column[things] for column in (self.truths[1:])))
-        matches = match(
-            predictions,
-            truths,
-            lambda one, other: self.overlap(of[one], things[other]),
-            thresholds=THRESHOLDS,
-            areas=AREAS,
-            most=MOST[-1],
-        )
-        return statistics(curves(predictions, truths, matches, len(self.state.labels)))
 
 
 def twelve() -> list[tuple[str, dict[str, Any]]]:

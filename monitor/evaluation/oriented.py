@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -63,33 +63,21 @@ class OrientedDetection:
             EvaluationError: One lacks a field, has a side below 0, or is a fraction of an image whose
                 width and height are not known.
         """
-        places = [f"image {image.id!r}" for image in images]
-        found = [
-            decode(_FOUND, image.predictions, f"{place}: predictions")
-            for image, place in zip(images, places, strict=True)
-        ]
-        there = [
-            decode(_THERE, image.ground_truth, f"{place}: ground_truth")
-            for image, place in zip(images, places, strict=True)
-        ]
-        predictions, truths = _common(found, labels), _common(there, labels)
-        flat = list(chain.from_iterable(found))
-        known = list(chain.from_iterable(there))
-        sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
-        boxes = _boxes(flat, predictions, sizes, images)
-        centre, corners = boxes[:, :2], _around(boxes)
-        predictions |= {
-            "score": np.array([one.score for one in flat], np.float64),
+        found = _read(images, "predictions", _FOUND, labels)
+        there = _read(images, "ground_truth", _THERE, labels)
+        boxes = _boxes(found)
+        predictions = found.table | {
+            "score": np.array([one.score for one in found.objects], np.float64),
             "area": boxes[:, 2] * boxes[:, 3],
-            "centre": centre,
-            "corners": corners.reshape(-1, 8),
+            "centre": boxes[:, :2],
+            "corners": _around(boxes).reshape(-1, 8),
         }
-        centre, corners = _shapes(known, truths, sizes, images)
-        area = np.array([np.nan if one.area is None else one.area for one in known], np.float64)
-        truths |= {
-            "area": np.where(np.isnan(area), _areas(corners), area),
-            "crowd": np.array([one.crowd for one in known], bool),
-            "difficult": np.array([one.difficult for one in known], bool),
+        centre, corners = _shapes(there)
+        given = np.array([one.area for one in there.objects], np.float64)  # None is NaN
+        truths = there.table | {
+            "area": np.where(np.isnan(given), _areas(corners), given),
+            "crowd": np.array([one.crowd for one in there.objects], bool),
+            "difficult": np.array([one.difficult for one in there.objects], bool),
             "centre": centre,
             "corners": corners.reshape(-1, 8),
         }
@@ -159,53 +147,66 @@ def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
     return areas
 
 
-def _common(objects: list[list[Any]], labels: Labels) -> Table:
-    """Return the columns that predictions and truths share."""
+class _Read(NamedTuple):
+    """The predictions or truths of some images."""
+
+    images: Sequence[EvaluatedImage]
+    kind: str
+    objects: list[Any]
+    table: Table
+    """The columns that both have."""
+
+
+def _read(
+    images: Sequence[EvaluatedImage], kind: str, decoder: msgspec.json.Decoder[Any], labels: Labels
+) -> _Read:
+    objects: list[list[Any]] = [
+        decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}") for image in images
+    ]
     counts = np.array([len(one) for one in objects], np.int64)
-    image = np.repeat(np.arange(len(objects)), counts)
-    return {
-        "image": image,
-        "label": np.array([labels[one.label] for some in objects for one in some], np.int64),
-        "number": np.arange(len(image)) - np.repeat(np.cumsum(counts) - counts, counts),
+    flat = list(chain.from_iterable(objects))
+    table = {
+        "image": np.repeat(np.arange(len(objects)), counts),
+        "label": np.array([labels[one.label] for one in flat], np.int64),
+        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
     }
+    return _Read(images, kind, flat, table)
 
 
-def _boxes(
-    objects: list[Any], table: Table, sizes: Doubles, images: Sequence[EvaluatedImage]
-) -> Doubles:
-    """Return boxes (N, 5), xywhr, in pixels; nothing is known of those that have none."""
-    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in objects], np.float64)
-    boxes = boxes.reshape(-1, 5)
-    scale = sizes.reshape(-1, 2)[table["image"]]
-    _check(~(scale == 0).any(axis=1), table, images, "width and height of the image")
-    return np.concatenate([boxes[:, :2] * scale, boxes[:, 2:4] * scale, boxes[:, 4:]], axis=1)
+def _boxes(read: _Read) -> Doubles:
+    """Return boxes (N, 5), xywhr, in pixels."""
+    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in read.objects], np.float64)
+    sizes = np.array([(one.width or 0, one.height or 0) for one in read.images], np.float64)
+    scale = sizes.reshape(-1, 2)[read.table["image"]]
+    _check(read, (scale > 0).all(axis=1), "width and height of the image")
+    return boxes.reshape(-1, 5) * np.column_stack([scale, scale, np.ones(len(scale))])
 
 
-def _shapes(
-    objects: list[_There], table: Table, sizes: Doubles, images: Sequence[EvaluatedImage]
-) -> tuple[Doubles, Doubles]:
+def _shapes(read: _Read) -> tuple[Doubles, Doubles]:
     """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
-    given: Flags = np.array([one.corners is not None for one in objects], bool)
+    given: Flags = np.array([one.corners is not None for one in read.objects], bool)
     turned = np.flatnonzero(~given)
-    of = {key: column[turned] for key, column in table.items()}
-    some = [objects[at] for at in turned]
-    whole = np.array([None not in (one.cx, one.cy, one.w, one.h, one.r) for one in some], bool)
-    _check(whole, of, images, "corners, or cx, cy, w, h and r")
-    centre, corners = np.zeros((len(objects), 2)), np.zeros((len(objects), 4, 2))
-    boxes = _boxes(some, of, sizes, images)
+    rest = read._replace(
+        objects=[read.objects[at] for at in turned],
+        table={key: column[turned] for key, column in read.table.items()},
+    )
+    boxes = _boxes(rest)
+    _check(rest, ~np.isnan(boxes).any(axis=1), "corners, or cx, cy, w, h and r")
+    centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
     centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
-    quads = np.array([one.corners for one in objects if one.corners is not None], np.float64)
+    quads = np.array([one.corners for one in read.objects if one.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
     centre[given] = quads.mean(axis=1)
     corners[given] = convex(quads - centre[given][:, None])
     return centre, corners
 
 
-def _check(good: Flags, table: Table, images: Sequence[EvaluatedImage], expected: str) -> None:
+def _check(read: _Read, good: Flags, expected: str) -> None:
     bad = np.flatnonzero(~good)
     if bad.size:
-        image, number = images[table["image"][bad[0]]], table["number"][bad[0]]
-        raise EvaluationError(f"image {image.id!r}: [{number}]: expected {expected}, got none")
+        image, number = (read.table[name][bad[0]] for name in ("image", "number"))
+        place = f"image {read.images[image].id!r}: {read.kind}[{number}]"
+        raise EvaluationError(f"{place}: expected {expected}, got none")
 
 
 def _around(boxes: Doubles) -> Doubles:

@@ -232,18 +232,30 @@ def test_boxes_become_pixels_before_they_turn():
 
 
 WRONG = {
-    "no size": (image([box(0, 0, 1, 1, 0)], [], width=None), r"\[0\]: expected width and height"),
+    "no size": (
+        image([box(0, 0, 1, 1, 0)], [], width=None),
+        r"predictions\[0\]: expected width and height",
+    ),
     "no size of truths": (image([], [box(0, 0, 1, 1, 0)], height=0), "expected width and height"),
-    "a negative side": (image([box(0, 0, -1, 1, 0)], []), "predictions: Expected `float` >= 0"),
-    "a missing field": (image([quad([(0, 0)] * 4)], []), "predictions: .*missing.*`cx`"),
+    "a negative side": (
+        image([box(0, 0, -1, 1, 0)], []),
+        r"predictions\[0\].w: expected `float` >= 0",
+    ),
+    "a missing field": (
+        image([quad([(0, 0)] * 4)], []),
+        r"predictions\[0\]: expected a field `cx`",
+    ),
     "half a box": (
         image([], [quad([(0, 0)] * 4), {"label": "a", "cx": 1}]),
-        r"image '1': \[1\]: expected corners, or cx, cy, w, h and r",
+        r"image '1': ground_truth\[1\]: expected corners, or cx, cy, w, h and r",
     ),
-    "three corners": (image([], [quad([(0, 0)] * 3)]), "ground_truth: .*length 4"),
+    "three corners": (
+        image([], [quad([(0, 0)] * 3)]),
+        r"ground_truth\[0\].corners: expected `array` of length 4",
+    ),
     "a truth that is none": (
         image([], {"label": "a"}),
-        "image '1': ground_truth: Expected `array`",
+        "image '1': ground_truth: expected `array`",
     ),
 }
 

@@ -194,8 +194,8 @@ WRONG = {
     "no answer of people": (
         [], [{"prompt": "?"}], r"ground_truth\[0\]: expected answer, answers or label, got none",
     ),
-    "none of the model": ([{"prompt": "?"}], [], "image '1': predictions: .*missing.*`answer`"),
-    "a number": ([], [{"answer": 2}], "ground_truth: Expected `str"),
+    "none of the model": ([{"prompt": "?"}], [], r"image '1': predictions\[0\]: expected a field `answer`"),
+    "a number": ([], [{"answer": 2}], r"ground_truth\[0\].answer: expected `str"),
 }  # fmt: skip
 
 

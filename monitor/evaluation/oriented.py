@@ -178,7 +178,7 @@ def _boxes(read: _Read) -> Doubles:
     boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in read.objects], np.float64)
     sizes = np.array([(one.width or 0, one.height or 0) for one in read.images], np.float64)
     scale = sizes.reshape(-1, 2)[read.table["image"]]
-    _check(read, (scale > 0).all(axis=1), "width and height of the image")
+    _check(read, scale.min(axis=1) > 0, "width and height of the image")
     return boxes.reshape(-1, 5) * np.column_stack([scale, scale, np.ones(len(scale))])
 
 
@@ -191,7 +191,7 @@ def _shapes(read: _Read) -> tuple[Doubles, Doubles]:
         table={key: column[turned] for key, column in read.table.items()},
     )
     boxes = _boxes(rest)
-    _check(rest, ~np.isnan(boxes).any(axis=1), "corners, or cx, cy, w, h and r")
+    _check(rest, ~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
     centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
     quads = np.array([one.corners for one in read.objects if one.corners], np.float64)

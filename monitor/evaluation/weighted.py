@@ -5,6 +5,7 @@ times how many of the 101 recalls are reached there. So nothing is looked up per
 costs about what adding up its predictions costs.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -129,7 +130,7 @@ def _label_numbers(
     np.cumsum(own[label.odd_place] * label.odd[:, None], axis=0, out=odd[1:])
     counted += odd[label.odd_span[1]] - odd[label.odd_span[0]]
     starts = np.flatnonzero(np.diff(label.group, prepend=-1))
-    parts = [slice(*span) for span in zip(starts, [*starts[1:], len(right)], strict=True)]
+    parts = [slice(*span) for span in pairwise([*starts, len(right)])]
     for part in parts:
         np.cumsum(right[part], axis=0, out=right[part])
     recalls = right / whole[area]

@@ -24,7 +24,8 @@ IGNORED = frozenset({"ignore", "void"})
 """Labels of truths whose pixels do not count."""
 
 _LARGEST_PX = 1 << 28
-_FARTHEST_PX = 1 << 24
+_FARTHEST_PX = 1 << 20
+_BACKGROUND = "background"
 _NOTHING, _HIDDEN = -1, -2
 
 
@@ -55,17 +56,17 @@ class Semantic:
         for at, image in enumerate(images):
             where = f"image {image.id!r}"
             size = _size(image, where)
-            answers = decode(_ANSWERS, image.predictions, where)
-            truths = decode(_TRUTHS, image.ground_truth, f"{where}: truth")
+            answers = decode(_ANSWERS, image.predictions, f"{where}: predictions")
+            truths = decode(_TRUTHS, image.ground_truth, f"{where}: ground_truth")
             predicted = _painted(
                 [(_label(one.label, labels), one.contour) for one in sorted(answers, key=_score)],
                 size,
-                where,
+                f"{where}: predictions",
             )
             true = _painted(
                 [(_true_label(one, labels), one.contour) for one in truths],
                 size,
-                f"{where}: truth",
+                f"{where}: ground_truth",
             )
             rows.append(_counted(at, true, predicted))
         image_at, truth, prediction, count = np.concatenate(rows, axis=1)
@@ -98,7 +99,7 @@ def _score(segment: Segment) -> float:
 
 
 def _label(label: str, labels: Labels) -> int:
-    return _NOTHING if label == "background" else labels[label]
+    return _NOTHING if label == _BACKGROUND else labels[label]
 
 
 def _true_label(truth: _Truth, labels: Labels) -> int:
@@ -126,7 +127,7 @@ def _painted(
             outlines = to_rings(contour)
         if any((np.abs(ring.astype(np.int64)) > _FARTHEST_PX).any() for ring in outlines):
             raise EvaluationError(
-                f"{where}: expected points within {_FARTHEST_PX} pixels, got others in region {at}"
+                f"{where}[{at}]: expected points near the image, got one beyond {_FARTHEST_PX} pixels"
             )
         paint(canvas, outlines, places.setdefault(label, len(places)))
     return _Painted(canvas, np.array([*places], np.int64))
@@ -153,9 +154,18 @@ class EvaluatedPixels:
     def __init__(self, state: State) -> None:
         pixels = state.tables["pixels"]
         self._image, self._pixels = pixels["image"], pixels["count"]
-        self._true, self._predicted = pixels["truth_label"], pixels["predicted_label"]
+        sides = pixels["truth_label"], pixels["predicted_label"]
+        painted = np.isin(np.arange(len(state.labels)), np.concatenate(sides))
+        kept = [
+            at
+            for at, label in enumerate(state.labels)
+            if painted[at] or label not in IGNORED | {_BACKGROUND}
+        ]
+        place = np.full(len(state.labels) + 1, _NOTHING)
+        place[kept] = np.arange(len(kept))
+        self._true, self._predicted = (place[side] for side in sides)
         self._same = self._true == self._predicted
-        self._images, self._labels = len(state.ids), state.labels
+        self._images, self._labels = len(state.ids), [state.labels[at] for at in kept]
 
     def _counts(self, weights: Doubles, nothing: int = 0) -> LabelCounts:
         """Count pixels per label; with 1, what is nothing is the first of them."""
@@ -204,7 +214,7 @@ class EvaluatedPixels:
                 self._labels, self._true, self._predicted, self._pixels, of="pixels"
             ),
             badness={"wrong_pixels": self._wrong()},
-            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": "background"},
+            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": _BACKGROUND},
         )
 
     def _wrong(self) -> Doubles:

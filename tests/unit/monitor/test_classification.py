@@ -417,10 +417,18 @@ def test_reliability_says_how_often_a_bin_is_right():
 @pytest.mark.parametrize(
     ("answer", "truth", "message"),
     [
-        (b'[{"label":"a"}]', b"[]", "image '7': Object missing required field `score`"),
-        (b'[{"label":"a","score":"b"}]', b"[]", "image '7': Expected `float`, got `str`"),
-        (b"{}", b"[]", "image '7': Expected `array`, got `object`"),
-        (b"[]", b'["a"]', "image '7': truth: Expected `object`, got `str`"),
+        (
+            b'[{"label":"a"}]',
+            b"[]",
+            r"image '7': predictions\[0\]: expected a field `score`",
+        ),
+        (
+            b'[{"label":"a","score":"b"}]',
+            b"[]",
+            r"image '7': predictions\[0\].score: expected `float`, got `str`",
+        ),
+        (b"{}", b"[]", "image '7': predictions: expected `array`, got `object`"),
+        (b"[]", b'["a"]', r"image '7': ground_truth\[0\]: expected `object`, got `str`"),
     ],
 )
 def test_what_is_no_classification_is_refused(answer, truth, message):

@@ -16,8 +16,12 @@ from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, Table
 
-_PIXELS = 1 << 30
-"""Of the images of the masks that are held at once; the masks themselves take far less."""
+_PIXELS, _FEWEST = 1 << 30, 1 << 10
+"""Of the images of the masks that are held at once, an image counting as so many at least; the masks
+themselves take far less."""
+
+_LONGEST = 1 << 19
+"""Pixels of a side of an image."""
 
 _Id = int | str
 
@@ -214,7 +218,7 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
     """Return the tables of masks, as `monitor.evaluation.instances` has them."""
     count = len(sizes)
     objects = np.bincount(np.concatenate([found.image, there.image]), minlength=count)
-    parts = np.cumsum(objects * sizes.prod(axis=1)) // _PIXELS
+    parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
     areas: tuple[list[Integers], list[Integers]] = ([], [])
     pairs: list[tuple[Integers, Integers, Doubles]] = []
@@ -243,10 +247,10 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
 def _sizes(objects: _Objects, sizes: Integers) -> Integers:
     """Return (N, 2) the size of the image of each object."""
     of = sizes[objects.image]
-    for at in np.flatnonzero((of <= 0).any(axis=1)).tolist():
-        image = objects.rows[at].image_id
+    for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():
         raise EvaluationError(
-            f"image {image!r}: expected width and height, got {of[at, 0]} and {of[at, 1]}"
+            f"image {objects.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f" got {of[at, 0]} and {of[at, 1]}"
         )
     return of
 

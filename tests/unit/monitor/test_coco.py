@@ -309,7 +309,7 @@ WRONG = {
     "truth.json: categories: name: expected each once, got 'cat' twice": (
         {**GOOD, "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "cat"}]}, [],
     ),
-    "image 1: expected width and height, got 0 and 0": (
+    "image 1: expected width and height of 1 to 524288, got 0 and 0": (
         {**GOOD, "images": [{"id": 1}]}, [ANSWER],
     ),
     r"truth.json: annotations\[0\]: expected a segmentation of 160 x 160, .* got none": (

@@ -49,6 +49,8 @@ class Findings(msgspec.Struct, frozen=True):
     metrics: list[Metric] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     confusion: Confusion | None = None
+    confusion_pixels: Confusion | None = None
+    """Where regions are compared pixel by pixel, too."""
     errors_tide: dict[str, float | None] = {}
     badness: dict[str, Doubles] = {}
     """(I,) how bad each image is, by reason; 0 is not bad."""
@@ -148,4 +150,8 @@ def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) ->
     try:
         return decoder.decode(text)
     except msgspec.MsgspecError as error:
-        raise EvaluationError(f"{where}: {error}") from error
+        message, _, place = str(error).partition(" - at `$")
+        what = message.replace("Object missing required field ", "Expected a field ")
+        raise EvaluationError(
+            f"{where}{place.rstrip('`')}: {what[:1].lower()}{what[1:]}"
+        ) from error

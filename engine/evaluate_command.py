@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import rich_click as click
+from click import get_current_context
 from click.core import ParameterSource
 
 from engine.evaluation_options import Options, evaluation_parameters
@@ -136,7 +137,9 @@ def evaluate_command(**flags: Any) -> None:
 
     options = Options(**flags)
     check_output(options.output)
-    form = _form(options)
+    form = _form(
+        options, lambda name: context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
     try:
         report, page = _EVALUATE[form](options)
         tell("")
@@ -155,7 +158,7 @@ def _form(options: Options) -> str:
     for name, needed in (("records", "task"), ("truth", "predictions")):
         if form == name and getattr(options, needed) is None:
             raise click.UsageError(f"expected --{needed} with --{name}, got none")
-    context = click.get_current_context()
+    context = get_current_context()
     for name in Options.__struct_fields__:
         is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if is_given and name not in _READ[form] | _ALWAYS:

@@ -137,9 +137,7 @@ def evaluate_command(**flags: Any) -> None:
 
     options = Options(**flags)
     check_output(options.output)
-    form = _form(
-        options, lambda name: context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    )
+    form = _form(options)
     try:
         report, page = _EVALUATE[form](options)
         tell("")

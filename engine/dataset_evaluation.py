@@ -71,7 +71,8 @@ def _model(server: ServerClient, name: str, version: str | None) -> tuple[str, s
     _wait_until_loaded(server, name)
     info = server.call("GET", f"/v2/models/{model_path(name, version)}")
     if version is None:
-        version = next(filter(lambda one: _is_ready(server, name, one), info["versions"]))
+        versions = info["versions"]
+        version = next((one for one in versions if _is_ready(server, name, one)), versions[0])
     return info["name"], version, info["properties"]["task"]
 
 
@@ -167,7 +168,8 @@ def _server(options: Options) -> Iterator[tuple[ServerClient, str]]:
     """Give a server and the name of the model there: one of its own where the model is a folder."""
     model = options.model or ""
     place = Path(model)
-    if options.server is not None or not (place.is_dir() and any(place.rglob("*.onnx"))):
+    is_model = place.suffix == ".onnx" or (place.is_dir() and any(place.rglob("*.onnx")))
+    if options.server is not None or not is_model:
         if options.data is not None:
             raise click.UsageError(
                 "expected --data with a model folder alone, got a server's model"

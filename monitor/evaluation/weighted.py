@@ -143,34 +143,47 @@ def _part_numbers(
     """
     shape = len(THRESHOLDS), *to_find.shape
     groups = int(np.prod(shape[:3]))
-    own = columns[part.image]
+    own = columns.take(part.image, axis=0)
     whole = np.maximum(to_find, 1)  # where it is 0, nothing is right
     area, label = np.divmod(part.group % (shape[1] * shape[2]), shape[2])
     starts = np.flatnonzero(np.diff(part.group, prepend=-1))
     bounds = [*starts.tolist(), len(part.group)]
     here = part.group[starts]
 
-    hits = own[part.place]
-    early = np.stack([_sums(hits[some], part.group[some], groups) for some in part.early])
+    hits = own.take(part.place, axis=0)
+    early = np.stack(
+        [_sums(hits.take(some, axis=0), part.group[some], groups) for some in part.early]
+    )
     early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
     right = _running(hits, np.repeat(starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
-    counted = _before(own * part.inside[:, :, None])
-    counted = counted[area, part.place + 1] - counted[area, part.begin[part.place]]
-    counted += _running(own[part.odd_place] * part.odd[:, None], *part.odd_span)
-    recalls = right / whole[area, label]
-    precision = right / (counted + np.spacing(1))
+    counted = _before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
+    of_area = area * (len(own) + 1)
+    precision = counted.take(of_area + part.place + 1, axis=0)
+    precision -= counted.take(of_area + part.begin[part.place], axis=0)
+    precision += _running(own[part.odd_place] * part.odd[:, None], *part.odd_span)
+    precision += np.spacing(1)
+    np.divide(right, precision, out=precision)
+    whole = whole.reshape(-1, shape[-1]).take(area * shape[2] + label, axis=0)
+    recalls = np.divide(right, whole, out=right)
     for span in pairwise(bounds):
         backwards = precision[slice(*span)][::-1]
         np.maximum.accumulate(backwards, axis=0, out=backwards)
-    reached = np.floor(recalls * 100 + 1e-9)
-    reached += 1 - (reached * 0.01 > recalls)  # the 101 recalls, as RECALLS rounds them
+    recall = np.zeros((groups, shape[-1]))
+    recall[here] = recalls[[after - 1 for after in bounds[1:]]]
+    average = _sums(precision * _steps(recalls, starts), part.group, groups) / len(RECALLS)
+    return average.reshape(shape).sum(axis=2), recall.reshape(shape).sum(axis=2), early
+
+
+def _steps(recalls: Doubles, starts: Integers) -> Doubles:
+    """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
+    reached = recalls * 100
+    reached += 1e-9
+    np.floor(reached, out=reached)
+    reached += reached * 0.01 <= recalls  # as `RECALLS` rounds them
     steps = reached.copy()
     steps[1:] -= reached[:-1]
     steps[starts] = reached[starts]
-    average = _sums(precision * steps, part.group, groups) / len(RECALLS)
-    recall = np.zeros((groups, shape[-1]))
-    recall[here] = recalls[[after - 1 for after in bounds[1:]]]
-    return average.reshape(shape).sum(axis=2), recall.reshape(shape).sum(axis=2), early
+    return steps
 
 
 def _before(values: Doubles) -> Doubles:
@@ -183,7 +196,9 @@ def _before(values: Doubles) -> Doubles:
 def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
     """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
     sums = _before(values)
-    return np.subtract(sums[after], sums[first])
+    found = sums.take(after, axis=0)
+    found -= sums.take(first, axis=0)
+    return found
 
 
 def _sums(values: Doubles, group: Integers, groups: int) -> Doubles:

@@ -1,18 +1,18 @@
 """Instance masks: how segments on the wire become tables, and how far two masks overlap."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.evaluators import Evaluated, decode
-from monitor.evaluation.masks import Masks, from_contours, overlaps
+from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Doubles, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from tasks.contours import Ring
 
 _FARTHEST = 1 << 20
 """Pixels that a contour may lie outside of its image."""
@@ -160,18 +160,21 @@ def _masks(image: EvaluatedImage, contours: list[list[list[_Point]]], place: str
     """Make masks of contours; each point is rounded to its pixel."""
     if contours and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
-    points = np.array(
-        [(point.x, point.y) for contour in contours for ring in contour for point in ring]
-    ).reshape(-1, 2)
+    rings = [ring for contour in contours for ring in contour]
+    flat = list(chain.from_iterable(rings))
+    points = np.empty((len(flat), 2))
+    points[:, 0] = np.fromiter(map(attrgetter("x"), flat), np.float64, len(flat))
+    points[:, 1] = np.fromiter(map(attrgetter("y"), flat), np.float64, len(flat))
     if not (np.abs(points) < _FARTHEST).all():
         raise EvaluationError(
             f"{place}: expected points near the image, got {np.abs(points).max()}"
         )
-    pixels = np.rint(points).astype(np.int32)
-    ends = np.cumsum([len(ring) for contour in contours for ring in contour], dtype=np.int64)
-    rings: Iterator[Ring] = iter(np.split(pixels, ends[:-1]))
     return from_contours(
-        [[one for one in islice(rings, len(contour)) if len(one)] for contour in contours],
+        Contours(
+            np.rint(points).astype(np.int32),
+            np.array([len(ring) for ring in rings], np.int64),
+            np.array([len(contour) for contour in contours], np.int64),
+        ),
         image.width or 0,
         image.height or 0,
     )

@@ -1,5 +1,7 @@
 """Segments of the wire as instances, beside pycocotools on the masks that their contours mean."""
 
+from pathlib import Path
+
 import cv2
 import msgspec
 import numpy as np
@@ -170,6 +172,14 @@ def test_tables_hold_pixels_and_pairs_of_any_labels():
         "truth": [0, 1, 1],
         "overlap": [0.25, 1.0, 1.0],
     }
+
+
+def test_the_documented_squares_overlap_by_a_third():
+    text = Path("docs/evaluation.md").read_text(encoding="utf-8")
+    line = text.partition("## Masks")[2].partition("```json")[2].partition("```")[0]
+    found = Instances().tables([msgspec.json.decode(line, type=EvaluatedImage)], Labels())
+    assert found["predictions"]["area"].tolist() == found["truths"]["area"].tolist() == [400]
+    assert found["pairs"]["overlap"].tolist() == [1 / 3]
 
 
 def test_nothing_makes_the_same_columns():

@@ -67,18 +67,34 @@ class Matches(NamedTuple):
     """(D,) position of the object taken at the first threshold and range, -1 for none."""
     truth_ignored: Flags
     """(A, M) whether the object is neither found nor missed."""
+    by_label: Integers
+    """Places (D,) in `order`, by label, then falling score, then image."""
 
 
-class _Pairs(NamedTuple):
-    """Predictions and objects that overlap enough, by their places among those matched together."""
+class Pairs(NamedTuple):
+    """Predictions and objects that overlap (P,), by their positions."""
 
     prediction: Integers
-    """Ascending."""
     truth: Integers
     overlap: Doubles
 
-    def of(self, which: Integers | Flags) -> "_Pairs":
-        return _Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+    def of(self, which: Integers | Flags) -> "Pairs":
+        """Return some of them."""
+        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+
+    def overlaps(self) -> Overlap:
+        """Return what looks overlaps up: 0 for a pair that is not among these."""
+        width = int(self.truth.max(initial=-1)) + 1
+        keys = self.prediction * width + self.truth
+        order = np.argsort(keys, kind="stable")
+        keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
+
+        def overlap(prediction: Integers, truth: Integers) -> Doubles:
+            asked = np.where(truth < width, prediction * width + truth, -2)
+            at = np.searchsorted(keys[:-1], asked)
+            return np.where(keys[at] == asked, known[at], 0)
+
+        return overlap
 
 
 def match(
@@ -100,7 +116,7 @@ def match(
         areas: (A, 2) least and greatest area, in square pixels, of objects that count.
         most: Predictions of an image and a label that count, those with the highest scores.
     """
-    order, rank = _ranked(predictions, most)
+    order, rank, by_label = _ranked(predictions, most)
     groups = _groups(truths.image, truths.label)
     by_group = np.argsort(groups, kind="stable")
     groups = groups[by_group]
@@ -116,7 +132,7 @@ def match(
         some = by_group[first[low] : first[high - 1] + counts[high - 1]]
         prediction, truth = _pairs(first[low:high] - first[low], counts[low:high])
         overlaps = overlap(order[low:high][prediction], some[truth])
-        pairs = _Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
+        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
         found = _take(
             pairs,
             rank[low:high],
@@ -125,11 +141,27 @@ def match(
             outcome[:, :, low:high],
         )
         taken[low:high] = np.append(some, -1)[found]
-    return Matches(order, rank, outcome, taken, truth_ignored)
+    return Matches(order, rank, outcome, taken, truth_ignored, by_label)
+
+
+def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
+    """Return the pairs within an image, of any labels, that overlap at least so much."""
+    order = np.argsort(predictions.image, kind="stable")
+    by_image = np.argsort(truths.image, kind="stable")
+    asked, images = predictions.image[order], truths.image[by_image]
+    first = np.searchsorted(images, asked, "left")
+    counts = np.searchsorted(images, asked, "right") - first
+    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
+    for low, high in _chunks(asked, counts):
+        prediction, truth = _pairs(first[low:high], counts[low:high])
+        prediction, truth = order[low:high][prediction], by_image[truth]
+        overlaps = overlap(prediction, truth)
+        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
+    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _take(
-    pairs: _Pairs,
+    pairs: Pairs,
     rank: Integers,
     truths: tuple[Flags, Flags],
     least: Doubles,
@@ -198,15 +230,29 @@ def _groups(image: Integers, label: Integers) -> Integers:
     return image << 32 | label
 
 
-def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers]:
-    """Sort predictions by image, label and falling score, and cut each group to its first ones."""
-    groups = _groups(predictions.image, predictions.label)
-    order = np.lexsort((-predictions.score, groups))
-    first = np.flatnonzero(np.diff(groups[order], prepend=-1))
+def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, Integers]:
+    """Sort predictions, and cut each image and label to its first ones; see `Matches`."""
+    by_image = _sorted(np.arange(len(predictions.image)), predictions.image)
+    by_score = by_image[np.argsort(-predictions.score[by_image], kind="stable")]
+    by_label = _sorted(by_score, predictions.label)
+    order = _sorted(by_label, predictions.image)
+    groups = _groups(predictions.image, predictions.label)[order]
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
     sizes = np.diff(np.append(first, len(order)))
     rank = np.arange(len(order)) - np.repeat(first, sizes)
     kept = rank < most
-    return order[kept], rank[kept]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
+    by_label = place[by_label]
+    return order[kept], rank[kept], by_label[by_label >= 0]
+
+
+def _sorted(order: Integers, numbers: Integers) -> Integers:
+    """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
+    for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
+        digits = (numbers[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order
 
 
 def _pairs(first: Integers, counts: Integers) -> tuple[Integers, Integers]:

@@ -190,6 +190,8 @@ def main() -> None:
     for polygons in (False, True):
         with TemporaryDirectory() as folder:
             files = write(Path(folder), asked.images, polygons=polygons)
+            if polygons:  # contours mean other pixels
+                del sides["ours, contours"]
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
             numbers = {}
             for _ in range(asked.rounds):
@@ -204,8 +206,8 @@ def main() -> None:
             total = (its_load + its_run) / (load + run)
             apart = np.nanmax(np.abs(numbers[name] - numbers["pycocotools"]))
             print(
-                f"  {name:<20} load {load:7.3f} s, evaluation {run:7.3f} s:"
-                f" {total:6.1f} x, {its_run / run:6.1f} x once loaded; numbers apart {apart:.1e}"
+                f"  {name:<20} load {load:7.3f} s, evaluation {run:7.3f} s: {total:5.1f} x;"
+                f" numbers apart {apart:.1e}"
             )
 
 

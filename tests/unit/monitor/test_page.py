@@ -162,6 +162,7 @@ def test_pictures_of_what_the_report_has(pages):
     assert "Receiver operating characteristic" in titles["classification"]
     assert "F1 by label" in titles["classification"]
     assert "IoU by label" in titles["segmentation"]
+    assert "What is taken for what, by pixels" in titles["segmentation"]
     assert titles["text"] == ["This model less shapes-detector 2"]
     assert titles["empty"] == []
 
@@ -187,6 +188,23 @@ def test_numbers_by_label_are_a_row_for_each_label():
     ]
     text = words(made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), metrics=metrics)))
     assert "Label AP F1, score ≥ 0.5 car 0.250 — bus 0.125" in text
+
+
+def test_metrics_of_one_name_are_told_apart():
+    metrics = [
+        Metric("mIOU", 0.5, {"background": True}),
+        Metric("mIOU", 0.25, {"background": False}),
+    ]
+    metrics += [Metric("ECE", 0.125, {"bins": 15, "rule": "equal width"}, (0.1, 0.2))]
+    text = words(made(Report("evaluation", "IMAGE_SEGMENTATION", Data(Window()), metrics=metrics)))
+    assert "n mIOU, with background 0.500 — — mIOU, without background 0.250 — —" in text
+    assert "ECE (less is better) 0.125 0.100 to 0.200 —" in text
+    assert "ECE, 15 bins, equal width 0.125" in text
+
+
+def test_a_number_without_difference_has_none(pages):
+    assert "AR, medium 0.620 0.590 to 0.644 0.070 0.050 to 0.090" in words(pages["detection"])
+    assert "AR, large 0.620 0.590 to 0.644 This model less" in words(pages["detection"])
 
 
 def test_confusions_name_inferences_to_look_at():

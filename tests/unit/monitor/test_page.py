@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -11,6 +12,7 @@ from monitor.page import page
 from monitor.report import Confusion, Data, Example, Metric, Report, Slice, Window
 from tests.reports import HOSTILE, REPORTS, detection, image_bytes, undefined
 
+ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ADDRESSES = {"src", "href", "srcset", "action", "data", "poster", "background"}
@@ -112,13 +114,28 @@ def test_texts_of_users_are_shown_as_they_are(pages):
     assert "<script>al…ng long" in [one.text for one in ET.fromstring(svg[0]).iter(f"{SVG}text")]
 
 
-def test_same_report_gives_the_same_page(pages):
-    assert made(detection()) == pages["detection"]
-
-
 def test_page_of_decoded_json_is_the_page(pages):
     decoded = msgspec.json.decode(msgspec.json.encode(detection()), type=Report)
     assert made(decoded) == pages["detection"]
+
+
+def test_report_is_described():
+    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    for field in msgspec.structs.fields(Report):
+        assert f"`{field.encode_name}`" in described, field.encode_name
+
+
+def test_documented_lines_write_a_page(tmp_path, monkeypatch):
+    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    lines = (
+        document.partition("## The report as a page")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("report.json").write_bytes(msgspec.json.encode(REPORTS["oriented"]()))
+    exec(lines, {})
+    assert "<h1>shapes-detector 3</h1>" in Path("report.html").read_text("utf-8")
 
 
 def test_usual_report_is_small(pages):

@@ -151,10 +151,11 @@ class EvaluatedObjects:
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
         rows, truth = pairs.prediction, pairs.truth
-        kind = np.full(len(self.predictions.label), -1, np.int64)
+        kind = np.full(len(self.predictions.label) + 1, -1, np.int64)  # the last is for -1
         kind[self.ranking.row] = mistakes.kind
         loose = (kind[rows] == KINDS.index("Loc")) & (truth < 0)
-        other = self.predictions.label[rows] != self.truths.label[truth] if len(truth) else loose
+        predicted, true = self.predictions.label, self.truths.label
+        other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
 
         def per_image(which: Flags) -> Doubles:
             of = rows[which & (rows >= 0)]

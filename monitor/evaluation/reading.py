@@ -144,18 +144,19 @@ def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameI
         other.where,
         {"id": {"le": str(same.newest)}},
     )
-    request = QueryRequest(where=where, order="ts", limit=SHARD)
-    records = [one for page in inferences.pages(request) for one in page.inferences]
-    answered = _answered(records, task)
-    newest = {record.input.hash or "": record for record in answered}
+    newest: dict[str, StoredInference] = {}
+    found = failed = 0
+    for page in inferences.pages(QueryRequest(where=where, order="ts", limit=SHARD)):
+        answered = _answered(page.inferences, task)
+        newest |= {record.input.hash or "": record for record in answered}
+        found += len(answered)
+        failed += len(page.inferences) - len(answered)
     truths = _truths(inferences, same.truths.values())
     images = [
         image_of(record, truths.get(same.truths[image]), ()) for image, record in newest.items()
     ]
     state = state_of(evaluator(task), images, ())
-    excluded = state.excluded | _counted(
-        failed=len(records) - len(answered), duplicate=len(answered) - len(newest)
-    )
+    excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
     return _shard(state._replace(excluded=excluded), list(newest.values()))
 
 

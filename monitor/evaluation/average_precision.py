@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags
+from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags, Integers
 from monitor.evaluation.ranked import Ranking
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
@@ -97,6 +97,25 @@ def _curve(
     precision[reached] = best[:, which][reached]
     scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
     return precision, scores, found / to_find
+
+
+def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: Integers) -> Doubles:
+    """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
+
+    Args:
+        label: (N,) of predictions, none of which is to be ignored.
+        score: (N,) of each; of equal ones the earlier comes first.
+        right: (N,) whether each is.
+        to_find: (K,) objects of each label.
+    """
+    order = np.lexsort((-score, label))
+    bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
+    averages = np.full(len(to_find), np.nan)
+    for number in np.flatnonzero(to_find):
+        of = order[bounds[number] : bounds[number + 1]]
+        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[number]))
+        averages[number] = precision.mean()
+    return averages
 
 
 def statistics(found: Curves) -> dict[str, float]:

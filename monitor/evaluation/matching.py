@@ -69,16 +69,30 @@ class Matches(NamedTuple):
     """(A, M) whether the object is neither found nor missed."""
 
 
-class _Pairs(NamedTuple):
-    """Predictions and objects that overlap enough, by their places among those matched together."""
+class Pairs(NamedTuple):
+    """Predictions and objects that overlap (P,), by their positions."""
 
     prediction: Integers
-    """Ascending."""
     truth: Integers
     overlap: Doubles
 
-    def of(self, which: Integers | Flags) -> "_Pairs":
-        return _Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+    def of(self, which: Integers | Flags) -> "Pairs":
+        """Return some of them."""
+        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+
+    def overlaps(self) -> Overlap:
+        """Return what looks overlaps up: 0 for a pair that is not among these."""
+        width = int(self.truth.max(initial=-1)) + 1
+        keys = self.prediction * width + self.truth
+        order = np.argsort(keys, kind="stable")
+        keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
+
+        def overlap(prediction: Integers, truth: Integers) -> Doubles:
+            asked = np.where(truth < width, prediction * width + truth, -2)
+            at = np.searchsorted(keys[:-1], asked)
+            return np.where(keys[at] == asked, known[at], 0)
+
+        return overlap
 
 
 def match(
@@ -116,7 +130,7 @@ def match(
         some = by_group[first[low] : first[high - 1] + counts[high - 1]]
         prediction, truth = _pairs(first[low:high] - first[low], counts[low:high])
         overlaps = overlap(order[low:high][prediction], some[truth])
-        pairs = _Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
+        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
         found = _take(
             pairs,
             rank[low:high],
@@ -128,8 +142,24 @@ def match(
     return Matches(order, rank, outcome, taken, truth_ignored)
 
 
+def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
+    """Return the pairs within an image, of any labels, that overlap at least so much."""
+    order = np.argsort(predictions.image, kind="stable")
+    by_image = np.argsort(truths.image, kind="stable")
+    asked, images = predictions.image[order], truths.image[by_image]
+    first = np.searchsorted(images, asked, "left")
+    counts = np.searchsorted(images, asked, "right") - first
+    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
+    for low, high in _chunks(asked, counts):
+        prediction, truth = _pairs(first[low:high], counts[low:high])
+        prediction, truth = order[low:high][prediction], by_image[truth]
+        overlaps = overlap(prediction, truth)
+        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
+    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
 def _take(
-    pairs: _Pairs,
+    pairs: Pairs,
     rank: Integers,
     truths: tuple[Flags, Flags],
     least: Doubles,

@@ -5,18 +5,31 @@ Only the overlap of two objects differs between boxes, oriented boxes and masks;
 
 from typing import Any
 
-from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS
+import numpy as np
+
+from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves
+from monitor.evaluation.coco_numbers import AREA_NAMES, label_metrics, precision_curves, twelve
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.matching import Doubles, Overlap, Predictions, Truths, match
+from monitor.evaluation.matching import (
+    IGNORED,
+    RIGHT,
+    Doubles,
+    Flags,
+    Overlap,
+    Predictions,
+    Truths,
+    match,
+    near_pairs,
+)
+from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
+from monitor.evaluation.operating import Answers, at_thresholds
 from monitor.evaluation.ranked import rank_matches
+from monitor.evaluation.reliability import BINS, RULE, Reliability
+from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State
+from monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
 from monitor.evaluation.weighted import twelve_numbers
-
-AREA_NAMES = ("all", "small", "medium", "large")
-"""Of `AREAS`."""
-
-AVERAGED = "0.50:0.95"
-"""How COCO writes the mean over its ten thresholds."""
+from monitor.report import Metric
 
 
 class EvaluatedObjects:
@@ -68,20 +81,92 @@ class EvaluatedObjects:
         ]
 
     def findings(self) -> Findings:
-        """Compute everything else."""
-        return Findings(parameters=self.parameters)
+        """Compute everything else, over all images."""
+        labels, ranking = self.state.labels, self.ranking
+        seen = np.isin(np.arange(len(labels)), self.truths.label)
+        label = np.repeat(np.arange(len(labels)), np.diff(ranking.bounds))
+        to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
+        drawn = curves(ranking)
+        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[label])
+        right = ranking.outcome[0, 0, counted] == RIGHT
+        score = ranking.score[counted]
+        reliability = Reliability(ranking.image[counted], score, right)
+        ones = np.ones((1, len(self.state.ids)))
+        calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
+        near = near_pairs(
+            self._ranked(),
+            self.truths,
+            lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
+            FAR,
+        )
+        mistakes = errors(ranking, self.truths, label, near)
+        sure = ranking.score >= SCORE
+        pairs = confused(
+            self.predictions,
+            self.truths,
+            ranking.row[sure],
+            near._replace(prediction=ranking.row[near.prediction]).overlaps(),
+        )
+        return Findings(
+            metrics=[
+                *label_metrics(drawn, labels, to_find),
+                *at_thresholds(Answers(label[counted], score, right, to_find), labels),
+                *(
+                    Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
+                    for kind, value in calibration
+                ),
+            ],
+            curves={"pr": precision_curves(drawn, labels), **reliability.curves(ones)},
+            confusion=confusion(self.state, pairs),
+            errors_tide=worth(ranking, self.truths, label, mistakes),
+            badness=self._badness(pairs, mistakes),
+            parameters={
+                **self.parameters,
+                "rule": "COCO",
+                "iou": THRESHOLDS.round(2).tolist(),
+                "max_dets": MOST[-1],
+                "areas_px": {
+                    name: [float(low), float(high)]
+                    for name, (low, high) in zip(AREA_NAMES, AREAS, strict=True)
+                },
+                "tide": {"iou": NEAR, "background_iou": FAR},
+            },
+            excluded=self._excluded(seen),
+        )
 
-def twelve() -> list[tuple[str, dict[str, Any]]]:
-    """Return the type and the parameters of COCO's twelve numbers, in its order."""
+    def _ranked(self) -> Predictions:
+        """Return the predictions that count, as ranked."""
+        row, found = self.ranking.row, self.predictions
+        return Predictions(found.image[row], found.label[row], found.score[row], found.area[row])
 
-    def of(kind: str, iou: str | float, area: str, most: int) -> tuple[str, dict[str, Any]]:
-        return kind, {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": None}
+    def _excluded(self, seen: Flags) -> dict[str, int]:
+        """Count predictions that no number but the confusion takes in."""
+        reasons = {
+            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
+            "over_max_dets": len(self.predictions.label) - len(self.ranking.row),
+        }
+        return {reason: count for reason, count in reasons.items() if count}
 
-    sizes = AREA_NAMES[1:]
-    return [
-        *(of("AP", iou, "all", MOST[-1]) for iou in (AVERAGED, 0.5, 0.75)),
-        *(of("AP", AVERAGED, area, MOST[-1]) for area in sizes),
-        *(of("AR", AVERAGED, "all", most) for most in MOST),
-        *(of("AR", AVERAGED, area, MOST[-1]) for area in sizes),
-    ]
+    def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
+        """Add up by image what the confusion matrix has beside its diagonal, by score."""
+        rows, truth = pairs.prediction, pairs.truth
+        kind = np.full(len(self.predictions.label) + 1, -1, np.int64)  # the last is for -1
+        kind[self.ranking.row] = mistakes.kind
+        loose = (kind[rows] == KINDS.index("Loc")) & (truth < 0)
+        predicted, true = self.predictions.label, self.truths.label
+        other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
+
+        def per_image(which: Flags) -> Doubles:
+            of = rows[which & (rows >= 0)]
+            sums: Doubles = np.zeros(len(self.state.ids))
+            np.add.at(sums, self.predictions.image[of], self.predictions.score[of])
+            return sums
+
+        missed = self.truths.image[truth[rows < 0]]
+        return {
+            "miss": np.bincount(missed, minlength=len(self.state.ids)).astype(np.float64),
+            "false_positive": per_image((truth < 0) & ~loose),
+            "wrong_label": per_image((truth >= 0) & other),
+            "low_overlap": per_image(loose),
+        }

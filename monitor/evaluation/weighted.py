@@ -5,6 +5,7 @@ times how many of the 101 recalls are reached there. So nothing is looked up per
 costs about what adding up its predictions costs.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from monitor.evaluation.ranked import Ranking
 
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""
+
+_WEIGHTS = 1 << 22
+"""Weights of images looked at together, for the memory of their copies."""
 
 
 class _Label(NamedTuple):
@@ -47,6 +51,10 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
     Returns:
         (12, B) in COCO's order, NaN where there is nothing to find.
     """
+    block = max(1, _WEIGHTS // max(weights.shape[1], 1))
+    if len(weights) > block:
+        parts = [weights[low : low + block] for low in range(0, len(weights), block)]
+        return np.concatenate([twelve_numbers(ranking, part) for part in parts], axis=1)
     shape = len(AREAS), len(ranking.bounds) - 1, len(weights)
     to_find = (ranking.to_find @ weights.T).reshape(shape)
     columns = np.ascontiguousarray(weights.T)
@@ -129,7 +137,7 @@ def _label_numbers(
     np.cumsum(own[label.odd_place] * label.odd[:, None], axis=0, out=odd[1:])
     counted += odd[label.odd_span[1]] - odd[label.odd_span[0]]
     starts = np.flatnonzero(np.diff(label.group, prepend=-1))
-    parts = [slice(*span) for span in zip(starts, [*starts[1:], len(right)], strict=True)]
+    parts = [slice(*span) for span in pairwise([*starts.tolist(), len(right)])]
     for part in parts:
         np.cumsum(right[part], axis=0, out=right[part])
     recalls = right / whole[area]

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
-from monitor.evaluation.label_counts import LabelCounts, per_label, ratio, totals
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, ratio, totals
 from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from monitor.report import Confusion
 from tasks.contours import paint, to_rings
 from tasks.predictions import Point, Segment
 
@@ -25,7 +24,8 @@ IGNORED = frozenset({"ignore", "void"})
 """Labels of truths whose pixels do not count."""
 
 _LARGEST_PX = 1 << 28
-_FARTHEST_PX = 1 << 24
+_FARTHEST_PX = 1 << 20
+_BACKGROUND = "background"
 _NOTHING, _HIDDEN = -1, -2
 
 
@@ -56,17 +56,17 @@ class Semantic:
         for at, image in enumerate(images):
             where = f"image {image.id!r}"
             size = _size(image, where)
-            answers = decode(_ANSWERS, image.predictions, where)
-            truths = decode(_TRUTHS, image.ground_truth, f"{where}: truth")
+            answers = decode(_ANSWERS, image.predictions, f"{where}: predictions")
+            truths = decode(_TRUTHS, image.ground_truth, f"{where}: ground_truth")
             predicted = _painted(
                 [(_label(one.label, labels), one.contour) for one in sorted(answers, key=_score)],
                 size,
-                where,
+                f"{where}: predictions",
             )
             true = _painted(
                 [(_true_label(one, labels), one.contour) for one in truths],
                 size,
-                f"{where}: truth",
+                f"{where}: ground_truth",
             )
             rows.append(_counted(at, true, predicted))
         image_at, truth, prediction, count = np.concatenate(rows, axis=1)
@@ -99,7 +99,7 @@ def _score(segment: Segment) -> float:
 
 
 def _label(label: str, labels: Labels) -> int:
-    return _NOTHING if label == "background" else labels[label]
+    return _NOTHING if label == _BACKGROUND else labels[label]
 
 
 def _true_label(truth: _Truth, labels: Labels) -> int:
@@ -127,7 +127,7 @@ def _painted(
             outlines = to_rings(contour)
         if any((np.abs(ring.astype(np.int64)) > _FARTHEST_PX).any() for ring in outlines):
             raise EvaluationError(
-                f"{where}: expected points within {_FARTHEST_PX} pixels, got others in region {at}"
+                f"{where}[{at}]: expected points near the image, got one beyond {_FARTHEST_PX} pixels"
             )
         paint(canvas, outlines, places.setdefault(label, len(places)))
     return _Painted(canvas, np.array([*places], np.int64))
@@ -136,10 +136,15 @@ def _painted(
 def _counted(image: int, true: _Painted, predicted: _Painted) -> Integers:
     """Count the pixels of each pair of labels: rows (4, N) of the table."""
     width = len(predicted.labels)
-    counts = np.bincount((true.canvas * width + predicted.canvas).ravel())
-    pairs = np.flatnonzero(counts)
+    cells = (true.canvas.astype(np.int64) * width + predicted.canvas).ravel()
+    if len(true.labels) * width < len(cells):
+        counts = np.bincount(cells)
+        pairs = np.flatnonzero(counts)
+        counts = counts[pairs]
+    else:
+        pairs, counts = np.unique(cells, return_counts=True)
     truth, prediction = true.labels[pairs // width], predicted.labels[pairs % width]
-    rows = np.stack([np.full(len(pairs), image), truth, prediction, counts[pairs]])
+    rows = np.stack([np.full(len(pairs), image), truth, prediction, counts])
     return rows[:, truth != _HIDDEN]
 
 
@@ -149,9 +154,18 @@ class EvaluatedPixels:
     def __init__(self, state: State) -> None:
         pixels = state.tables["pixels"]
         self._image, self._pixels = pixels["image"], pixels["count"]
-        self._true, self._predicted = pixels["truth_label"], pixels["predicted_label"]
+        sides = pixels["truth_label"], pixels["predicted_label"]
+        painted = np.isin(np.arange(len(state.labels)), np.concatenate(sides))
+        kept = [
+            at
+            for at, label in enumerate(state.labels)
+            if painted[at] or label not in IGNORED | {_BACKGROUND}
+        ]
+        place = np.full(len(state.labels) + 1, _NOTHING)
+        place[kept] = np.arange(len(kept))
+        self._true, self._predicted = (place[side] for side in sides)
         self._same = self._true == self._predicted
-        self._images, self._labels = len(state.ids), state.labels
+        self._images, self._labels = len(state.ids), [state.labels[at] for at in kept]
 
     def _counts(self, weights: Doubles, nothing: int = 0) -> LabelCounts:
         """Count pixels per label; with 1, what is nothing is the first of them."""
@@ -196,9 +210,11 @@ class EvaluatedPixels:
                 counts.true[0].astype(np.int64),
                 of="pixels",
             ),
-            confusion_pixels=self._confusion(),
+            confusion_pixels=confusion(
+                self._labels, self._true, self._predicted, self._pixels, of="pixels"
+            ),
             badness={"wrong_pixels": self._wrong()},
-            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": "background"},
+            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": _BACKGROUND},
         )
 
     def _wrong(self) -> Doubles:
@@ -208,21 +224,3 @@ class EvaluatedPixels:
         both = named & self._same
         found = np.bincount(self._image[both], self._pixels[both], self._images)
         return np.nan_to_num(1 - ratio(found, union))
-
-    def _confusion(self) -> Confusion:
-        """Count pixels by label; those that one side has no label for are hallucinated or missed."""
-        labels, side = self._labels, len(self._labels) + 1
-        cells = np.zeros(side * side, np.int64)
-        np.add.at(cells, (self._true + 1) * side + self._predicted + 1, self._pixels)
-        matrix = cells.reshape(side, side)
-        return Confusion(
-            labels=labels,
-            matrix=matrix[1:, 1:].tolist(),
-            hallucinations=_some(labels, matrix[0, 1:]),
-            misses=_some(labels, matrix[1:, 0]),
-            parameters={"of": "pixels"},
-        )
-
-
-def _some(labels: list[str], counts: Integers) -> dict[str, int]:
-    return {label: int(count) for label, count in zip(labels, counts, strict=True) if count}

@@ -7,7 +7,9 @@ import sklearn.metrics as reference
 
 from monitor.evaluation.composed import Composed
 from monitor.evaluation.evaluators import Findings, Headline, state_of
+from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
+from monitor.evaluation.segmentation import Segmentation
 from monitor.evaluation.semantic import Semantic
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from monitor.report import Confusion, Metric, ReportedModel, Window
@@ -213,7 +215,17 @@ def test_an_absent_label_is_none():
     by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
     assert by_label["IOU", "a"] == 1
     assert by_label["IOU", "b"] is None
+    assert {label for _, label in by_label} == {"a", "b"}
     assert merged(Semantic(), []).tables["pixels"]["count"].tolist() == []
+
+
+def test_an_image_may_have_more_labels_than_pixels():
+    names = "abcdef"
+    answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
+    truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
+    state = merged(Semantic(), [image_of(1, answers, truths, 2, 2)])
+    pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
+    assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 
 
 def test_a_contour_made_from_a_mask_is_that_mask():
@@ -232,10 +244,10 @@ def test_a_contour_made_from_a_mask_is_that_mask():
         ({"width": 1 << 20, "height": 1 << 20}, "at most 268435456 pixels"),
         (
             {"predictions": msgspec.Raw(b'[{"label":"a","score":1,"contour":[[{"x":1e300,"y":0}]]}]')},
-            "image '1': expected points within 16777216 pixels, got others in region 0",
+            r"image '1': predictions\[0\]: expected points near the image, got one beyond",
         ),
-        ({"predictions": msgspec.Raw(b'[{"label":"a"}]')}, "missing required field `score`"),
-        ({"ground_truth": msgspec.Raw(b'[{"label":"a"}]')}, "truth: .* required field `contour`"),
+        ({"predictions": msgspec.Raw(b'[{"label":"a"}]')}, "expected a field `score`"),
+        ({"ground_truth": msgspec.Raw(b'[{"label":"a"}]')}, r"ground_truth\[0\]: expected a field `contour`"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_painted_is_refused(change, message):
@@ -283,8 +295,25 @@ def test_a_composition_says_what_its_parts_say():
     assert {"Images", "IOU"} <= {one.type for one in report.metrics}
     assert all(one.ci95 is not None for one in report.metrics[:5])
     assert report.confusion.labels == ["a"]
-    assert report.confusion_pixels.parameters == {"of": "pixels"}
+    assert report.confusion_pixels.parameters["of"] == "pixels"
     assert report.parameters["iou"] == 0.5
     assert report.parameters["nothing"] == "background"
     assert report.data.excluded == {"unseen_label": 2}
     assert {one.reason for one in report.worst} == {"wide", "wrong_pixels"}
+
+
+def test_a_segmentation_is_instances_and_pixels():
+    images = [image_of(number, *both) for *both, number in random_images(2)]
+    ones = np.ones((1, len(images)))
+    state = merged(Segmentation(), images)
+    mine = Segmentation().evaluate(state)
+    parts = [part.evaluate(merged(part, images)) for part in (Instances(), Semantic())]
+    both = [one for part in parts for one in part.headlines(ones)]
+    assert [one[:2] for one in mine.headlines(ones)] == [one[:2] for one in both]
+    for one, other in zip(mine.headlines(ones), both, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    assert mine.findings().confusion_pixels == parts[1].findings().confusion_pixels
+    objects = state._replace(tables={**state.tables})
+    del objects.tables["pixels"]
+    alone = Segmentation().evaluate(objects).headlines(ones)
+    assert [one[:2] for one in alone] == [one[:2] for one in parts[0].headlines(ones)]

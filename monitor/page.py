@@ -62,7 +62,12 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        number=wording.number, title=wording.title, interval=wording.interval, plain=wording.plain
+        counted=wording.counted,
+        interval=wording.interval,
+        number=wording.number,
+        plain=wording.plain,
+        title=wording.title,
+        titles=wording.titles,
     )
     template = environment.from_string(
         files("monitor").joinpath("page.html.jinja").read_text("utf-8")

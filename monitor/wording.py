@@ -1,6 +1,7 @@
 """How the numbers of a report are named for people."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from monitor.report import Metric, Report
@@ -17,23 +18,49 @@ _WORDS = {
     "score": "score ≥ {}",
     "k": "k = {}",
     "average": "{} average",
-    "bins": "{} bins",
-    "rule": "{}",
+    "of": "{}",
     "label": "{}",
+    "chosen": "{}",
+    "rule": "{}",
+    "bins": "{} bins",
 }
-_FEW = 16
+_TELLING = {"iou", "area", "max_dets", "score", "k", "average", "of", "label", "chosen"}
+"""What is said in short; of average precision the rule, too."""
 
+_LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
+_FEW = 16
 _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
 
 
-def title(metric: Metric, *, of_label: bool = True) -> str:
+def title(metric: Metric, *, of_label: bool = True, short: bool = False) -> str:
     """Name a metric with what it is taken over, as `AP, IoU 0.5, small`."""
+    passed = {"n"} if of_label else {"n", "label"}
     said = [
-        _WORDS.get(key, key.replace("_", " ") + " {}").format(value)
+        _said(key, value)
         for key, value in metric.parameters.items()
-        if value is not None and _WITHOUT.get(key) != value and (of_label or key != "label")
+        if value is not None
+        and _WITHOUT.get(key) != value
+        and key not in passed
+        and (not short or key in _TELLING or (key == "rule" and metric.type in {"AP", "AR"}))
     ]
     return ", ".join([metric.type, *said])
+
+
+def _said(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {key.replace('_', ' ')}"
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    return _WORDS.get(key, key.replace("_", " ") + " {}").format(text)
+
+
+def titles(metrics: Sequence[Metric]) -> list[str]:
+    """Name metrics that stand together in short, those that would be alike at length."""
+    short = [title(one, short=True) for one in metrics]
+    return [
+        (name if short.count(name) == 1 else title(one))
+        + (" (less is better)" if one.type in _LESS_IS_BETTER else "")
+        for name, one in zip(short, metrics, strict=True)
+    ]
 
 
 def number(value: Any) -> str:
@@ -45,8 +72,15 @@ def number(value: Any) -> str:
     if isinstance(value, int) or (abs(value) >= 2 and value == int(value)):
         written = f"{value:,.0f}"
     else:
-        written = f"{value:.3f}" if abs(value) < 100 else f"{value:,.1f}"
+        written = f"{value:z.3f}" if abs(value) < 10 else f"{value:,.1f}"
     return written.replace("-", "\N{MINUS SIGN}")
+
+
+def counted(metric: Metric) -> str:
+    """Write what a metric is taken over: of images unless it says of what."""
+    return " ".join(
+        [number(metric.n), *([str(metric.parameters["n"])] if "n" in metric.parameters else [])]
+    )
 
 
 def interval(metric: Metric) -> str:

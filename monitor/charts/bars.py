@@ -18,8 +18,9 @@ from monitor.charts.drawing import (
     shown,
     whiskers,
 )
+from monitor.evaluation.slicing import TIMES
 from monitor.report import Comparison, Metric, Report, Slice
-from monitor.wording import headlines, plain, title
+from monitor.wording import headlines, plain, title, titles
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21
@@ -154,7 +155,9 @@ def by_slice(report: Report) -> list[Chart]:
 
 def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart:
     left_out = len(parts) - _MOST_VALUES
-    parts = parts[:_MOST_VALUES]
+    parts = parts[:_MOST_VALUES]  # the most frequent ones come first
+    if by in TIMES:
+        parts = sorted(parts, key=lambda one: one.value or "")
     sheet = figure(0.8 + 0.26 * len(parts), NARROW)
     axes = sheet.subplots()
     names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
@@ -167,7 +170,7 @@ def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart
     return chart(
         sheet,
         f"slice-{number}",
-        plain(f"{title(first)} by {by}", 80),
+        plain(f"{title(first, short=True)} by {by}", 80),
         f"The dashed line is the whole. {_INTERVAL}{more}",
     )
 
@@ -201,25 +204,21 @@ def tide(report: Report) -> Chart | None:
 
 def difference(other: Comparison, number: int) -> Chart | None:
     """Draw by how much the model is better than another one."""
-    metrics = [one for one in other.differences if _is_share(one)]
-    if not metrics:
+    pairs = zip(titles(other.metrics), other.metrics, other.differences, strict=True)
+    rows = [(name, its) for name, one, its in pairs if abs(one.value or 0) <= 1]
+    if not rows:
         return None
+    metrics = [its for _, its in rows]
     sheet = figure(0.8 + 0.28 * len(metrics), NARROW)
     axes = sheet.subplots()
     axes.axvline(0, color=INK, linewidth=0.9)
-    _dots(axes, [shown(title(metric), 48) for metric in metrics], metrics)
+    _dots(axes, [shown(name, 40) for name, _ in rows], metrics)
     reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
     axes.locator_params(axis="x", nbins=5)
-    axes.set(xlim=(-reach, reach), xlabel="← the other is better\u2003\u2003this one is better →")
+    axes.set(xlim=(-reach, reach), xlabel="← less\u2003\u2003more →")
     return chart(
         sheet,
         f"difference-{number}",
         f"This model less {plain(f'{other.model.name} {other.model.version}')}",
         "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference.",
     )
-
-
-def _is_share(metric: Metric) -> bool:
-    """Whether a difference can share an axis with those of shares."""
-    known = [abs(value) for value in (metric.value, *(metric.ci95 or ())) if value is not None]
-    return max(known, default=0) <= 1

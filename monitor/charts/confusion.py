@@ -7,8 +7,8 @@ from monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, figu
 from monitor.report import Confusion, Report
 
 MOST_LABELS = 25
-_NUMBERED = 12
-"""Labels up to which the cells hold counts."""
+_NUMBERED = 13
+"""Rows up to which the cells hold counts."""
 
 NOTHING = "nothing"
 

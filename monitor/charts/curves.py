@@ -8,7 +8,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from monitor.charts.drawing import FAINT, INK, Chart, chart, figure, lines, shown, unit_square
+from monitor.charts.drawing import FAINT, INK, LINES, Chart, chart, figure, shown, unit_square
 from monitor.report import Report
 
 _WORST = 5
@@ -94,7 +94,7 @@ def _lines(curves: Sequence[dict[str, Any]], x: str, y: str) -> list[_Line]:
 def _draw(axes: Axes, below: Axes, found: Sequence[_Line]) -> None:
     """Draw the mean and the worst labels, with their names below."""
     of_labels = [line for line in found if line.label is not None][:_WORST]
-    for line, style in zip(of_labels, lines(), strict=False):
+    for line, style in zip(of_labels, LINES, strict=False):
         axes.plot(line.x, line.y, label=f"{line.area:.2f} {shown(line.label)}", **style)
     for line in found:
         if line.label is None:

@@ -10,7 +10,6 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import cycle, islice
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -37,15 +36,13 @@ VARIABLES = {
 }
 """What the page must define, by the colour that stands for it here."""
 
-DASHES = (
-    "solid",
-    (0, (5, 2)),
-    (0, (1, 1.5)),
-    (0, (5, 2, 1, 2)),
-    (0, (9, 2)),
-    (0, (3, 1, 1, 1, 1, 1)),
-)
-"""Lines differ by these as well as by colour."""
+_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 2)), (0, (3, 1)))
+
+LINES: list[dict[str, Any]] = [
+    {"color": color, "linestyle": dash, "linewidth": 1.4}
+    for color, dash in zip(SERIES, _DASHES, strict=True)
+]
+"""How one line after the other is drawn: told apart by dashes as well as by colour."""
 
 MOST_LETTERS = 24
 WIDE, NARROW = 7.4, 4.2
@@ -163,29 +160,17 @@ def shown(text: str | None, most: int = MOST_LETTERS) -> str:
     return plain(text, most).replace("$", r"\$")  # or matplotlib would read mathematics
 
 
-def lines() -> Iterator[dict[str, Any]]:
-    """Return how one line after the other is drawn."""
-    return islice(
-        (
-            {"color": color, "linestyle": dash, "linewidth": 1.4}
-            for color, dash in zip(cycle(SERIES), cycle(DASHES), strict=False)
-        ),
-        1000,
-    )
-
-
 def unit_square(axes: Axes, x: str, y: str) -> None:
     """Let both axes go from 0 to 1."""
-    axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y, box_aspect=1)
+    axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y)
     axes.grid(visible=True)
 
 
 def whiskers(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
     """Draw a number as a dot at a height, with its interval."""
     if metric.value is None:
-        axes.annotate(
-            " undefined", (0, at), xycoords=("axes fraction", "data"), va="center", fontsize=7
-        )
+        where = "axes fraction", "data"
+        axes.annotate("undefined", (0, at), (3, 0), where, "offset points", va="center", fontsize=7)
         return
     low, high = metric.ci95 or (None, None)
     if low is not None and high is not None:

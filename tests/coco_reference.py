@@ -8,8 +8,9 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves, statistics
-from monitor.evaluation.matching import Doubles, Overlap, Predictions, Truths, match
+from monitor.evaluation.average_precision import curves, statistics
+from monitor.evaluation.matching import Doubles, Overlap
+from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import State
 
 Arrays = tuple[Doubles, Doubles, Doubles, Doubles]
@@ -43,9 +44,5 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
 
 def arrays_of(state: State, overlap: Overlap) -> Arrays:
     """Compute ours of a state of objects."""
-    found, there = state.tables["predictions"], state.tables["truths"]
-    predictions = Predictions(*(found[name] for name in ("image", "label", "score", "area")))
-    truths = Truths(*(there[name] for name in ("image", "label", "area", "crowd", "difficult")))
-    matches = match(predictions, truths, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100)
-    drawn = curves(predictions, truths, matches, len(state.labels))
+    drawn = curves(EvaluatedObjects(state, overlap).ranking)
     return drawn.precision, drawn.recall, drawn.scores, np.array([*statistics(drawn).values()])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.evaluators import task_name
+from monitor.evaluation.evaluators import decode, task_name
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.matching import Doubles, Integers
@@ -16,8 +16,12 @@ from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, Table
 
-_PIXELS = 1 << 30
-"""Of the images of the masks that are held at once; the masks themselves take far less."""
+_PIXELS, _FEWEST = 1 << 30, 1 << 10
+"""Of the images of the masks that are held at once, an image counting as so many at least; the masks
+themselves take far less."""
+
+_LONGEST = 1 << 19
+"""Pixels of a side of an image."""
 
 _Id = int | str
 
@@ -52,13 +56,14 @@ class _Result(msgspec.Struct, gc=False):
 
 
 class _Truth(msgspec.Struct):
-    images: list[dict[str, Any]]
+    images: list[msgspec.Raw]
     categories: list[_Category]
     annotations: list[_Annotation]
 
 
 _TRUTH = msgspec.json.Decoder(_Truth)
 _RESULTS = msgspec.json.Decoder(list[_Result])
+_IMAGE = msgspec.json.Decoder(_Image)
 
 
 class _Objects(NamedTuple):
@@ -105,13 +110,17 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known: _Truth = _read(truth, _TRUTH)
-    answers: list[_Result] = _read(predictions, _RESULTS)
+    known: _Truth = decode(_TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    answers: list[_Result] = decode(
+        _RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
+    )
     has_masks = any(one.segmentation is not None for one in answers)
     task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
-    images = _images(truth, known)
+    images: list[_Image] = [
+        decode(_IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
+    ]
     labels = [str(one.id) if one.name is None else one.name for one in known.categories]
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
     label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
@@ -133,20 +142,6 @@ def state_of_coco(
         _TABLES[task](found, there, sizes),
         {"unlisted_annotation": left_out} if left_out else {},
     )
-
-
-def _read(path: Path, decoder: msgspec.json.Decoder[Any]) -> Any:
-    try:
-        return decoder.decode(path.read_bytes())
-    except msgspec.MsgspecError as error:
-        raise EvaluationError(f"{path.name}: {error}") from error
-
-
-def _images(truth: Path, known: _Truth) -> list[_Image]:
-    try:
-        return msgspec.convert(known.images, list[_Image])
-    except msgspec.ValidationError as error:
-        raise EvaluationError(f"{truth.name}: images: {error}") from error
 
 
 def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
@@ -185,16 +180,16 @@ def _stray(
     return f"{name}[{at}]: expected category_id to be one of the categories, got {one.category_id}"
 
 
-def _values(images: Sequence[dict[str, Any]], by: str) -> list[str | None]:
+def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     """Return the value that each image is sliced by."""
-    path = by.removeprefix("meta.")
+    path = f"{by.removeprefix('meta.')}."
+    known: list[dict[str, Any]] = [msgspec.json.decode(image) for image in images]
     return slice_values(
         [
             EvaluatedImage(
-                str(image["id"]),
-                metadata={key: image[key] for key in image if f"{path}.".startswith(f"{key}.")},
+                "", metadata={key: image[key] for key in image if path.startswith(f"{key}.")}
             )
-            for image in images
+            for image in known
         ],
         by,
     )
@@ -223,7 +218,7 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
     """Return the tables of masks, as `monitor.evaluation.instances` has them."""
     count = len(sizes)
     objects = np.bincount(np.concatenate([found.image, there.image]), minlength=count)
-    parts = np.cumsum(objects * sizes.prod(axis=1)) // _PIXELS
+    parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
     areas: tuple[list[Integers], list[Integers]] = ([], [])
     pairs: list[tuple[Integers, Integers, Doubles]] = []
@@ -252,10 +247,10 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
 def _sizes(objects: _Objects, sizes: Integers) -> Integers:
     """Return (N, 2) the size of the image of each object."""
     of = sizes[objects.image]
-    for at in np.flatnonzero((of <= 0).any(axis=1)).tolist():
-        image = objects.rows[at].image_id
+    for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():
         raise EvaluationError(
-            f"image {image!r}: expected width and height, got {of[at, 0]} and {of[at, 1]}"
+            f"image {objects.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f" got {of[at, 0]} and {of[at, 1]}"
         )
     return of
 

@@ -1,23 +1,20 @@
 """Instance masks: how segments on the wire become tables, and how far two masks overlap."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.evaluators import Evaluated, decode
-from monitor.evaluation.masks import Masks, from_contours, overlaps
+from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Doubles, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from tasks.contours import Ring
 
 _FARTHEST = 1 << 20
 """Pixels that a contour may lie outside of its image."""
-
-_NONE = np.zeros(0, np.int64)
 
 
 class _Point(msgspec.Struct, gc=False):
@@ -43,15 +40,7 @@ _FOUND = msgspec.json.Decoder(list[_Found])
 _THERE = msgspec.json.Decoder(list[_There])
 
 
-class _Read(NamedTuple):
-    """One image."""
-
-    found: list[_Found]
-    there: list[_There]
-    areas: tuple[Integers, Integers]
-    """Pixels of each of them."""
-    pairs: tuple[Integers, Integers, Doubles]
-    """As `overlaps` returns them."""
+_NO_OBJECTS = EvaluatedImage("", ground_truth=msgspec.Raw(b"[]"))
 
 
 class Instances:
@@ -65,32 +54,15 @@ class Instances:
         Raises:
             EvaluationError: A segment lacks a field or has a number that is none, or an image its size.
         """
-        read = [_read(image) for image in images]
-        found = [one for image in read for one in image.found]
-        there = [one for image in read for one in image.there]
-        area = np.concatenate([_NONE, *(image.areas[1] for image in read)]).astype(np.float64)
-        given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
-        pairs = [
-            np.concatenate([np.zeros(0, kind), *(image.pairs[column] for image in read)])
-            for column, kind in enumerate((np.int64, np.int64, np.float64))
-        ]
-        of = np.repeat(np.arange(len(read)), [len(image.pairs[0]) for image in read])
-        return {
-            "predictions": {
-                **_objects([image.found for image in read], labels),
-                "score": np.array([one.score for one in found], np.float64),
-                "area": np.concatenate([_NONE, *(image.areas[0] for image in read)]).astype(
-                    np.float64
-                ),
-            },
-            "truths": {
-                **_objects([image.there for image in read], labels),
-                "area": np.where(np.isnan(given), area, given),
-                "crowd": np.array([one.crowd for one in there], bool),
-                "difficult": np.array([one.difficult for one in there], bool),
-            },
-            "pairs": pairs_table(of, *pairs),
-        }
+        none = _tables(_NO_OBJECTS, labels)  # says what the columns are
+        parts = [none, *(_tables(image, labels) for image in images)]
+        tables = {}
+        for name, columns in none.items():
+            of = [part[name] for part in parts]
+            image = np.repeat(np.arange(-1, len(images)), [len(part["image"]) for part in of])
+            joined = {key: np.concatenate([part[key] for part in of]) for key in columns}
+            tables[name] = joined | {"image": image}
+        return tables
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
@@ -133,7 +105,7 @@ def pair_overlap(state: State) -> Overlap:
     return overlap
 
 
-def _read(image: EvaluatedImage) -> _Read:
+def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
     """Read one image.
 
     Raises:
@@ -142,47 +114,58 @@ def _read(image: EvaluatedImage) -> _Read:
     places = [f"image {image.id!r}: {kind}" for kind in ("predictions", "ground_truth")]
     found: list[_Found] = decode(_FOUND, image.predictions, places[0])
     there: list[_There] = decode(_THERE, image.ground_truth, places[1])
-    for at, one in enumerate(there):
-        if one.area is not None and one.area < 0:
-            raise EvaluationError(
-                f"{places[1]}[{at}]: expected an area of 0 or more, got {one.area}"
-            )
-    predictions = _masks(image, [one.contour for one in found], places[0])
-    truths = _masks(image, [one.contour for one in there], places[1])
-    here = np.zeros(len(found), np.int64), np.zeros(len(there), np.int64)
-    crowd = np.array([one.crowd for one in there], bool)
-    return _Read(
-        found, there, (predictions.area, truths.area), overlaps(predictions, truths, here, crowd)
-    )
+    masks = _masks(image, [one.contour for one in found], places[0])
+    others = _masks(image, [one.contour for one in there], places[1])
+    given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
+    for at in np.flatnonzero(given < 0):
+        raise EvaluationError(f"{places[1]}[{at}]: expected an area of 0 or more, got {given[at]}")
+    predictions, truths = _objects(found, labels), _objects(there, labels)
+    crowd = np.array([one.crowd for one in there], np.bool_)
+    pairs = overlaps(masks, others, (predictions["image"], truths["image"]), crowd)
+    return {
+        "predictions": {
+            **predictions,
+            "score": np.array([one.score for one in found], np.float64),
+            "area": masks.area.astype(np.float64),
+        },
+        "truths": {
+            **truths,
+            "area": np.where(np.isnan(given), others.area, given),
+            "crowd": crowd,
+            "difficult": np.array([one.difficult for one in there], np.bool_),
+        },
+        "pairs": pairs_table(np.zeros(len(pairs[0]), np.int64), *pairs),
+    }
+
+
+def _objects(objects: Sequence[_Found | _There], labels: Labels) -> Table:
+    """Return the columns that predictions and truths of an image share."""
+    return {
+        "image": np.zeros(len(objects), np.int64),
+        "label": np.array([labels[one.label] for one in objects], np.int64),
+        "number": np.arange(len(objects)),
+    }
 
 
 def _masks(image: EvaluatedImage, contours: list[list[list[_Point]]], place: str) -> Masks:
     """Make masks of contours; each point is rounded to its pixel."""
     if contours and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
-    points = np.array(
-        [(point.x, point.y) for contour in contours for ring in contour for point in ring]
-    ).reshape(-1, 2)
+    rings = [ring for contour in contours for ring in contour]
+    flat = list(chain.from_iterable(rings))
+    points = np.empty((len(flat), 2))
+    points[:, 0] = np.fromiter(map(attrgetter("x"), flat), np.float64, len(flat))
+    points[:, 1] = np.fromiter(map(attrgetter("y"), flat), np.float64, len(flat))
     if not (np.abs(points) < _FARTHEST).all():
         raise EvaluationError(
             f"{place}: expected points near the image, got {np.abs(points).max()}"
         )
-    pixels = np.rint(points).astype(np.int32)
-    ends = np.cumsum([len(ring) for contour in contours for ring in contour], dtype=np.int64)
-    rings: Iterator[Ring] = iter(np.split(pixels, ends[:-1]))
     return from_contours(
-        [[one for one in islice(rings, len(contour)) if len(one)] for contour in contours],
+        Contours(
+            np.rint(points).astype(np.int32),
+            np.array([len(ring) for ring in rings], np.int64),
+            np.array([len(contour) for contour in contours], np.int64),
+        ),
         image.width or 0,
         image.height or 0,
     )
-
-
-def _objects(objects: Sequence[Sequence[_Found | _There]], labels: Labels) -> Table:
-    """Return the columns that predictions and truths share."""
-    counts = np.array([len(one) for one in objects], np.int64)
-    image = np.repeat(np.arange(len(counts)), counts)
-    return {
-        "image": image,
-        "label": np.array([labels[one.label] for each in objects for one in each], np.int64),
-        "number": np.arange(len(image)) - np.repeat(np.cumsum(counts) - counts, counts),
-    }

@@ -5,14 +5,13 @@ image where it comes from contours, the columns where it comes from COCO's runs;
 only if their lines are the same.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from monitor.evaluation.matching import Doubles, Flags, Integers
-from tasks.contours import Ring, fill
+from tasks.contours import fill
 
 Words = npt.NDArray[np.uint64]
 
@@ -33,6 +32,17 @@ class Masks(NamedTuple):
     """Bit 0 of a word is its first pixel. A line's words begin at a multiple of 64 pixels of the image."""
 
 
+class Contours(NamedTuple):
+    """Regions of one image (N,) as rings of points."""
+
+    points: npt.NDArray[np.int32]
+    """(P, 2) of all rings: x and y of pixels."""
+    sizes: Integers
+    """(R,) points of each ring."""
+    rings: Integers
+    """(N,) rings of each region."""
+
+
 class Runs(NamedTuple):
     """Regions as runs of pixels (R,), counted down the columns: x * height + y."""
 
@@ -44,36 +54,54 @@ class Runs(NamedTuple):
     """The pixel after the last; a run may go on in the next column."""
 
 
-def from_contours(contours: Sequence[Sequence[Ring]], width: int, height: int) -> Masks:
-    """Make masks of the rings of one image, by the rule of `tasks.contours`.
+def from_contours(contours: Contours, width: int, height: int) -> Masks:
+    """Make masks of the contours of one image, by the rule of `tasks.contours`.
 
     Args:
-        contours: The rings of each region, in pixels; what lies outside of the image is cut off.
+        contours: Of each region; what lies outside of the image is cut off.
         width: Width of the image.
         height: Height of the image.
     """
-    frame = np.zeros((len(contours), 4), np.int64)
-    words: list[Words] = []
-    for at, outlines in enumerate(contours):
-        if not outlines:
-            continue
-        points = np.concatenate(outlines)
-        left, top = np.maximum(points.min(axis=0), 0).tolist()
-        right, bottom = np.minimum(points.max(axis=0) + 1, (width, height)).tolist()
-        if left >= right or top >= bottom:
-            continue
-        first = left & ~63
-        corner = np.array((first, top), np.int32)
-        mask = fill([ring - corner for ring in outlines], right - first, bottom - top)
-        rows = np.zeros((bottom - top, -(-(right - first) // 64) * 8), np.uint8)
-        rows[:, : -(-(right - first) // 8)] = np.packbits(mask, axis=1, bitorder="little")
-        words.append(rows.view("<u8").astype(np.uint64, copy=False).ravel())
-        frame[at] = top, bottom, left, right
-    together = np.concatenate([np.zeros(0, np.uint64), *words])
-    sizes = (frame[:, 1] - frame[:, 0]) * _stride(frame)
+    frame = _frames(contours, width, height)
+    stride = _stride(frame)
+    sizes = (frame[:, 1] - frame[:, 0]) * stride
     ends = np.cumsum(sizes)
-    pixels = np.append(0, np.cumsum(np.bitwise_count(together), dtype=np.int64))
-    return Masks(frame, pixels[ends] - pixels[ends - sizes], ends - sizes, together)
+    words = np.zeros(int(sizes.sum()), "<u8")
+    # Crops begin where a word does.
+    corner = np.stack([frame[:, 2] & ~63, frame[:, 0]], axis=1).astype(np.int32)
+    of_ring = np.repeat(np.arange(len(frame)), contours.rings)
+    points = contours.points - np.repeat(corner[of_ring], contours.sizes, axis=0)
+    outlines = np.split(points, np.cumsum(contours.sizes)[:-1])
+    after = np.cumsum(contours.rings)
+    for at in np.flatnonzero(sizes).tolist():
+        rows = words[ends[at] - sizes[at] : ends[at]].view(np.uint8).reshape(-1, stride[at] * 8)
+        rings = [ring for ring in outlines[after[at] - contours.rings[at] : after[at]] if len(ring)]
+        mask = fill(rings, int(frame[at, 3] - corner[at, 0]), len(rows))
+        bits = np.packbits(mask, axis=1, bitorder="little")
+        rows[:, : bits.shape[1]] = bits
+    pixels = np.append(0, np.cumsum(np.bitwise_count(words), dtype=np.int64))
+    return Masks(
+        frame,
+        pixels[ends] - pixels[ends - sizes],
+        ends - sizes,
+        words.astype(np.uint64, copy=False),
+    )
+
+
+def _frames(contours: Contours, width: int, height: int) -> Integers:
+    """Return (N, 4) the frames of contours within their image."""
+    frame = np.zeros((len(contours.rings), 4), np.int64)
+    rings = np.append(0, np.cumsum(contours.rings))
+    points = np.append(0, np.cumsum(contours.sizes))[rings]
+    some = np.flatnonzero(np.diff(points))
+    if some.size:
+        low = np.minimum.reduceat(contours.points, points[some])[:, ::-1]
+        high = np.maximum.reduceat(contours.points, points[some])[:, ::-1]
+        frame[some, ::2] = np.maximum(low, 0)
+        frame[some, 1::2] = np.minimum(high.astype(np.int64) + 1, (height, width))
+        outside = (frame[:, 1::2] <= frame[:, ::2]).any(axis=1)
+        frame[outside] = 0
+    return frame
 
 
 def from_runs(runs: Runs, height: Integers) -> Masks:

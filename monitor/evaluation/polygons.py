@@ -16,6 +16,9 @@ _SUBPIXELS = 5
 _FARTHEST = 1 << 24
 """Pixels that a polygon may lie outside of its image."""
 
+_PIXEL_BITS = 40
+_PIXEL = (1 << _PIXEL_BITS) - 1
+
 Where = Callable[[int], str]
 """Names a region, for messages."""
 
@@ -48,9 +51,9 @@ def from_polygons(
             f"{where(region[at])}: expected points near the image, got {points[point].tolist()}"
         )
     polygon, turns = _turns(points, numbers // 2, sizes[region])
-    order = np.lexsort((turns, polygon))
-    start, end = turns[order].reshape(-1, 2).T
-    return _union(region[polygon[order][::2]], start, end)
+    keys = np.sort(polygon << _PIXEL_BITS | turns)
+    start, end = (keys & _PIXEL).reshape(-1, 2).T
+    return _union(region[keys[::2] >> _PIXEL_BITS], start, end)
 
 
 def _turns(points: Doubles, counts: Integers, sizes: Integers) -> tuple[Integers, Integers]:
@@ -118,10 +121,10 @@ def _union(region: Integers, start: Integers, end: Integers) -> Runs:
     some = end > start
     region, start, end = region[some], start[some], end[some]
     # At one pixel, beginnings come before ends.
-    events = np.sort(np.concatenate([region << 48 | start << 1, region << 48 | end << 1 | 1]))
+    starts, ends = (region << _PIXEL_BITS | pixel << 1 for pixel in (start, end))
+    events = np.sort(np.concatenate([starts, ends | 1]))
     is_end = events & 1
     level = np.cumsum(1 - 2 * is_end)
     starts = events[(level == 1) & (is_end == 0)]
     ends = events[level == 0]
-    pixel = (1 << 48) - 1
-    return Runs(starts >> 48, (starts & pixel) >> 1, (ends & pixel) >> 1)
+    return Runs(starts >> _PIXEL_BITS, (starts & _PIXEL) >> 1, (ends & _PIXEL) >> 1)

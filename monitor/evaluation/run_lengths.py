@@ -94,27 +94,28 @@ def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Integers, Integer
     Raises:
         EvaluationError: A text is none that COCO writes.
     """
-    codes = np.frombuffer(b"".join(texts), np.uint8).astype(np.int64) - _FIRST_CHARACTER
-    of_text = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    is_last = codes & 32 == 0
-    ends = np.flatnonzero(is_last)
-    firsts = np.append(0, ends + 1)[:-1]
-    sizes = ends + 1 - firsts
-    bad = np.concatenate(
+    codes = np.frombuffer(b"".join(texts), np.uint8) - np.uint8(_FIRST_CHARACTER)
+    bounds = np.append(0, np.cumsum([len(text) for text in texts], dtype=np.int64))
+    ends = np.flatnonzero(codes < 32)  # any other character goes on in the next
+    counts = np.diff(np.searchsorted(ends, bounds))
+    sizes = np.diff(ends, prepend=-1)
+    last = bounds[1:][np.diff(bounds) > 0] - 1
+    wrong = np.concatenate(
         [
-            of_text[(codes < 0) | (codes > 63)],
-            of_text[firsts][(of_text[firsts] != of_text[ends]) | (sizes > _MOST_CHARACTERS)],
-            of_text[-1:][~is_last[-1:]],
+            np.flatnonzero(codes > 63),
+            last[codes[last] > 31],
+            ends[sizes > _MOST_CHARACTERS],
         ]
     )
-    if bad.size:
-        raise EvaluationError(
-            f"{where(bad[0])}: expected counts to be COCO's compressed run lengths"
-        )
-    place = np.arange(len(codes)) - np.repeat(firsts, sizes)
-    values = np.add.reduceat((codes & 31) << 5 * place, firsts) if ends.size else codes
-    values -= np.where(codes[ends] & 16, np.int64(1) << 5 * sizes, 0)
-    counts = np.bincount(of_text[ends], minlength=len(texts))
+    if wrong.size:
+        at = int(np.searchsorted(bounds, wrong[0], "right")) - 1
+        raise EvaluationError(f"{where(at)}: expected counts to be COCO's compressed run lengths")
+    values = (codes[ends] & 31).astype(np.int64)
+    values -= (values & 16) << 1
+    # The last character has the highest bits.
+    for nth in range(1, int(sizes.max(initial=1))):
+        more = np.flatnonzero(sizes > nth)
+        values[more] = values[more] << 5 | codes[ends[more] - nth] & 31
     return _from_differences(values, counts), counts
 
 

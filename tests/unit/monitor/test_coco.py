@@ -298,18 +298,18 @@ WRONG = {
     r"results.json\[1\]: expected category_id to be one of the categories, got 8": (
         GOOD, [ANSWER, {**ANSWER, "category_id": 8}],
     ),
-    r"results.json: Object missing required field `score` - at `\$\[1\]`": (
+    r"results.json\[1\]: expected a field `score`": (
         GOOD, [ANSWER, without(ANSWER, "score")],
     ),
-    "truth.json: Object missing required field `annotations`": (without(GOOD, "annotations"), []),
-    "truth.json: images: Object missing required field `id`": ({**GOOD, "images": [{}]}, []),
+    "truth.json: expected a field `annotations`": (without(GOOD, "annotations"), []),
+    r"truth.json: images\[0\]: expected a field `id`": ({**GOOD, "images": [{}]}, []),
     "truth.json: images: id: expected each once, got 1 twice": (
         {**GOOD, "images": GOOD["images"] * 2}, [],
     ),
     "truth.json: categories: name: expected each once, got 'cat' twice": (
         {**GOOD, "categories": [{"id": 1, "name": "cat"}, {"id": 2, "name": "cat"}]}, [],
     ),
-    "image 1: expected width and height, got 0 and 0": (
+    "image 1: expected width and height of 1 to 524288, got 0 and 0": (
         {**GOOD, "images": [{"id": 1}]}, [ANSWER],
     ),
     r"truth.json: annotations\[0\]: expected a segmentation of 160 x 160, .* got none": (
@@ -318,7 +318,7 @@ WRONG = {
     r"results.json\[0\]: expected a segmentation of 160 x 160, .* got one of 100 x 160": (
         GOOD, [{**ANSWER, "segmentation": {"size": [100, 160], "counts": [16000]}}],
     ),
-    "results.json: Expected `int` <= 4294967295": (
+    r"results.json\[0\]\.segmentation\.counts\[0\]: expected `int` <= 4294967295": (
         GOOD, [{**ANSWER, "segmentation": {"size": [160, 160], "counts": [2**62]}}],
     ),
     r"results.json\[0\]: expected bbox to be x, y, width and height, got \(0.0, 0.0, -1.0, 4.0\)": (

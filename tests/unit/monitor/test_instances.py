@@ -55,7 +55,7 @@ def case(seed):
     """Return images with crowds, ties, repeated contours and given areas."""
     pick = np.random.default_rng(seed)
     images = []
-    for number in range(1, 10):
+    for _ in range(9):
         truths = [
             {"label": str(pick.choice(LABELS)), "contour": blob(pick), "crowd": bool(pick.random() < 0.1)}
             for _ in range(pick.integers(0, 8))
@@ -191,8 +191,8 @@ FAR = {**SEGMENT, "contour": contour([(0, 0), (1e300, 0)])}
     [
         ([SEGMENT], [], {"width": None}, "image '1': expected width and height, got none"),
         ([], [SEGMENT], {"height": 0}, "image '1': expected width and height, got none"),
-        ([{"label": "a"}], [], {}, "image '1': predictions: Object missing required field `score`"),
-        ([], [{"label": "a"}], {}, "image '1': ground_truth: .* missing required field `contour`"),
+        ([{"label": "a"}], [], {}, "image '1': predictions\\[0\\]: expected a field `score`"),
+        ([], [{"label": "a"}], {}, "image '1': ground_truth\\[0\\]: expected a field `contour`"),
         ([SEGMENT, FAR], [], {}, "image '1': predictions: expected points near the image, got 1e\\+300"),
         ([], [{**SEGMENT, "area": -1}], {}, "image '1': ground_truth\\[0\\]: expected an area of 0 or more"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from monitor.evaluation.masks import Masks, from_contours, from_runs, overlaps
+from monitor.evaluation.masks import Contours, Masks, from_contours, from_runs, overlaps
 from monitor.evaluation.polygons import from_polygons
 from monitor.evaluation.run_lengths import RunLengths, masks_of
 from monitor.evaluation.state import EvaluationError
@@ -33,6 +33,15 @@ def lines(masks: Masks, at: int, shape: tuple[int, int]) -> np.ndarray:
 
 def named(at: int) -> str:
     return f"region {at}"
+
+
+def contours_of(regions: list[list[np.ndarray]]) -> Contours:
+    flat = [ring for outlines in regions for ring in outlines]
+    return Contours(
+        np.concatenate([np.zeros((0, 2), np.int32), *flat]),
+        np.array([len(ring) for ring in flat], np.int64),
+        np.array([len(outlines) for outlines in regions], np.int64),
+    )
 
 
 def region(pick: np.random.Generator, width: int, height: int) -> np.ndarray:
@@ -111,7 +120,7 @@ outlines = st.lists(
 @given(st.lists(outlines, max_size=4), st.integers(1, 140), st.integers(1, 140))
 def test_contours_are_filled_by_their_one_rule(contours, width, height):
     contours = [[np.array(ring, np.int32) for ring in contour] for contour in contours]
-    masks = from_contours(contours, width, height)
+    masks = from_contours(contours_of(contours), width, height)
     for at, contour in enumerate(contours):
         mask = fill(contour, width, height)
         np.testing.assert_array_equal(lines(masks, at, mask.shape), mask)
@@ -128,7 +137,10 @@ def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
     sizes = np.full((12, 2), (width, height))
     here = np.zeros(12, np.int64)
     by_runs = [masks_of([run_lengths(one) for one in of], sizes, named) for of in (found, there)]
-    by_rings = [from_contours([rings(one) for one in of], width, height) for of in (found, there)]
+    by_rings = [
+        from_contours(contours_of([rings(one) for one in of]), width, height)
+        for of in (found, there)
+    ]
     for masks in (by_runs, by_rings):
         prediction, truth, overlap = overlaps(*masks, (here, here), crowd)
         ours = np.zeros((12, 12))
@@ -152,7 +164,7 @@ def test_only_masks_of_one_image_are_compared(monkeypatch):
 def test_a_square_of_twenty_pixels_is_four_hundred():
     """As `docs/evaluation.md` says."""
     ring = np.array([(0, 0), (19, 0), (19, 19), (0, 19)], np.int32)
-    assert from_contours([[ring]], 100, 100).area.tolist() == [400]
+    assert from_contours(contours_of([[ring]]), 100, 100).area.tolist() == [400]
     size = np.array([(100, 100)])
     edges = [[0.0, 0.0, 20.0, 0.0, 20.0, 20.0, 0.0, 20.0]]
     assert masks_of([edges], size, named).area.tolist() == [400]

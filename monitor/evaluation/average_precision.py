@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.matching import Doubles, Flags, Matches, Predictions, Truths
+from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags, Integers
+from monitor.evaluation.ranked import Ranking
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
 RECALLS: Doubles = np.linspace(0, 1, 101)
@@ -30,43 +31,34 @@ class Curves(NamedTuple):
     """(T, K, A, M) in the end."""
 
 
-def curves(predictions: Predictions, truths: Truths, matches: Matches, labels: int) -> Curves:
+def curves(ranking: Ranking) -> Curves:
     """Draw precision over recall for each label.
 
     Args:
-        predictions: As matched.
-        truths: As matched.
-        matches: At all thresholds and areas.
-        labels: How many there are; each is a number below.
+        ranking: At all thresholds and ranges of area.
     """
-    thresholds, areas, _ = matches.truth.shape
+    thresholds, areas, _ = ranking.outcome.shape
+    labels = len(ranking.bounds) - 1
     shape = (labels, areas, len(MOST), thresholds)
     precision = np.full((*shape, len(RECALLS)), np.nan)
     scores = np.full((*shape, len(RECALLS)), np.nan)
     recall = np.full(shape, np.nan)
-    to_find = np.stack(
-        [np.bincount(truths.label[~ignored], minlength=labels) for ignored in matches.truth_ignored]
-    )
-    label = predictions.label[matches.order]
-    score = predictions.score[matches.order]
-    # The order within a label: by score, then by image, which `matches.order` keeps.
-    sorting = np.lexsort((-score, label))
-    bounds = np.searchsorted(label[sorting], np.arange(labels + 1))
+    to_find = ranking.to_find.sum(axis=1).astype(np.int64).reshape(areas, labels)
     for number in range(labels):
-        of = sorting[bounds[number] : bounds[number + 1]]
+        of = ranking.of_labels(number, number + 1)
+        score, rank = ranking.score[of], ranking.rank[of]
         for area in np.flatnonzero(to_find[:, number]):
-            counted = ~matches.ignored[:, area, of]
-            right = (matches.truth[:, area, of] >= 0) & counted
-            wrong = counted & ~right
+            outcome = ranking.outcome[:, area, of]
+            right, wrong = outcome == RIGHT, outcome == WRONG
             curve, before = None, -1
             for place, most in enumerate(MOST):
-                among = matches.rank[of] < most
+                among = rank < most
                 if curve is None or among.sum() != before:
                     before = int(among.sum())
                     curve = _curve(
                         right[:, among],
                         wrong[:, among],
-                        score[of][among],
+                        score[among],
                         int(to_find[area, number]),
                     )
                 where = number, area, place
@@ -105,6 +97,25 @@ def _curve(
     precision[reached] = best[:, which][reached]
     scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
     return precision, scores, found / to_find
+
+
+def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: Integers) -> Doubles:
+    """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
+
+    Args:
+        label: (N,) of predictions, none of which is to be ignored.
+        score: (N,) of each; of equal ones the earlier comes first.
+        right: (N,) whether each is.
+        to_find: (K,) objects of each label.
+    """
+    order = np.lexsort((-score, label))
+    bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
+    averages = np.full(len(to_find), np.nan)
+    for number in np.flatnonzero(to_find):
+        of = order[bounds[number] : bounds[number + 1]]
+        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[number]))
+        averages[number] = precision.mean()
+    return averages
 
 
 def statistics(found: Curves) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 Within an image and a label, predictions choose by descending score. Each takes the free object that it
 overlaps most, at least by the threshold; of equal overlaps the later object; one to be ignored only where
-no other is left. A crowd may be taken again and again. All images, labels, thresholds and ranges of area
-are matched at once: the n-th predictions of all groups, then the n+1-th.
+no other is left. A crowd may be taken again and again. Many images, and all labels, thresholds and ranges
+of area, are matched at once: first pairs that nothing else competes with, then the n-th predictions of all
+groups, then the n+1-th.
 
 Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, whose answers these are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,7 +23,12 @@ Flags = npt.NDArray[np.bool_]
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
 
+WRONG, RIGHT, IGNORED = np.arange(3, dtype=np.uint8)
+"""Outcomes of a prediction; the ignored ones are neither right nor wrong."""
+
 _ALMOST_ONE = 1 - 1e-10
+_AT_ONCE = 1 << 17
+"""Pairs looked at together: as many as caches hold."""
 
 
 class Predictions(NamedTuple):
@@ -55,12 +61,40 @@ class Matches(NamedTuple):
     """Positions (D,) of the predictions that count: by image, label and falling score."""
     rank: Integers
     """Place (D,) of each within its image and label, from 0."""
+    outcome: npt.NDArray[np.uint8]
+    """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
     truth: Integers
-    """(T, A, D) position of the object that was taken, -1 for none."""
-    ignored: Flags
-    """(T, A, D) whether the prediction is neither right nor wrong."""
+    """(D,) position of the object taken at the first threshold and range, -1 for none."""
     truth_ignored: Flags
     """(A, M) whether the object is neither found nor missed."""
+    by_label: Integers
+    """Places (D,) in `order`, by label, then falling score, then image."""
+
+
+class Pairs(NamedTuple):
+    """Predictions and objects that overlap (P,), by their positions."""
+
+    prediction: Integers
+    truth: Integers
+    overlap: Doubles
+
+    def of(self, which: Integers | Flags) -> "Pairs":
+        """Return some of them."""
+        return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
+
+    def overlaps(self) -> Overlap:
+        """Return what looks overlaps up: 0 for a pair that is not among these."""
+        width = int(self.truth.max(initial=-1)) + 1
+        keys = self.prediction * width + self.truth
+        order = np.argsort(keys, kind="stable")
+        keys, known = np.append(keys[order], -1), np.append(self.overlap[order], 0)
+
+        def overlap(prediction: Integers, truth: Integers) -> Doubles:
+            asked = np.where(truth < width, prediction * width + truth, -2)
+            at = np.searchsorted(keys[:-1], asked)
+            return np.where(keys[at] == asked, known[at], 0)
+
+        return overlap
 
 
 def match(
@@ -82,43 +116,113 @@ def match(
         areas: (A, 2) least and greatest area, in square pixels, of objects that count.
         most: Predictions of an image and a label that count, those with the highest scores.
     """
-    order, rank = _ranked(predictions, most)
-    by_group = np.argsort(_groups(truths.image, truths.label), kind="stable")
-    prediction, truth = _pairs(predictions, truths, order, by_group)
-    overlaps = overlap(order[prediction], truth)
+    order, rank, by_label = _ranked(predictions, most)
+    groups = _groups(truths.image, truths.label)
+    by_group = np.argsort(groups, kind="stable")
+    groups = groups[by_group]
+    asked = _groups(predictions.image, predictions.label)[order]
+    first = np.searchsorted(groups, asked, "left")
+    counts = np.searchsorted(groups, asked, "right") - first
+    truth_ignored = is_outside(truths.area, areas) | truths.crowd | truths.ignore
     least = np.minimum(thresholds, _ALMOST_ONE)
-    near = overlaps >= least.min(initial=_ALMOST_ONE)
-    prediction, truth, overlaps = prediction[near], truth[near], overlaps[near]
+    outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
+    outcome[:] = np.where(is_outside(predictions.area[order], areas), IGNORED, WRONG)
+    taken = np.full(len(order), -1, np.int64)
+    for low, high in _chunks(asked, counts):
+        some = by_group[first[low] : first[high - 1] + counts[high - 1]]
+        prediction, truth = _pairs(first[low:high] - first[low], counts[low:high])
+        overlaps = overlap(order[low:high][prediction], some[truth])
+        pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
+        found = _take(
+            pairs,
+            rank[low:high],
+            (truths.crowd[some], truth_ignored[:, some]),
+            least,
+            outcome[:, :, low:high],
+        )
+        taken[low:high] = np.append(some, -1)[found]
+    return Matches(order, rank, outcome, taken, truth_ignored, by_label)
 
-    outside = _is_outside(truths.area, areas)
-    truth_ignored = outside | truths.crowd | truths.ignore
-    taken = np.full((len(least), len(areas), len(order)), -1, np.int64)
-    free = np.ones((len(least), len(areas), len(truths.image)), bool)
+
+def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
+    """Return the pairs within an image, of any labels, that overlap at least so much."""
+    order = np.argsort(predictions.image, kind="stable")
+    by_image = np.argsort(truths.image, kind="stable")
+    asked, images = predictions.image[order], truths.image[by_image]
+    first = np.searchsorted(images, asked, "left")
+    counts = np.searchsorted(images, asked, "right") - first
+    found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
+    for low, high in _chunks(asked, counts):
+        prediction, truth = _pairs(first[low:high], counts[low:high])
+        prediction, truth = order[low:high][prediction], by_image[truth]
+        overlaps = overlap(prediction, truth)
+        found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
+    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _take(
+    pairs: Pairs,
+    rank: Integers,
+    truths: tuple[Flags, Flags],
+    least: Doubles,
+    outcome: npt.NDArray[np.uint8],
+) -> Integers:
+    """Let predictions choose, write what became of them; return (D,) what each took first, or -1.
+
+    Args:
+        pairs: All there are.
+        rank: (D,) of predictions.
+        truths: Which are crowds (M,), and which are ignored (A, M).
+        least: (T,) smallest overlaps.
+        outcome: (T, A, D) what becomes of those that take nothing; written to.
+    """
+    crowd, ignored = truths
+    verdict = np.where(ignored, IGNORED, RIGHT)
+    first = np.full(len(rank), -1, np.int64)
+    alone = (np.bincount(pairs.prediction)[pairs.prediction] == 1) & (
+        np.bincount(pairs.truth)[pairs.truth] == 1
+    )
+    prediction, truth, overlaps = pairs.of(alone)
+    takes = overlaps >= least[:, None]
+    outcome[:, :, prediction] = np.where(
+        takes[:, None], verdict[:, truth], outcome[:, :, prediction]
+    )
+    first[prediction[takes[0]]] = truth[takes[0]]
+
+    pairs = pairs.of(~alone)
+    free = np.ones((len(least), len(ignored), len(crowd)), bool)
     # Of a prediction's objects the last that may be taken: by overlap, then position.
-    sorting = np.lexsort((truth, overlaps, prediction, rank[prediction]))
-    prediction, truth, overlaps = prediction[sorting], truth[sorting], overlaps[sorting]
+    prediction, truth, overlaps = pairs.of(
+        np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
+    )
     starts = np.flatnonzero(np.diff(prediction, prepend=-1))
     ends = np.append(starts[1:], len(prediction))
-    steps = np.searchsorted(rank[prediction[starts]], np.arange(rank.max(initial=-1) + 2))
-    for first, after in pairwise(steps):
-        if first == after:
+    steps = np.searchsorted(
+        rank[prediction[starts]], np.arange(rank[prediction].max(initial=-1) + 2)
+    )
+    for start, after in pairwise(steps):
+        if start == after:
             continue
-        low, high = starts[first], ends[after - 1]
-        objects, of = truth[low:high], prediction[starts[first:after]]
+        low, high = starts[start], ends[after - 1]
+        objects, of = truth[low:high], prediction[starts[start:after]]
         may = (overlaps[low:high] >= least[:, None])[:, None] & free[:, :, objects]
-        wanted = np.arange(1, high - low + 1) + np.where(truth_ignored[:, objects], 0, high - low)
-        best = np.maximum.reduceat(np.where(may, wanted, 0), starts[first:after] - low, axis=2)
+        wanted = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
+        best = np.maximum.reduceat(np.where(may, wanted, 0), starts[start:after] - low, axis=2)
         threshold, area, which = np.nonzero(best)
         found = objects[(best[threshold, area, which] - 1) % (high - low)]
-        taken[threshold, area, of[which]] = found
-        free[threshold, area, found] = truths.crowd[found]
-    padded = np.pad(truth_ignored, ((0, 0), (0, 1)))  # for -1
-    ignored = np.where(
-        taken >= 0,
-        padded[np.arange(len(areas))[:, None], taken],
-        _is_outside(predictions.area[order], areas),
-    )
-    return Matches(order, rank, taken, ignored, truth_ignored)
+        outcome[threshold, area, of[which]] = verdict[area, found]
+        free[threshold, area, found] = crowd[found]
+        here = (threshold == 0) & (area == 0)
+        first[of[which[here]]] = found[here]
+    return first
+
+
+def _chunks(groups: Integers, pairs: Integers) -> Iterator[tuple[int, int]]:
+    """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    before = (np.cumsum(pairs + 8) - pairs)[starts]
+    cuts = starts[np.flatnonzero(np.diff(before // _AT_ONCE, prepend=-1))]
+    return pairwise([*cuts.tolist(), len(groups)])
 
 
 def _groups(image: Integers, label: Integers) -> Integers:
@@ -126,31 +230,39 @@ def _groups(image: Integers, label: Integers) -> Integers:
     return image << 32 | label
 
 
-def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers]:
-    """Sort predictions by image, label and falling score, and cut each group to its first ones."""
-    groups = _groups(predictions.image, predictions.label)
-    order = np.lexsort((-predictions.score, groups))
-    first = np.flatnonzero(np.diff(groups[order], prepend=-1))
+def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, Integers]:
+    """Sort predictions, and cut each image and label to its first ones; see `Matches`."""
+    by_image = _sorted(np.arange(len(predictions.image)), predictions.image)
+    by_score = by_image[np.argsort(-predictions.score[by_image], kind="stable")]
+    by_label = _sorted(by_score, predictions.label)
+    order = _sorted(by_label, predictions.image)
+    groups = _groups(predictions.image, predictions.label)[order]
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
     sizes = np.diff(np.append(first, len(order)))
     rank = np.arange(len(order)) - np.repeat(first, sizes)
     kept = rank < most
-    return order[kept], rank[kept]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
+    by_label = place[by_label]
+    return order[kept], rank[kept], by_label[by_label >= 0]
 
 
-def _pairs(
-    predictions: Predictions, truths: Truths, order: Integers, by_group: Integers
-) -> tuple[Integers, Integers]:
-    """Return each prediction, as its place in `order`, with each object of its image and label."""
-    groups = _groups(truths.image, truths.label)[by_group]
-    asked = _groups(predictions.image, predictions.label)[order]
-    first = np.searchsorted(groups, asked, "left")
-    counts = np.searchsorted(groups, asked, "right") - first
-    prediction = np.repeat(np.arange(len(order)), counts)
+def _sorted(order: Integers, numbers: Integers) -> Integers:
+    """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
+    for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
+        digits = (numbers[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order
+
+
+def _pairs(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Return each prediction with each of its `counts` objects from the `first` on."""
+    prediction = np.repeat(np.arange(len(first)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return prediction, by_group[np.repeat(first, counts) + within]
+    return prediction, np.repeat(first, counts) + within
 
 
-def _is_outside(area: Doubles, areas: Doubles) -> Flags:
+def is_outside(area: Doubles, areas: Doubles) -> Flags:
     """Tell (A, N) which areas are outside of each range."""
     outside: Flags = (area < areas[:, :1]) | (area > areas[:, 1:])
     return outside

@@ -11,6 +11,7 @@ from pycocotools.cocoeval import COCOeval
 
 from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves, statistics
 from monitor.evaluation.matching import Doubles, Integers, Predictions, Truths, match
+from monitor.evaluation.ranked import rank_matches
 
 Boxes = list[dict[str, Any]]
 LABELS = 3
@@ -82,7 +83,7 @@ def ours(truths: Boxes, predictions: Boxes) -> tuple[Doubles, Doubles, Doubles, 
         others[:, 2] * others[:, 3],
     )
     matches = match(answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100)
-    drawn = curves(answers, things, matches, LABELS)
+    drawn = curves(rank_matches(answers, things, matches, areas=AREAS, shape=(LABELS, IMAGES + 1)))
     return drawn.precision, drawn.recall, drawn.scores, np.array([*statistics(drawn).values()])
 
 

@@ -1,0 +1,333 @@
+"""What evaluating detections costs, beside pycocotools, faster-coco-eval and hotcoco on the same data.
+
+Each side computes COCO's twelve numbers in the same process, turn by turn; all must agree. The peers load
+from lists of dicts in memory, as their dataset and results are once their files are read. Ours loads from
+arrays, and from rows as the store gives them: the predictions and the truth of each image as JSON text,
+with `--store` read from a SQLite database before. CPU is that of all threads of the process.
+
+The data: 20 objects and 25 detections an image, 80 labels, 1 % crowds, areas that are not w * h.
+
+Flags: `--images 1000 5000`; `--rounds N`; `--slow` for pycocotools beyond 1,000 images; `--large` for
+100,000 images alone, shard by shard, with its peak of memory.
+"""
+
+import argparse
+import contextlib
+import io
+import resource
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faster_coco_eval
+import hotcoco
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from monitor.evaluation.detection import Detection
+from monitor.evaluation.evaluators import state_of
+from monitor.evaluation.state import EvaluatedImage, State, Table, merge
+
+LABELS, TRUTHS, FOUND = 80, 20, 25
+NAMES = [f"label {number:02}" for number in range(LABELS)]
+SHARD = 1000
+
+
+def made(images: int, seed: int = 0) -> tuple[Table, Table]:
+    """Make tables of detections and objects; seven of ten detections lie near an object."""
+    pick = np.random.default_rng(seed)
+
+    def table(count: int, corners: npt.NDArray[Any], label: npt.NDArray[Any]) -> Table:
+        sides = corners[:, 2:] - corners[:, :2]
+        return {
+            "image": np.repeat(np.arange(images), count),
+            "label": label,
+            "area": sides.prod(axis=1),
+            "number": np.tile(np.arange(count), images),
+            "corners": corners,
+            "box": np.concatenate([corners[:, :2], sides], axis=1),
+        }
+
+    def corners(count: int) -> npt.NDArray[Any]:
+        low = pick.uniform(0, 500, (count, 2))
+        return np.concatenate([low, low + np.exp(pick.uniform(2, 5.5, (count, 2)))], axis=1)
+
+    objects, detections = images * TRUTHS, images * FOUND
+    truths = table(TRUTHS, corners(objects), pick.integers(0, LABELS, objects))
+    truths["area"] *= pick.uniform(0.5, 1, objects)
+    truths["crowd"] = pick.random(objects) < 0.01
+    truths["difficult"] = np.zeros(objects, bool)
+    of = np.repeat(np.arange(images), FOUND) * TRUTHS + pick.integers(0, TRUTHS, detections)
+    near = pick.random(detections) < 0.7
+    moved = truths["corners"][of] + pick.normal(0, 0.08, (detections, 4)) * np.tile(
+        truths["box"][of, 2:], 2
+    )
+    moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
+    same = near & (pick.random(detections) < 0.85)
+    found = table(
+        FOUND,
+        np.where(near[:, None], moved, corners(detections)),
+        np.where(same, truths["label"][of], pick.integers(0, LABELS, detections)),
+    )
+    found["score"] = np.where(near, pick.beta(3, 2, detections), pick.beta(2, 4, detections))
+    return found, truths
+
+
+class Coco(NamedTuple):
+    """The data as COCO has it."""
+
+    dataset: dict[str, Any]
+    results: list[dict[str, Any]]
+
+
+def coco_of(found: Table, truths: Table, images: int) -> Coco:
+    """Return tables as COCO's dataset and results."""
+    annotations = [
+        {
+            "id": number,
+            "image_id": image + 1,
+            "category_id": label + 1,
+            "bbox": box,
+            "area": area,
+            "iscrowd": crowd,
+        }
+        for number, (image, label, box, area, crowd) in enumerate(
+            zip(
+                *(truths[name].tolist() for name in ("image", "label", "box", "area")),
+                truths["crowd"].astype(int).tolist(),
+                strict=True,
+            ),
+            1,
+        )
+    ]
+    results = [
+        {"image_id": image + 1, "category_id": label + 1, "bbox": box, "score": score}
+        for image, label, box, score in zip(
+            *(found[name].tolist() for name in ("image", "label", "box", "score")), strict=True
+        )
+    ]
+    dataset = {
+        "info": {},
+        "images": [{"id": number + 1, "width": 1000, "height": 1000} for number in range(images)],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(NAMES, 1)],
+        "annotations": annotations,
+    }
+    return Coco(dataset, results)
+
+
+def rows_of(found: Table, truths: Table, images: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Return tables as rows of the store: id, predictions, truth."""
+    sides = []
+    for table in (found, truths):
+        boxes: list[list[dict[str, Any]]] = [[] for _ in range(images)]
+        columns = [table[name].tolist() for name in ("image", "label", "corners")]
+        more = {name: table[name].tolist() for name in ("score", "crowd") if name in table}
+        if "crowd" in table:
+            more["area"] = table["area"].tolist()
+        for at, (image, label, corners) in enumerate(zip(*columns, strict=True)):
+            one = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
+            fields = {name: values[at] for name, values in more.items()}
+            boxes[image].append({"label": NAMES[label], **fields, **one})
+        sides.append(boxes)
+    for number, (predictions, there) in enumerate(zip(*sides, strict=True)):
+        yield number, msgspec.json.encode(predictions), msgspec.json.encode(there)
+
+
+def stored(rows: list[tuple[int, bytes, bytes]], path: Path) -> Callable[[], Any]:
+    """Keep rows in a database; return what reads them."""
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE inference (seq INTEGER PRIMARY KEY, predictions, truth)")
+    connection.executemany("INSERT INTO inference VALUES (?, ?, ?)", rows)
+    connection.commit()
+    return lambda: connection.execute("SELECT seq, predictions, truth FROM inference ORDER BY seq")
+
+
+def state_of_rows(rows: Any) -> State:
+    """Turn rows into a state, shard by shard."""
+    images = [
+        EvaluatedImage(str(seq), msgspec.Raw(predictions), msgspec.Raw(truth))
+        for seq, predictions, truth in rows
+    ]
+    shards = [images[low : low + SHARD] for low in range(0, len(images), SHARD)]
+    return merge([state_of(Detection(), shard, []) for shard in shards])
+
+
+def state_of_arrays(found: Table, truths: Table, images: int) -> State:
+    """Turn arrays into a state."""
+    ids = [str(number) for number in range(images)]
+    sizes = np.zeros((images, 2), np.int64)
+    return merge([State(ids, ids, sizes, {}, NAMES, {"predictions": found, "truths": truths}, {})])
+
+
+def numbers_of(state: State) -> list[float]:
+    """Compute the twelve numbers of a state."""
+    evaluated = Detection().evaluate(state)
+    return [float(one.values[0]) for one in evaluated.headlines(np.ones((1, len(state.ids))))]
+
+
+Side = tuple[Callable[[], Any], Callable[[Any], list[float]]]
+"""How to load, and how to evaluate what was loaded."""
+
+
+def peer(data: Coco, coco: Any, evaluation: Any) -> Side:
+    """Return a peer that has the form of pycocotools."""
+
+    def load() -> Any:
+        truth = coco()
+        truth.dataset = data.dataset
+        truth.createIndex()
+        return truth, truth.loadRes(data.results)
+
+    def evaluate(loaded: Any) -> list[float]:
+        asked = evaluation(*loaded, "bbox")
+        asked.evaluate()
+        asked.accumulate()
+        asked.summarize()
+        return [float(one) for one in asked.stats[:12]]
+
+    return load, evaluate
+
+
+def hotcoco_peer(data: Coco) -> Side:
+    """Return hotcoco by its own interface."""
+
+    def load() -> Any:
+        truth = hotcoco.COCO(data.dataset)
+        return truth, truth.load_res(data.results)
+
+    def evaluate(loaded: Any) -> list[float]:
+        asked = hotcoco.COCOeval(*loaded, "bbox")
+        asked.run()
+        return [float(one) for one in asked.stats[:12]]
+
+    return load, evaluate
+
+
+class Cost(NamedTuple):
+    """Seconds of one round."""
+
+    load: float
+    evaluate: float
+    cpu: float
+
+    @property
+    def both(self) -> float:
+        """Seconds in all."""
+        return self.load + self.evaluate
+
+
+def timed(side: Side) -> tuple[Cost, list[float]]:
+    """Run a side once, silently."""
+    load, evaluate = side
+    with contextlib.redirect_stdout(io.StringIO()):
+        cpu, begun = time.process_time(), time.perf_counter()
+        loaded = load()
+        between = time.perf_counter()
+        numbers = evaluate(loaded)
+        ended = time.perf_counter()
+        cpu = time.process_time() - cpu
+    return Cost(between - begun, ended - between, cpu), numbers
+
+
+def compare(images: int, arguments: argparse.Namespace) -> None:
+    """Time all sides on the same data, and print their ratios."""
+    found, truths = made(images)
+    data = coco_of(found, truths, images)
+    rows = list(rows_of(found, truths, images))
+    source: Callable[[], Any] = lambda: rows  # noqa: E731 - or what reads the database
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.store:
+            source = stored(rows, Path(folder) / "store.db")
+        sides: dict[str, Side] = {
+            "ours, arrays": (lambda: state_of_arrays(found, truths, images), numbers_of),
+            "ours, rows": (lambda: state_of_rows(source()), numbers_of),
+            "hotcoco": hotcoco_peer(data),
+            "faster-coco-eval": peer(data, faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
+        }
+        if images <= SHARD or arguments.slow:
+            sides["pycocotools"] = peer(data, COCO, COCOeval)
+        costs: dict[str, list[Cost]] = {name: [] for name in sides}
+        for number in range(arguments.rounds):
+            results = {}
+            for name, side in sides.items():
+                if name != "pycocotools" or number < 2:
+                    cost, results[name] = timed(side)
+                    costs[name].append(cost)
+            for name, numbers in results.items():
+                np.testing.assert_allclose(
+                    numbers, results["ours, arrays"], rtol=0, atol=1e-12, err_msg=name
+                )
+    show(images, costs)
+
+
+def show(images: int, costs: dict[str, list[Cost]]) -> None:
+    """Print the least seconds, and how many times ours from arrays and from rows a side takes."""
+    print(f"\n{images} images, {FOUND} detections and {TRUTHS} objects each, {LABELS} labels")
+    print(f"{'':36}{'both s':^18}{'':9}{'times, wall':^18}{'times, CPU':^18}")
+    print(
+        f"{'':18}{'load s':>9}{'eval s':>9}{'least':>9}{'median':>9}{'CPU s':>9}"
+        + f"{'arrays':>9}{'rows':>9}" * 2
+    )
+    least = {
+        name: Cost(*(min(values) for values in zip(*each, strict=True)))
+        for name, each in costs.items()
+    }
+    ours = [least[f"ours, {source}"] for source in ("arrays", "rows")]
+    for name, cost in least.items():
+        middle = statistics.median(one.both for one in costs[name])
+        times = [cost.both / one.both for one in ours] + [cost.cpu / one.cpu for one in ours]
+        print(
+            f"{name:18}{cost.load:9.3f}{cost.evaluate:9.3f}{cost.both:9.3f}{middle:9.3f}"
+            f"{cost.cpu:9.3f}" + "".join(f"{one:9.1f}" for one in times)
+        )
+
+
+def large(images: int) -> None:
+    """Evaluate many images, from JSON that is made shard by shard, and print seconds and memory."""
+    states, reading = [], 0.0
+    for low in range(0, images, SHARD):
+        rows = [(low + seq, *texts) for seq, *texts in rows_of(*made(SHARD, low), SHARD)]
+        begun = time.perf_counter()
+        states.append(state_of_rows(rows))
+        reading += time.perf_counter() - begun
+    steps = {"reading": reading}
+    begun = time.perf_counter()
+    state = merge(states)
+    del states
+    steps["merging"], begun = time.perf_counter() - begun, time.perf_counter()
+    evaluated = Detection().evaluate(state)
+    steps["matching"], begun = time.perf_counter() - begun, time.perf_counter()
+    numbers = evaluated.headlines(np.ones((1, images)))
+    steps["twelve numbers"], begun = time.perf_counter() - begun, time.perf_counter()
+    evaluated.findings()
+    steps["the rest of the report"] = time.perf_counter() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"\n{images} images: AP {numbers[0].values[0]:.4f}, peak of memory {peak:.2f} GiB")
+    print(", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items()))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--slow", action="store_true", help="pycocotools on all sizes")
+    parser.add_argument("--store", action="store_true", help="rows from a SQLite database")
+    parser.add_argument("--large", type=int, nargs="?", const=100_000, help="only so many images")
+    arguments = parser.parse_args()
+    if arguments.large:
+        large(arguments.large)
+        return
+    for images in arguments.images:
+        compare(images, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Precision, recall, F1 and intersection over union from counts, per label and averaged.
+
+A rate without anything to count is NaN, but for the precision of a label that is there and never answered:
+that is 0, as scikit-learn has it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.reporting import number
+from monitor.report import Metric
+
+
+def totals(
+    weights: Doubles,
+    image: Integers,
+    group: Integers,
+    groups: int,
+    values: Doubles | Integers | None = None,
+) -> Doubles:
+    """Add up rows by group, each as often as its image is there.
+
+    Args:
+        weights: (B, I) how often each image is there.
+        image: (N,) of each row.
+        group: (N,) of each row; rows of a negative one are left out.
+        groups: How many there are, G.
+        values: (N,) what is added; ones if not given.
+
+    Returns:
+        (B, G).
+    """
+    kept = group >= 0
+    values = np.ones(len(group)) if values is None else values.astype(np.float64)
+    matrix = sparse.csr_matrix(
+        (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
+    )
+    sums: Doubles = np.ascontiguousarray((matrix @ weights.T).T)
+    return sums
+
+
+def ratio(part: Doubles, whole: Doubles) -> Doubles:
+    """Divide; NaN where the whole is 0."""
+    found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
+    return found
+
+
+class LabelCounts(NamedTuple):
+    """How often each label is answered, is true, and is both: (B, K) each."""
+
+    right: Doubles
+    answered: Doubles
+    true: Doubles
+
+    def rates(self) -> dict[str, Doubles]:
+        """Return precision, recall and F1 (B, K) by their names."""
+        never = (self.answered == 0) & (self.true > 0)
+        return {
+            "Precision": np.where(never, 0.0, ratio(self.right, self.answered)),
+            "Recall": ratio(self.right, self.true),
+            "F1": ratio(2 * self.right, self.answered + self.true),
+        }
+
+    def iou(self) -> Doubles:
+        """Return intersection over union (B, K)."""
+        return ratio(self.right, self.answered + self.true - self.right)
+
+    def macro(self, values: Doubles) -> Doubles:
+        """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
+        present = self.answered + self.true > 0
+        known = np.where(present & ~np.isnan(values), values, 0.0)
+        return ratio(known.sum(axis=1), present.sum(axis=1).astype(np.float64))
+
+    def weighted(self, values: Doubles) -> Doubles:
+        """Average (B,) over the labels by how often each is true."""
+        known = np.where(self.true > 0, values, 0.0)
+        return ratio((self.true * known).sum(axis=1), self.true.sum(axis=1))
+
+    def micro(self) -> dict[str, Doubles]:
+        """Return precision, recall and F1 (B,) of all labels together."""
+        together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
+        return {name: values[:, 0] for name, values in together.rates().items()}
+
+
+def mean_known(values: Doubles) -> Doubles:
+    """Average the last axis over what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1).astype(np.float64))
+
+
+def per_label(
+    labels: list[str], values: dict[str, Doubles], n: Integers, **parameters: Any
+) -> list[Metric]:
+    """Name numbers (K,) of labels, each taken over `n` (K,) true ones."""
+    return [
+        Metric(name, number(value), {**parameters, "label": label}, None, int(count))
+        for name, column in values.items()
+        for label, value, count in zip(labels, column, n, strict=True)
+    ]

@@ -1,0 +1,109 @@
+"""Images with any number of true labels: each label is a question of its own, decided at a threshold."""
+
+import numpy as np
+
+from monitor.evaluation.evaluators import Findings, Headline
+from monitor.evaluation.label_counts import LabelCounts, mean_known, per_label, ratio, totals
+from monitor.evaluation.label_curves import curves
+from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.ranking import Ranking, Scores
+from monitor.evaluation.reporting import number
+from monitor.evaluation.state import State
+from monitor.report import Metric
+
+THRESHOLD = 0.5
+"""Least score of a label that an image is said to have."""
+
+
+class MultiLabel:
+    """A whole state, looked into once."""
+
+    def __init__(self, state: State) -> None:
+        rows, truths = state.tables["predictions"], state.tables["truths"]
+        self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
+        self._truths = truths["image"], truths["label"]
+        right = np.isin(_pairs(rows, self._labels), _pairs(truths, self._labels))
+        self._ranking = Ranking(
+            Scores(rows["image"], rows["label"], rows["score"], right),
+            self._truths,
+            self._images,
+            self._labels,
+        )
+        said = rows["score"] >= THRESHOLD
+        self._said = rows["image"][said], rows["label"][said]
+        self._right = rows["image"][said & right], rows["label"][said & right]
+        found, answered, true = (
+            np.bincount(of[0], minlength=self._images)
+            for of in (self._right, self._said, self._truths)
+        )
+        self._wrong = answered + true - 2 * found
+        both = (answered + true).astype(np.float64)
+        self._f1 = np.divide(2 * found, both, out=np.zeros(self._images), where=both > 0)
+
+    def _counts(self, weights: Doubles) -> LabelCounts:
+        return LabelCounts(
+            *(totals(weights, *of, self._labels) for of in (self._right, self._said, self._truths))
+        )
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines over weightings (B, I) of the images."""
+        count = weights.sum(axis=1)
+        counts = self._counts(weights)
+        roc, precision = self._ranking.areas(weights)
+        at = {"score": THRESHOLD}
+        rates = counts.rates()
+        return [
+            Headline(
+                "Accuracy", {**at, "rule": "all labels"}, ratio(weights @ (self._wrong == 0), count)
+            ),
+            Headline("F1", {**at, "average": "micro"}, counts.micro()["F1"]),
+            *(
+                Headline(name, {**at, "average": "macro"}, counts.macro(values))
+                for name, values in rates.items()
+            ),
+            Headline("F1", {**at, "average": "samples"}, ratio(weights @ self._f1, count)),
+            Headline("HammingLoss", at, ratio(weights @ self._wrong, count * self._labels)),
+            Headline("ROCAUC", {"average": "macro"}, mean_known(roc)),
+            Headline("AveragePrecision", {"average": "macro"}, mean_known(precision)),
+        ]
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        weights = np.ones((1, self._images))
+        counts = self._counts(weights)
+        rates = counts.rates()
+        micro = counts.micro()
+        roc, precision = self._ranking.areas(weights)
+        averages = [
+            ("micro", {name: micro[name] for name in ("Precision", "Recall")}),
+            ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
+        ]
+        n = counts.true[0].astype(np.int64)
+        per_score = {name: column[0] for name, column in rates.items()}
+        areas = {"ROCAUC": roc[0], "AveragePrecision": precision[0]}
+        metrics = [
+            *(
+                Metric(
+                    name,
+                    number(found[0]),
+                    {"score": THRESHOLD, "average": average},
+                    None,
+                    self._images,
+                )
+                for average, of in averages
+                for name, found in of.items()
+            ),
+            *per_label(self._state.labels, per_score, n, score=THRESHOLD),
+            *per_label(self._state.labels, areas, n),
+        ]
+        return Findings(
+            metrics=metrics,
+            curves=curves(self._ranking, self._state.labels),
+            badness={"wrong_label": self._wrong.astype(np.float64)},
+            parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
+        )
+
+
+def _pairs(table: dict[str, Integers], labels: int) -> Integers:
+    """Number image and label together."""
+    return table["image"] * labels + table["label"]

@@ -1,0 +1,117 @@
+"""Which label was taken for which: a match of all labels of an image at once.
+
+Predictions of a high enough score choose by falling score, whatever their label: each takes the free
+object that it overlaps most, at least by the threshold; of equal overlaps the later object. What takes
+only a crowd or a difficult object does not count. One without an object, and an object that nothing took,
+stand against the background.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.matching import (
+    IGNORED,
+    Doubles,
+    Flags,
+    Integers,
+    Overlap,
+    Predictions,
+    Truths,
+    match,
+)
+from monitor.evaluation.state import State
+from monitor.report import Confusion, Example
+
+IOU = 0.5
+SCORE = 0.3
+_PER_CELL = 5
+_EXAMPLES = 2000
+_ANY_AREA: Doubles = np.array([[0, np.inf]])
+
+
+class Confused(NamedTuple):
+    """Pairs of prediction and truth (N,), -1 for the background, by falling score, misses last."""
+
+    prediction: Integers
+    truth: Integers
+
+
+def confused(
+    predictions: Predictions, truths: Truths, rows: Integers, overlap: Overlap
+) -> Confused:
+    """Match all labels of an image at once.
+
+    Args:
+        predictions: All.
+        truths: All.
+        rows: Positions of the predictions that are asked.
+        overlap: Of pairs, by their positions.
+    """
+    rows = np.sort(rows)
+    image, score = predictions.image[rows], predictions.score[rows]
+    matches = match(
+        Predictions(image, np.zeros_like(image), score, predictions.area[rows]),
+        truths._replace(label=np.zeros_like(truths.label)),
+        lambda prediction, truth: overlap(rows[prediction], truth),
+        thresholds=np.array([IOU]),
+        areas=_ANY_AREA,
+        most=max(len(rows), 1),
+    )
+    counts = matches.outcome[0, 0] != IGNORED
+    asked, taken = matches.order[counts], matches.truth[counts]
+    falling = np.argsort(-score[asked], kind="stable")
+    free: Flags = ~matches.truth_ignored[0]
+    free[taken[taken >= 0]] = False
+    missed = np.flatnonzero(free)
+    return Confused(
+        np.append(rows[asked][falling], np.full(len(missed), -1)),
+        np.append(taken[falling], missed),
+    )
+
+
+def confusion(state: State, pairs: Confused) -> Confusion:
+    """Count pairs by their labels, and name some of each."""
+    found, there = state.tables["predictions"], state.tables["truths"]
+    labels = len(state.labels)
+    predicted = np.append(found["label"], labels)[pairs.prediction]
+    true = np.append(there["label"], labels)[pairs.truth]
+    cell = true * (labels + 1) + predicted
+    counts = np.bincount(cell, minlength=(labels + 1) ** 2).reshape(labels + 1, -1)
+    names = [*state.labels, None]
+    examples = []
+    for at in _chosen(cell):
+        prediction, truth = int(pairs.prediction[at]), int(pairs.truth[at])
+        image = found["image"][prediction] if prediction >= 0 else there["image"][truth]
+        examples.append(
+            Example(
+                names[true[at]],
+                names[predicted[at]],
+                state.ids[image],
+                str(there["number"][truth]) if truth >= 0 else None,
+                str(found["number"][prediction]) if prediction >= 0 else None,
+            )
+        )
+    return Confusion(
+        state.labels,
+        counts[:-1, :-1].tolist(),
+        {name: int(count) for name, count in zip(state.labels, counts[-1], strict=False) if count},
+        {
+            name: int(count)
+            for name, count in zip(state.labels, counts[:, -1], strict=False)
+            if count
+        },
+        examples,
+        {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"},
+    )
+
+
+def _chosen(cell: Integers) -> Integers:
+    """Return the first ones of each cell; the firsts of all cells before the seconds."""
+    order = np.argsort(cell, kind="stable")
+    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
+    sizes = np.diff(np.append(starts, len(order)))
+    nth = np.arange(len(order)) - np.repeat(starts, sizes)
+    of = order[nth < _PER_CELL]
+    nth = nth[nth < _PER_CELL]
+    return np.sort(of[np.argsort(nth, kind="stable")][:_EXAMPLES])

@@ -1,0 +1,172 @@
+"""What all evaluations of objects share: COCO's numbers, from tables of predictions and truths.
+
+Only the overlap of two objects differs between boxes, oriented boxes and masks; it is handed in.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves
+from monitor.evaluation.coco_numbers import AREA_NAMES, label_metrics, precision_curves, twelve
+from monitor.evaluation.evaluators import Findings, Headline
+from monitor.evaluation.matching import (
+    IGNORED,
+    RIGHT,
+    Doubles,
+    Flags,
+    Overlap,
+    Predictions,
+    Truths,
+    match,
+    near_pairs,
+)
+from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
+from monitor.evaluation.operating import Answers, at_thresholds
+from monitor.evaluation.ranked import rank_matches
+from monitor.evaluation.reliability import BINS, RULE, Reliability
+from monitor.evaluation.reporting import number
+from monitor.evaluation.state import State
+from monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
+from monitor.evaluation.weighted import twelve_numbers
+from monitor.report import Metric
+
+
+class EvaluatedObjects:
+    """Objects that a model found, beside those that are there.
+
+    Args:
+        state: With the tables `predictions` (image, label, score, area, number) and `truths` (image,
+            label, area, crowd, difficult, number), and whatever columns the overlap needs.
+        overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
+            always a label. Of a crowd: the part of the prediction that lies in it.
+        parameters: What the report says about the overlap, beside thresholds and rules.
+    """
+
+    def __init__(
+        self, state: State, overlap: Overlap, *, parameters: dict[str, Any] | None = None
+    ) -> None:
+        self.state = state
+        self.overlap = overlap
+        self.parameters = parameters or {}
+        found, there = state.tables["predictions"], state.tables["truths"]
+        self.predictions = Predictions(
+            found["image"], found["label"], found["score"], found["area"]
+        )
+        self.truths = Truths(
+            there["image"], there["label"], there["area"], there["crowd"], there["difficult"]
+        )
+
+        matches = match(
+            self.predictions,
+            self.truths,
+            overlap,
+            thresholds=THRESHOLDS,
+            areas=AREAS,
+            most=MOST[-1],
+        )
+        self.ranking = rank_matches(
+            self.predictions,
+            self.truths,
+            matches,
+            areas=AREAS,
+            shape=(len(state.labels), len(state.ids)),
+        )
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute COCO's twelve numbers for each weighting (B, I)."""
+        values = twelve_numbers(self.ranking, weights)
+        return [
+            Headline(kind, parameters, values[at]) for at, (kind, parameters) in enumerate(twelve())
+        ]
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        labels, ranking = self.state.labels, self.ranking
+        seen = np.isin(np.arange(len(labels)), self.truths.label)
+        label = np.repeat(np.arange(len(labels)), np.diff(ranking.bounds))
+        to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
+        drawn = curves(ranking)
+        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[label])
+        right = ranking.outcome[0, 0, counted] == RIGHT
+        score = ranking.score[counted]
+        reliability = Reliability(ranking.image[counted], score, right)
+        ones = np.ones((1, len(self.state.ids)))
+        calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
+
+        near = near_pairs(
+            self._ranked(),
+            self.truths,
+            lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
+            FAR,
+        )
+        mistakes = errors(ranking, self.truths, label, near)
+        sure = ranking.score >= SCORE
+        pairs = confused(
+            self.predictions,
+            self.truths,
+            ranking.row[sure],
+            near._replace(prediction=ranking.row[near.prediction]).overlaps(),
+        )
+        return Findings(
+            metrics=[
+                *label_metrics(drawn, labels, to_find),
+                *at_thresholds(Answers(label[counted], score, right, to_find), labels),
+                *(
+                    Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
+                    for kind, value in calibration
+                ),
+            ],
+            curves={"pr": precision_curves(drawn, labels), **reliability.curves(ones)},
+            confusion=confusion(self.state, pairs),
+            errors_tide=worth(ranking, self.truths, label, mistakes),
+            badness=self._badness(pairs, mistakes),
+            parameters={
+                **self.parameters,
+                "rule": "COCO",
+                "iou": THRESHOLDS.round(2).tolist(),
+                "max_dets": MOST[-1],
+                "areas_px": {
+                    name: [float(low), float(high)]
+                    for name, (low, high) in zip(AREA_NAMES, AREAS, strict=True)
+                },
+                "tide": {"iou": NEAR, "background_iou": FAR},
+            },
+            excluded=self._excluded(seen),
+        )
+
+    def _ranked(self) -> Predictions:
+        """Return the predictions that count, as ranked."""
+        row, found = self.ranking.row, self.predictions
+        return Predictions(found.image[row], found.label[row], found.score[row], found.area[row])
+
+    def _excluded(self, seen: Flags) -> dict[str, int]:
+        """Count predictions that no number but the confusion takes in."""
+        reasons = {
+            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
+            "over_max_dets": len(self.predictions.label) - len(self.ranking.row),
+        }
+        return {reason: count for reason, count in reasons.items() if count}
+
+    def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
+        """Add up by image what the confusion matrix has beside its diagonal, by score."""
+        rows, truth = pairs.prediction, pairs.truth
+        kind = np.full(len(self.predictions.label) + 1, -1, np.int64)  # the last is for -1
+        kind[self.ranking.row] = mistakes.kind
+        loose = (kind[rows] == KINDS.index("Loc")) & (truth < 0)
+        predicted, true = self.predictions.label, self.truths.label
+        other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
+
+        def per_image(which: Flags) -> Doubles:
+            of = rows[which & (rows >= 0)]
+            sums: Doubles = np.zeros(len(self.state.ids))
+            np.add.at(sums, self.predictions.image[of], self.predictions.score[of])
+            return sums
+
+        missed = self.truths.image[truth[rows < 0]]
+        return {
+            "miss": np.bincount(missed, minlength=len(self.state.ids)).astype(np.float64),
+            "false_positive": per_image((truth < 0) & ~loose),
+            "wrong_label": per_image((truth >= 0) & other),
+            "low_overlap": per_image(loose),
+        }

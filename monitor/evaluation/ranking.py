@@ -1,0 +1,149 @@
+"""How well scores rank what is there above what is not: areas under curves, per label.
+
+Every image has a score of every label; one that the model did not give is 0. Equal scores are one step of
+a curve, as scikit-learn has it.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.label_counts import ratio, totals
+from monitor.evaluation.matching import Doubles, Flags, Integers
+
+_AT_ONCE = 1 << 22
+"""Numbers that are worked on together: a few fit into a processor's cache, many into memory."""
+
+
+class Scores(NamedTuple):
+    """What a model gave (N,): a row for an image and a label, none twice."""
+
+    image: Integers
+    label: Integers
+    score: Doubles
+    right: Flags
+    """Whether the image has the label."""
+
+
+class Steps(NamedTuple):
+    """A curve (S,): what is found and what is wrongly found at each score or above."""
+
+    score: Doubles
+    """Falling, each once."""
+    found: Integers
+    wrong: Integers
+
+
+class Ranking:
+    """All scores of all labels, sorted once.
+
+    Args:
+        scores: That the model gave.
+        truths: Positions of image and label (M,) of what is there.
+        images: How many there are.
+        labels: How many there are.
+    """
+
+    def __init__(
+        self, scores: Scores, truths: tuple[Integers, Integers], images: int, labels: int
+    ) -> None:
+        order = np.lexsort((-scores.score, scores.label))
+        self._image = scores.image[order]
+        self._score = scores.score[order]
+        self._right = scores.right[order]
+        self._bounds = np.searchsorted(scores.label[order], np.arange(labels + 1))
+        self._truths, self._images, self._labels = truths, images, labels
+
+    def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+        """Compute the area under the ROC curve, and the average precision, of each label.
+
+        Args:
+            weights: (B, I) how often each image is there.
+
+        Returns:
+            Two (B, K): NaN where no image, or for the first every image, has the label.
+        """
+        used = weights.max(axis=0, initial=0) > 0
+        per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
+        whole = weights.sum(axis=1)
+        true = totals(weights, *self._truths, self._labels)
+        roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
+        for label, (low, high) in enumerate(pairwise(self._bounds)):
+            kept = low + np.flatnonzero(used[self._image[low:high]])
+            rows = _Rows.of(self._image[kept], self._score[kept], self._right[kept], self._images)
+            step = max(1, _AT_ONCE // len(rows.image))
+            for first in range(0, len(weights), step):
+                some = slice(first, first + step)
+                roc[some, label], precision[some, label] = rows.areas(
+                    per_image[:, some], whole[some], true[some, label]
+                )
+        return roc, precision
+
+    def steps(self) -> Iterator[tuple[int, Steps]]:
+        """Draw the curve of each label that some images have and some have not."""
+        true = np.bincount(self._truths[1], minlength=self._labels)
+        for label, (low, high) in enumerate(pairwise(self._bounds)):
+            if not 0 < true[label] < self._images:
+                continue
+            score, right = self._score[low:high], self._right[low:high]
+            others = self._images - len(score)
+            hidden = int(true[label] - right.sum())
+            place = int(np.searchsorted(-score, 0.0))
+            score = np.insert(score, place, 0.0)
+            found = np.cumsum(np.insert(right.astype(np.int64), place, hidden))
+            wrong = np.cumsum(np.insert(1 - right.astype(np.int64), place, others - hidden))
+            last = np.append(score[1:] != score[:-1], True)
+            if not others:
+                last[place] = False  # nobody stands there
+            yield label, Steps(score[last], found[last], wrong[last])
+
+
+class _Rows(NamedTuple):
+    """Scores of one label, falling, and between them one row for all images without any."""
+
+    image: Integers
+    """(N + 1,) the row of those without has the number of images."""
+    absent: int
+    """Where that row is."""
+    right: Integers
+    """(P,) rows that have the label; the row of those without is one of them."""
+    first: Integers
+    """(P,) first row of the same score, of each of these."""
+    after: Integers
+    """(P,) row after the last of the same score."""
+
+    @classmethod
+    def of(cls, image: Integers, score: Doubles, right: Flags, images: int) -> "_Rows":
+        absent = int(np.searchsorted(-score, 0.0))
+        score = np.insert(score, absent, 0.0)
+        rows = np.flatnonzero(np.insert(right, absent, True))
+        starts = np.append(True, score[1:] != score[:-1])
+        firsts = np.flatnonzero(np.append(starts, True))
+        group = np.cumsum(starts)[rows] - 1
+        return cls(np.insert(image, absent, images), absent, rows, firsts[group], firsts[group + 1])
+
+    def areas(self, per_image: Doubles, whole: Doubles, true: Doubles) -> tuple[Doubles, Doubles]:
+        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
+        weights = per_image[self.image]
+        weights[self.absent] = whole - weights.sum(axis=0)
+        own = weights[self.right]
+        absent = int(np.searchsorted(self.right, self.absent))
+        own[absent] = 0
+        own[absent] = true - own.sum(axis=0)
+        every, found = _running(weights), _running(own)
+        above = found[np.searchsorted(self.right, self.first)]
+        to = found[np.searchsorted(self.right, self.after)]
+        wrong_above, wrong_to = every[self.first] - above, every[self.after] - to
+        wrong = whole - true
+        roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
+        precision = np.where(own > 0, ratio(to, every[self.after]), 0.0)
+        return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
+
+
+def _running(values: Doubles) -> Doubles:
+    """Sum (N, B) up: (N + 1, B), from 0."""
+    sums = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, out=sums[1:])
+    return sums

@@ -1,0 +1,198 @@
+"""Images with one true label each: who is right, who is taken for whom, and how sure the model was.
+
+The answer to an image is the label with the highest score, of equal scores the first in the model's list.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.evaluators import Findings, Headline
+from monitor.evaluation.label_counts import LabelCounts, mean_known, per_label, ratio, totals
+from monitor.evaluation.label_curves import curves
+from monitor.evaluation.matching import Doubles, Flags, Integers
+from monitor.evaluation.ranking import Ranking, Scores
+from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
+from monitor.evaluation.reporting import number
+from monitor.evaluation.state import State, Table
+from monitor.report import Confusion, Example, Metric
+
+_EXAMPLES, _OF_A_CELL = 300, 3
+_LABELS = 1000
+"""Most of a confusion matrix, those with the most images."""
+
+_CALIBRATION = {"bins": BINS, "rule": RULE}
+_UNRANKED = np.iinfo(np.int64).max
+
+
+class _Answers(NamedTuple):
+    """What a model says to each image (I,)."""
+
+    label: Integers
+    """The best, -1 where there is none."""
+    score: Doubles
+    """Of the best, 0 where there is none."""
+    number: Integers
+    """Position of the best in the image's answer."""
+    true_rank: Integers
+    """Place of the true label by falling score, from 0; huge where it is not answered."""
+    true_score: Doubles
+
+
+def _answers(rows: Table, right: Flags, images: int) -> _Answers:
+    order = np.lexsort((-rows["score"], rows["image"]))
+    image = rows["image"][order]
+    rank = np.arange(len(order)) - np.searchsorted(image, image)
+    best = order[rank == 0]
+    at = rows["image"][best]
+    label, numbers = np.full(images, -1), np.zeros(images, np.int64)
+    score, true_score = np.zeros(images), np.zeros(images)
+    label[at], score[at] = rows["label"][best], rows["score"][best]
+    numbers[at] = rows["number"][best]
+    true_rank = np.full(images, _UNRANKED)
+    found = right[order]
+    true_rank[image[found]] = rank[found]
+    true_score[image[found]] = rows["score"][order][found]
+    return _Answers(label, score, numbers, true_rank, true_score)
+
+
+class SingleLabel:
+    """A whole state, looked into once."""
+
+    def __init__(self, state: State) -> None:
+        rows = state.tables["predictions"]
+        self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
+        self._every = np.arange(self._images)
+        self._true: Integers = state.tables["truths"]["label"]
+        right = rows["label"] == self._true[rows["image"]]
+        self._answers = answers = _answers(rows, right, self._images)
+        self._is_right = answers.label == self._true
+        said = np.flatnonzero(answers.label >= 0)
+        self._reliability = Reliability(said, answers.score[said], self._is_right[said])
+        self._brier = np.full(self._images, np.nan)
+        if are_probabilities(rows["score"]):
+            squares = (rows["score"] - right) ** 2
+            self._brier = np.bincount(rows["image"], squares, self._images)
+            self._brier += answers.true_rank == _UNRANKED
+        self._ranking = Ranking(
+            Scores(rows["image"], rows["label"], rows["score"], right),
+            (self._every, self._true),
+            self._images,
+            self._labels,
+        )
+
+    def _counts(self, weights: Doubles) -> LabelCounts:
+        right = np.where(self._is_right, self._true, -1)
+        return LabelCounts(
+            *(
+                totals(weights, self._every, label, self._labels)
+                for label in (right, self._answers.label, self._true)
+            )
+        )
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines over weightings (B, I) of the images."""
+        count = weights.sum(axis=1)
+        counts = self._counts(weights)
+        roc, precision = self._ranking.areas(weights)
+        expected, _ = self._reliability.errors(weights)
+        averages = [
+            Headline(name, {"average": "macro"}, counts.macro(values))
+            for name, values in counts.rates().items()
+        ]
+        return [
+            Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
+            self._top(5, weights),
+            *averages,
+            Headline("ROCAUC", {"average": "macro"}, mean_known(roc)),
+            Headline("AveragePrecision", {"average": "macro"}, mean_known(precision)),
+            Headline("ECE", _CALIBRATION, expected),
+            Headline("Brier", {"rule": "sum over labels"}, ratio(weights @ self._brier, count)),
+        ]
+
+    def _top(self, k: int, weights: Doubles) -> Headline:
+        """Tell how often the truth is among the best `k`; undefined where it could not but be."""
+        found = ratio(weights @ (self._answers.true_rank < k), weights.sum(axis=1))
+        return Headline(
+            "TopKAccuracy", {"k": k}, found if self._labels > k else np.full_like(found, np.nan)
+        )
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        weights = np.ones((1, self._images))
+        counts = self._counts(weights)
+        rates = counts.rates()
+        roc, precision = self._ranking.areas(weights)
+        values = {**rates, "ROCAUC": roc, "AveragePrecision": precision}
+        _, most = self._reliability.errors(weights)
+        top = self._top(3, weights)
+        metrics = [
+            Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
+            *(
+                Metric(name, number(found[0]), {"average": average}, None, self._images)
+                for average, of in (
+                    ("micro", counts.micro()),
+                    ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
+                )
+                for name, found in of.items()
+            ),
+            Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
+            *per_label(
+                self._state.labels,
+                {name: column[0] for name, column in values.items()},
+                counts.true[0].astype(np.int64),
+            ),
+        ]
+        return Findings(
+            metrics=metrics,
+            curves=curves(self._ranking, self._state.labels) | self._reliability.curves(weights),
+            confusion=self._confusion(),
+            badness=self._badness(),
+            parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
+        )
+
+    def _badness(self) -> dict[str, Doubles]:
+        answers = self._answers
+        wrong = (answers.label >= 0) & ~self._is_right
+        lead = np.where(wrong, answers.score - answers.true_score, 0.0)
+        return {"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)}
+
+    def _confusion(self) -> Confusion:
+        """Count who is taken for whom; an image without an answer is a miss."""
+        state, answers = self._state, self._answers
+        images = np.bincount(self._true, minlength=self._labels)
+        shown = np.sort(np.argsort(-images, kind="stable")[:_LABELS])
+        place = np.full(self._labels + 1, -1)
+        place[shown] = np.arange(len(shown))
+        row, column = place[self._true], place[answers.label]
+        both = (row >= 0) & (column >= 0)
+        cells = np.bincount(row[both] * len(shown) + column[both], minlength=len(shown) ** 2)
+        missed = np.bincount(self._true[answers.label < 0], minlength=self._labels)
+        return Confusion(
+            labels=[state.labels[label] for label in shown],
+            matrix=cells.reshape(len(shown), len(shown)).tolist(),
+            misses={state.labels[label]: int(missed[label]) for label in np.flatnonzero(missed)},
+            examples=self._examples(),
+            parameters={"labels": self._labels},
+        )
+
+    def _examples(self) -> list[Example]:
+        """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""
+        answers, labels = self._answers, [*self._state.labels, None]
+        wrong = np.flatnonzero(~self._is_right)
+        cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
+        _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        order = np.lexsort((-answers.score[wrong], cells))
+        nth = np.arange(len(order)) - np.searchsorted(cells[order], cells[order])
+        order = order[nth < _OF_A_CELL]
+        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
+        return [
+            Example(
+                labels[self._true[at]],
+                labels[answers.label[at]],
+                self._state.ids[at],
+                "0",
+                None if answers.label[at] < 0 else str(answers.number[at]),
+            )
+            for at in wrong[fullest]
+        ]

@@ -1,0 +1,134 @@
+"""Why predictions are wrong and objects missed, and what mending each kind would be worth.
+
+A wrong prediction is, by the first that holds: `Loc`, an object of its label that it overlaps too little;
+`Cls`, an object of another label; `Dupe`, an object that another prediction took; `Bkg`, nothing; `Both`,
+an object of another label that it overlaps too little. `Miss` is an object that none of these accounts for.
+
+Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.average_precision import average_precisions
+from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags, Integers, Pairs, Truths
+from monitor.evaluation.ranked import Ranking
+
+NEAR = 0.5
+FAR = 0.1
+"""Least overlaps of a match, and of not being background."""
+
+KINDS = ("Cls", "Loc", "Both", "Dupe", "Bkg", "Miss")
+_CLS, _LOC, _BOTH, _DUPE, _BKG, _NONE = range(6)
+
+
+class Errors(NamedTuple):
+    """What is wrong with each prediction and object."""
+
+    kind: Integers
+    """(D,) place in `KINDS`, `len(KINDS) - 1` for those that are right or ignored; as ranked."""
+    target: Integers
+    """(D,) object that a `Cls` or `Loc` error would have found, -1 for none."""
+    missed: Flags
+    """(M,) objects that no prediction took."""
+    unaccounted: Flags
+    """(M,) those of them that no error would have found: `Miss`."""
+
+
+def errors(ranking: Ranking, truths: Truths, label: Integers, pairs: Pairs) -> Errors:
+    """Tell what is wrong.
+
+    Args:
+        ranking: Matched first at `NEAR`, over all areas.
+        truths: As matched.
+        label: (D,) of the predictions, as ranked.
+        pairs: All that overlap by `FAR` or more, by place in the ranking and position of the truth.
+    """
+    wrong = ranking.outcome[0, 0] == WRONG
+    taken = np.zeros(len(truths.image), bool)
+    taken[ranking.truth[ranking.truth >= 0]] = True
+    counts = ~(truths.crowd | truths.ignore)
+    pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
+    pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
+    same = label[pairs.prediction] == truths.label[pairs.truth]
+    own, own_truth = _best(pairs.of(same), len(wrong))
+    other, other_truth = _best(pairs.of(~same), len(wrong))
+    used, _ = _best(pairs.of(same & taken[pairs.truth]), len(wrong))
+    kind = np.select(
+        [
+            ~wrong,
+            (own >= FAR) & (own <= NEAR),
+            other >= NEAR,
+            used >= NEAR,
+            np.maximum(own, other) <= FAR,
+        ],
+        [_NONE, _LOC, _CLS, _DUPE, _BKG],
+        _BOTH,
+    )
+    target = np.where(kind == _LOC, own_truth, np.where(kind == _CLS, other_truth, -1))
+    missed = counts & ~taken
+    unaccounted = missed.copy()
+    unaccounted[target[target >= 0]] = False
+    return Errors(kind, target, missed, unaccounted)
+
+
+def _best(pairs: Pairs, count: int) -> tuple[Doubles, Integers]:
+    """Return each prediction's greatest overlap (D,), 0 for none, and its object; pairs ascend by it."""
+    overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
+    overlap[pairs.prediction] = pairs.overlap  # the last one stays
+    truth[pairs.prediction] = pairs.truth
+    return overlap, truth
+
+
+def worth(
+    ranking: Ranking, truths: Truths, label: Integers, found: Errors
+) -> dict[str, float | None]:
+    """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
+
+    An error that would have found an object which nothing else took, with the highest score of those, is
+    made right; the others are taken out. `FalsePos` takes out all wrong predictions, `FalseNeg` all missed
+    objects. None where there is nothing to find.
+    """
+    outcome, score = ranking.outcome[0, 0], ranking.score
+    counted, right = outcome <= RIGHT, outcome == RIGHT
+    labels = len(ranking.bounds) - 1
+
+    def per_label(objects: Flags) -> Integers:
+        return np.bincount(truths.label[objects], minlength=labels)
+
+    to_find = per_label(~(truths.crowd | truths.ignore))
+    if not to_find.any():
+        return dict.fromkeys((*KINDS, "FalsePos", "FalseNeg"))
+
+    def precision(keep: Flags, turned: Flags, less: Integers) -> float:
+        labeled = np.where(turned, truths.label[found.target] if len(truths.label) else 0, label)
+        averages = average_precisions(
+            labeled[keep], score[keep], (right | turned)[keep], to_find - less
+        )
+        return float(np.nansum(averages) / np.count_nonzero(to_find))
+
+    none, zero = np.zeros(len(label), bool), np.zeros(labels, np.int64)
+    first = _first_of_targets(score, found)
+    before = precision(counted, none, zero)
+    after = {}
+    for number, kind in enumerate(KINDS[:-1]):
+        these = found.kind == number
+        turned = these & first
+        after[kind] = precision(counted & (~these | turned), turned, zero)
+    after["Miss"] = precision(counted, none, per_label(found.unaccounted))
+    after["FalsePos"] = precision(right, none, zero)
+    after["FalseNeg"] = precision(counted, none, per_label(found.missed))
+    return {kind: max(value - before, 0.0) for kind, value in after.items()}
+
+
+def _first_of_targets(score: Doubles, found: Errors) -> Flags:
+    """Tell (D,) which errors would have found a missed object with the highest score."""
+    of = np.flatnonzero(found.target >= 0)
+    of = of[found.missed[found.target[of]]]
+    of = of[np.lexsort((-of, score[of]))]
+    best = np.full(len(found.missed), -1, np.int64)
+    best[found.target[of]] = of  # the last one stays
+    first = np.zeros(len(score), bool)
+    first[best[best >= 0]] = True
+    return first

@@ -1,0 +1,215 @@
+"""Evaluation of instance masks beside pycocotools: from files of run lengths, and from contours of the wire.
+
+CPU seconds of one process, the least of rounds that take turns; read the ratios. Both sides read the same
+files, and their twelve numbers are compared.
+"""
+
+import argparse
+import contextlib
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from pycocotools import mask as coco_mask
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from monitor.evaluation.coco import state_of_coco
+from monitor.evaluation.evaluators import state_of
+from monitor.evaluation.instances import Instances
+from monitor.evaluation.state import EvaluatedImage, State, merge
+from tasks.contours import Mask, fill, rings
+
+WIDTH, HEIGHT, LABELS = 640, 480, 80
+TRUTHS, PREDICTIONS, CORNERS = 20, 25, 40
+
+Doubles = npt.NDArray[np.float64]
+Files = tuple[Path, Path, Path]
+"""Instances, results, and lines of images as the wire has them."""
+
+
+def outline(pick: np.random.Generator, place: Doubles) -> Doubles:
+    """Draw a ragged outline (N, 2) around a place: x, y, size, aspect, turn."""
+    x, y, size, aspect, turn = place
+    angle = np.linspace(0, 2 * np.pi, CORNERS, endpoint=False)
+    radius = size / 2 * pick.uniform(0.85, 1.15, CORNERS)
+    points = np.stack([radius * np.cos(angle), aspect * radius * np.sin(angle)], axis=1)
+    rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    rotated: Doubles = points @ rotation + (x, y)
+    return rotated
+
+
+def anywhere(pick: np.random.Generator) -> Doubles:
+    """Choose a place, of 5 to 200 pixels."""
+    size = 10 ** pick.uniform(0.7, 2.3)
+    return np.array([*pick.uniform(0, (WIDTH, HEIGHT)), size, pick.uniform(0.4, 1), pick.random()])
+
+
+def objects(pick: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Make predictions and truths of an image: three of four predictions are near a truth."""
+    places = [anywhere(pick) for _ in range(TRUTHS)]
+    labels = pick.integers(0, LABELS, TRUTHS)
+    truths = [
+        {"label": int(label), "outline": outline(pick, place), "crowd": bool(pick.random() < 0.01)}
+        for label, place in zip(labels, places, strict=True)
+    ]
+    predictions = []
+    for _ in range(PREDICTIONS):
+        place, label = anywhere(pick), int(pick.integers(LABELS))
+        if pick.random() < 0.75:
+            near = int(pick.integers(TRUTHS))
+            place = places[near] + pick.normal(0, (3, 3, 2, 0.02, 0.05))
+            place[2] = max(place[2], 2)
+            label = int(labels[near]) if pick.random() < 0.8 else label
+        one = {"label": label, "outline": outline(pick, place), "score": float(pick.random())}
+        predictions.append(one)
+    return predictions, truths
+
+
+def mask_of(one: dict[str, Any]) -> Mask:
+    """Fill an outline."""
+    return fill([np.rint(one["outline"]).astype(np.int32)], WIDTH, HEIGHT)
+
+
+def written(mask: Mask) -> dict[str, Any]:
+    """Write a mask as results have it."""
+    runs = coco_mask.encode(np.asfortranarray(mask))
+    return {"size": runs["size"], "counts": runs["counts"].decode()}
+
+
+def segment(one: dict[str, Any], mask: Mask) -> dict[str, Any]:
+    """Write an object as the wire has it."""
+    contour = [[{"x": x, "y": y} for x, y in ring.tolist()] for ring in rings(mask)]
+    more = {key: one[key] for key in ("score", "crowd") if key in one}
+    return {"label": f"label {one['label']:02}", **more, "contour": contour}
+
+
+def write(folder: Path, images: int, *, polygons: bool) -> Files:
+    """Write the files.
+
+    Args:
+        folder: Of the files.
+        images: How many.
+        polygons: Whether truths in COCO's file are polygons, but for crowds, instead of run lengths.
+    """
+    pick = np.random.default_rng(1)
+    annotations: list[dict[str, Any]] = []
+    results = []
+    lines = []
+    for image in range(1, images + 1):
+        predictions, truths = objects(pick)
+        segments: dict[str, list[Any]] = {"predictions": [], "ground_truth": []}
+        for one in truths:
+            mask = mask_of(one)
+            shape = [one["outline"].ravel().tolist()] if polygons and not one["crowd"] else None
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": image,
+                    "category_id": one["label"],
+                    "segmentation": shape or written(mask),
+                    "area": int(mask.sum()),
+                    "iscrowd": int(one["crowd"]),
+                }
+            )
+            segments["ground_truth"].append(segment(one, mask))
+        for one in predictions:
+            mask = mask_of(one)
+            results.append(
+                {
+                    "image_id": image,
+                    "category_id": one["label"],
+                    "segmentation": written(mask),
+                    "score": one["score"],
+                }
+            )
+            segments["predictions"].append(segment(one, mask))
+        lines.append({"id": str(image), "width": WIDTH, "height": HEIGHT, **segments})
+    numbers = range(1, images + 1)
+    truth = {
+        "images": [{"id": number, "width": WIDTH, "height": HEIGHT} for number in numbers],
+        "categories": [{"id": number, "name": f"label {number:02}"} for number in range(LABELS)],
+        "annotations": annotations,
+    }
+    files = folder / "truth.json", folder / "results.json", folder / "lines.jsonl"
+    for path, content in zip(files[:2], (truth, results), strict=True):
+        path.write_bytes(msgspec.json.encode(content))
+    files[2].write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
+    return files
+
+
+def theirs(files: Files) -> tuple[float, Doubles]:
+    """Run pycocotools; return the time when it had loaded, and its numbers."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO(str(files[0]))
+        evaluation = COCOeval(truth, truth.loadRes(str(files[1])), "segm")
+        loaded = time.process_time()
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return loaded, np.where(evaluation.stats < 0, np.nan, evaluation.stats)
+
+
+def judged(state: State) -> tuple[float, Doubles]:
+    """Evaluate a whole state; return the time when that began, and its numbers."""
+    loaded = time.process_time()
+    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))
+    return loaded, np.array([one.values[0] for one in headlines[:12]])
+
+
+def from_coco(files: Files) -> tuple[float, Doubles]:
+    """Evaluate COCO's files."""
+    return judged(merge([state_of_coco(*files[:2])[1]]))
+
+
+def from_wire(files: Files) -> tuple[float, Doubles]:
+    """Evaluate lines of contours."""
+    lines = files[2].read_bytes().splitlines()
+    images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
+    return judged(merge([state_of(Instances(), images, [])]))
+
+
+def main() -> None:
+    """Print times and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    sides: dict[str, Callable[[Files], tuple[float, Doubles]]] = {
+        "pycocotools": theirs,
+        "ours, COCO's files": from_coco,
+        "ours, contours": from_wire,
+    }
+    print(f"{asked.images} images x {TRUTHS} truths + {PREDICTIONS} predictions x {LABELS} labels")
+    for polygons in (False, True):
+        with TemporaryDirectory() as folder:
+            files = write(Path(folder), asked.images, polygons=polygons)
+            if polygons:  # contours mean other pixels
+                del sides["ours, contours"]
+            times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+            numbers = {}
+            for _ in range(asked.rounds):
+                for name, side in sides.items():
+                    started = time.process_time()
+                    loaded, numbers[name] = side(files)
+                    times[name].append((loaded - started, time.process_time() - loaded))
+        print(f"\ntruths as {'polygons' if polygons else 'run lengths'}:")
+        least = {name: np.min(rounds, axis=0) for name, rounds in times.items()}
+        its_load, its_run = least["pycocotools"]
+        for name, (load, run) in least.items():
+            total = (its_load + its_run) / (load + run)
+            apart = np.nanmax(np.abs(numbers[name] - numbers["pycocotools"]))
+            print(
+                f"  {name:<20} load {load:7.3f} s, evaluation {run:7.3f} s: {total:5.1f} x;"
+                f" numbers apart {apart:.1e}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""COCO's files, of what is true and of what a model found, as a state."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.evaluators import decode, task_name
+from monitor.evaluation.instances import pairs_table
+from monitor.evaluation.masks import overlaps
+from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.run_lengths import Segmentation, masks_of
+from monitor.evaluation.slicing import slice_values
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, Table
+
+_PIXELS, _FEWEST = 1 << 30, 1 << 10
+"""Of the images of the masks that are held at once, an image counting as so many at least; the masks
+themselves take far less."""
+
+_LONGEST = 1 << 19
+"""Pixels of a side of an image."""
+
+_Id = int | str
+_Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
+class _Image(msgspec.Struct):
+    id: _Id
+    width: _Side | None = None
+    height: _Side | None = None
+    file_name: str | None = None
+
+
+class _Category(msgspec.Struct):
+    id: int
+    name: str | None = None
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    image_id: _Id
+    category_id: int
+    bbox: tuple[float, float, float, float] | None = None
+    segmentation: Segmentation | None = None
+    area: float | None = None
+    iscrowd: int | bool = 0
+
+
+class _Result(msgspec.Struct, gc=False):
+    image_id: _Id
+    category_id: int
+    score: float
+    bbox: tuple[float, float, float, float] | None = None
+    segmentation: Segmentation | None = None
+
+
+class _Truth(msgspec.Struct):
+    images: list[msgspec.Raw]
+    categories: list[_Category]
+    annotations: list[_Annotation]
+
+
+_TRUTH = msgspec.json.Decoder(_Truth)
+_RESULTS = msgspec.json.Decoder(list[_Result])
+_IMAGE = msgspec.json.Decoder(_Image)
+
+
+class _Objects(NamedTuple):
+    """Annotations or results (N,), by image."""
+
+    name: str
+    """Of their list, for messages."""
+    rows: Sequence[Any]
+    """Annotations or results."""
+    place: Integers
+    """In the list."""
+    image: Integers
+    label: Integers
+
+    def where(self, at: int) -> str:
+        """Name one."""
+        return f"{self.name}[{self.place[at]}]"
+
+    def between(self, first: int, after: int) -> "_Objects":
+        """Return those of some images."""
+        low, high = np.searchsorted(self.image, (first, after))
+        of = slice(low, high)
+        return _Objects(self.name, self.rows[of], self.place[of], self.image[of], self.label[of])
+
+
+def state_of_coco(
+    truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
+) -> tuple[str, State]:
+    """Turn a file of instances and one of results into the task and the state to be evaluated.
+
+    Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
+    makes a crowd, `area` decides about the size of an annotation, and `ignore` means nothing.
+
+    Args:
+        truth: Instances: `images`, `categories`, `annotations`.
+        predictions: A list of results, with `bbox` or with `segmentation`: run lengths or polygons.
+        by: What is to be sliced by: `meta.<key of an image>`.
+        task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; without it masks if results have them, else boxes.
+
+    Returns:
+        The full name of the task, and the state: ready for `merge`, as that of a shard is.
+
+    Raises:
+        EvaluationError: A file is none of COCO's, or results are not of these images and categories.
+        OSError: A file cannot be read.
+    """
+    known: _Truth = decode(_TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    answers: list[_Result] = decode(
+        _RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
+    )
+    has_masks = any(one.segmentation is not None for one in answers)
+    task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
+    if task not in _TABLES:
+        raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
+    images: list[_Image] = [
+        decode(_IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
+    ]
+    labels = [str(one.id) if one.name is None else one.name for one in known.categories]
+    image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
+    label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
+    _numbered(labels, f"{truth.name}: categories: name")
+    found = _objects(predictions.name, answers, image_at, label_at)
+    there = _objects(f"{truth.name}: annotations", known.annotations, image_at, label_at)
+    if len(found.rows) < len(answers):
+        raise EvaluationError(_stray(predictions.name, answers, image_at, label_at))
+    left_out = len(known.annotations) - len(there.rows)
+    sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.int64).reshape(-1, 2)
+    ids = [str(one.id) for one in images]
+    names = [one.file_name for one in images if one.file_name]
+    return task, State(
+        ids,
+        names if len(set(names)) == len(ids) else ids,
+        sizes,
+        {name: _values(known.images, name) for name in by},
+        labels,
+        _TABLES[task](found, there, sizes),
+        {"unlisted_annotation": left_out} if left_out else {},
+    )
+
+
+def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
+    """Return the position of each name."""
+    numbers = {name: at for at, name in enumerate(names)}
+    if len(numbers) < len(names):
+        twice = next(name for at, name in enumerate(names) if numbers[name] != at)
+        raise EvaluationError(f"{place}: expected each once, got {twice!r:.80} twice")
+    return numbers
+
+
+def _objects(
+    name: str,
+    rows: Sequence[_Annotation | _Result],
+    images: Mapping[_Id, int],
+    labels: Mapping[_Id, int],
+) -> _Objects:
+    """Sort annotations or results by image, without those of other images and categories."""
+    count = len(rows)
+    image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
+    label = np.fromiter((labels.get(row.category_id, -1) for row in rows), np.int64, count)
+    order = np.argsort(image, kind="stable")
+    order = order[(image[order] >= 0) & (label[order] >= 0)]
+    return _Objects(name, [rows[at] for at in order.tolist()], order, image[order], label[order])
+
+
+def _stray(
+    name: str, answers: list[_Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
+) -> str:
+    """Tell which result is of none of the images or categories."""
+    for at, one in enumerate(answers):
+        if one.image_id not in images:
+            return f"{name}[{at}]: expected image_id to be one of the images, got {one.image_id!r}"
+        if one.category_id not in labels:
+            break
+    return f"{name}[{at}]: expected category_id to be one of the categories, got {one.category_id}"
+
+
+def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
+    """Return the value that each image is sliced by."""
+    path = f"{by.removeprefix('meta.')}."
+    known: list[dict[str, Any]] = [msgspec.json.decode(image) for image in images]
+    return slice_values(
+        [
+            EvaluatedImage(
+                "", metadata={key: image[key] for key in image if path.startswith(f"{key}.")}
+            )
+            for image in known
+        ],
+        by,
+    )
+
+
+def _boxes(found: _Objects, there: _Objects, _: Integers) -> dict[str, Table]:
+    """Return the tables of boxes, as `monitor.evaluation.detection` has them."""
+
+    def box(objects: _Objects) -> Doubles:
+        for at, row in enumerate(objects.rows):
+            if row.bbox is None or row.bbox[2] < 0 or row.bbox[3] < 0:
+                raise EvaluationError(
+                    f"{objects.where(at)}: expected bbox to be x, y, width and height,"
+                    f" got {row.bbox}"
+                )
+        return np.array([row.bbox for row in objects.rows], np.float64).reshape(-1, 4)
+
+    boxes, others = box(found), box(there)
+    return {
+        "predictions": _predictions(found, boxes[:, 2] * boxes[:, 3]) | {"box": boxes},
+        "truths": _truths(there, others[:, 2] * others[:, 3]) | {"box": others},
+    }
+
+
+def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, Table]:
+    """Return the tables of masks, as `monitor.evaluation.instances` has them."""
+    count = len(sizes)
+    objects = np.bincount(np.concatenate([found.image, there.image]), minlength=count)
+    parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
+    bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
+    areas: tuple[list[Integers], list[Integers]] = ([], [])
+    pairs: list[tuple[Integers, Integers, Doubles]] = []
+    before = np.zeros(2, np.int64)
+    for first, after in pairwise(bounds):
+        some = found.between(first, after), there.between(first, after)
+        predictions, truths = (
+            masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
+            for one in some
+        )
+        crowd = np.array([row.iscrowd for row in some[1].rows], bool)
+        one, other, overlap = overlaps(predictions, truths, (some[0].image, some[1].image), crowd)
+        pairs.append((one + before[0], other + before[1], overlap))
+        areas[0].append(predictions.area)
+        areas[1].append(truths.area)
+        before += len(some[0].rows), len(some[1].rows)
+    one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    tables = {
+        "predictions": _predictions(found, np.concatenate(areas[0])),
+        "truths": _truths(there, np.concatenate(areas[1])),
+    }
+    numbers = tables["predictions"]["number"][one], tables["truths"]["number"][other]
+    return tables | {"pairs": pairs_table(found.image[one], *numbers, overlap)}
+
+
+def _sizes(objects: _Objects, sizes: Integers) -> Integers:
+    """Return (N, 2) the size of the image of each object."""
+    of = sizes[objects.image]
+    for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():
+        raise EvaluationError(
+            f"image {objects.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f" got {of[at, 0]} and {of[at, 1]}"
+        )
+    return of
+
+
+def _predictions(found: _Objects, area: Integers | Doubles) -> Table:
+    score = np.array([row.score for row in found.rows], np.float64)
+    return {**_shared(found), "score": score, "area": area.astype(np.float64)}
+
+
+def _truths(there: _Objects, area: Integers | Doubles) -> Table:
+    given = [np.nan if row.area is None else row.area for row in there.rows]
+    own = np.array(given, np.float64)
+    return {
+        **_shared(there),
+        "area": np.where(np.isnan(own), area, own),
+        "crowd": np.array([row.iscrowd for row in there.rows], bool),
+        "difficult": np.zeros(len(there.rows), bool),
+    }
+
+
+def _shared(objects: _Objects) -> Table:
+    image = objects.image
+    first = np.searchsorted(image, image)
+    return {"image": image, "label": objects.label, "number": np.arange(len(image)) - first}
+
+
+_TABLES = {"OBJECT_DETECTION": _boxes, "IMAGE_SEGMENTATION": _instances}

@@ -1,0 +1,171 @@
+"""Instance masks: how segments on the wire become tables, and how far two masks overlap."""
+
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.evaluators import Evaluated, decode
+from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
+from monitor.evaluation.matching import Doubles, Integers, Overlap
+from monitor.evaluation.objects import EvaluatedObjects
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+
+_FARTHEST = 1 << 20
+"""Pixels that a contour may lie outside of its image."""
+
+
+class _Point(msgspec.Struct, gc=False):
+    x: float
+    y: float
+
+
+class _Found(msgspec.Struct):
+    label: str
+    score: float
+    contour: list[list[_Point]]
+
+
+class _There(msgspec.Struct):
+    label: str
+    contour: list[list[_Point]]
+    crowd: bool = False
+    difficult: bool = False
+    area: float | None = None
+
+
+_FOUND = msgspec.json.Decoder(list[_Found])
+_THERE = msgspec.json.Decoder(list[_There])
+
+
+_NO_OBJECTS = EvaluatedImage("", ground_truth=msgspec.Raw(b"[]"))
+
+
+class Instances:
+    """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects."""
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Read contours; see `Evaluator.tables`.
+
+        Beside the tables of objects there are `pairs`, see `pairs_table`.
+
+        Raises:
+            EvaluationError: A segment lacks a field or has a number that is none, or an image its size.
+        """
+        none = _tables(_NO_OBJECTS, labels)  # says what the columns are
+        parts = [none, *(_tables(image, labels) for image in images)]
+        tables = {}
+        for name, columns in none.items():
+            of = [part[name] for part in parts]
+            image = np.repeat(np.arange(-1, len(images)), [len(part["image"]) for part in of])
+            joined = {key: np.concatenate([part[key] for part in of]) for key in columns}
+            tables[name] = joined | {"image": image}
+        return tables
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state."""
+        return EvaluatedObjects(state, pair_overlap(state), parameters={"overlap": "mask"})
+
+
+def pairs_table(image: Integers, prediction: Integers, truth: Integers, overlap: Doubles) -> Table:
+    """Return the table of pairs that share a pixel, whatever their labels.
+
+    Args:
+        image: Position of the image.
+        prediction: Number of the prediction in the image.
+        truth: Number of the truth in the image.
+        overlap: Intersection over union; of a crowd over the prediction.
+    """
+    return {"image": image, "prediction": prediction, "truth": truth, "overlap": overlap}
+
+
+def pair_overlap(state: State) -> Overlap:
+    """Return the overlap that the table `pairs` has; that of any other pair is 0."""
+    found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
+    rows = [
+        np.searchsorted(
+            objects["image"] << 32 | objects["number"], pairs["image"] << 32 | pairs[name]
+        )
+        for objects, name in ((found, "prediction"), (there, "truth"))
+    ]
+    width = len(there["image"]) + 1
+    keys = rows[0] * width + rows[1]
+    order = np.argsort(keys)
+    keys = np.append(keys[order], -1)  # found by what is beyond all
+    overlaps = np.append(pairs["overlap"][order], 0.0)
+
+    def overlap(prediction: Integers, truth: Integers) -> Doubles:
+        asked = prediction * width + truth
+        at = np.searchsorted(keys[:-1], asked)
+        result: Doubles = np.where(keys[at] == asked, overlaps[at], 0.0)
+        return result
+
+    return overlap
+
+
+def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
+    """Read one image.
+
+    Raises:
+        EvaluationError: As `Instances.tables`.
+    """
+    places = [f"image {image.id!r}: {kind}" for kind in ("predictions", "ground_truth")]
+    found: list[_Found] = decode(_FOUND, image.predictions, places[0])
+    there: list[_There] = decode(_THERE, image.ground_truth, places[1])
+    masks = _masks(image, [one.contour for one in found], places[0])
+    others = _masks(image, [one.contour for one in there], places[1])
+    given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
+    for at in np.flatnonzero(given < 0):
+        raise EvaluationError(f"{places[1]}[{at}]: expected an area of 0 or more, got {given[at]}")
+    predictions, truths = _objects(found, labels), _objects(there, labels)
+    crowd = np.array([one.crowd for one in there], np.bool_)
+    pairs = overlaps(masks, others, (predictions["image"], truths["image"]), crowd)
+    return {
+        "predictions": {
+            **predictions,
+            "score": np.array([one.score for one in found], np.float64),
+            "area": masks.area.astype(np.float64),
+        },
+        "truths": {
+            **truths,
+            "area": np.where(np.isnan(given), others.area, given),
+            "crowd": crowd,
+            "difficult": np.array([one.difficult for one in there], np.bool_),
+        },
+        "pairs": pairs_table(np.zeros(len(pairs[0]), np.int64), *pairs),
+    }
+
+
+def _objects(objects: Sequence[_Found | _There], labels: Labels) -> Table:
+    """Return the columns that predictions and truths of an image share."""
+    return {
+        "image": np.zeros(len(objects), np.int64),
+        "label": np.array([labels[one.label] for one in objects], np.int64),
+        "number": np.arange(len(objects)),
+    }
+
+
+def _masks(image: EvaluatedImage, contours: list[list[list[_Point]]], place: str) -> Masks:
+    """Make masks of contours; each point is rounded to its pixel."""
+    if contours and not (image.width and image.height):
+        raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
+    rings = [ring for contour in contours for ring in contour]
+    flat = list(chain.from_iterable(rings))
+    points = np.empty((len(flat), 2))
+    points[:, 0] = np.fromiter(map(attrgetter("x"), flat), np.float64, len(flat))
+    points[:, 1] = np.fromiter(map(attrgetter("y"), flat), np.float64, len(flat))
+    if not (np.abs(points) < _FARTHEST).all():
+        raise EvaluationError(
+            f"{place}: expected points near the image, got {np.abs(points).max()}"
+        )
+    return from_contours(
+        Contours(
+            np.rint(points).astype(np.int32),
+            np.array([len(ring) for ring in rings], np.int64),
+            np.array([len(contour) for contour in contours], np.int64),
+        ),
+        image.width or 0,
+        image.height or 0,
+    )

@@ -1,0 +1,48 @@
+"""COCO's numbers, from the program that defines them, and from ours."""
+
+import contextlib
+import io
+from typing import Any
+
+import numpy as np
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from monitor.evaluation.average_precision import curves, statistics
+from monitor.evaluation.matching import Doubles, Overlap
+from monitor.evaluation.objects import EvaluatedObjects
+from monitor.evaluation.state import State
+
+Arrays = tuple[Doubles, Doubles, Doubles, Doubles]
+"""Precision, recall, scores and the twelve numbers; NaN where undefined."""
+
+
+def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str) -> Arrays:
+    """Ask pycocotools; `kind` is `bbox` or `segm`. Its labels are in the order of their numbers."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = dataset
+        truth.createIndex()
+        if results:
+            found = truth.loadRes(results)
+        else:  # it cannot read an empty list
+            found = COCO()
+            found.dataset = {**dataset, "annotations": []}
+            found.createIndex()
+        evaluation = COCOeval(truth, found, kind)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    precision, recall, scores = (
+        np.asarray(evaluation.eval[name]) for name in ("precision", "recall", "scores")
+    )
+    scores = np.where(precision < 0, np.nan, scores)
+    numbers = np.asarray(evaluation.stats)
+    precision, recall, numbers = (np.where(a < 0, np.nan, a) for a in (precision, recall, numbers))
+    return precision, recall, scores, numbers
+
+
+def arrays_of(state: State, overlap: Overlap) -> Arrays:
+    """Compute ours of a state of objects."""
+    drawn = curves(EvaluatedObjects(state, overlap).ranking)
+    return drawn.precision, drawn.recall, drawn.scores, np.array([*statistics(drawn).values()])

@@ -138,6 +138,8 @@ class Report(msgspec.Struct, frozen=True):
     curves: dict[str, list[dict[str, Any]]] = {}
     """By kind, such as `pr`, `roc`, `reliability`."""
     confusion: Confusion | None = None
+    confusion_pixels: Confusion | None = None
+    """Of a segmentation, in pixels instead of objects."""
     errors_tide: dict[str, float | None] = {}
     slices: list[Slice] = []
     worst: list[Worst] = []

@@ -93,6 +93,17 @@ def fill(outlines: Sequence[Ring], width: int, height: int) -> Mask:
         uint8 (height, width), 1 inside.
     """
     mask = np.zeros((height, width), np.uint8)
-    if outlines:
-        cv2.fillPoly(mask, list(outlines), (1,))
+    paint(mask, outlines, 1)
     return mask
+
+
+def paint(canvas: npt.NDArray[np.uint8 | np.int32], outlines: Sequence[Ring], value: int) -> None:
+    """Give the pixels that a set of rings means a value.
+
+    Args:
+        canvas: uint8 or int32 (H, W), changed in place.
+        outlines: As of `fill`.
+        value: Of each of these pixels.
+    """
+    if outlines:
+        cv2.fillPoly(canvas, list(outlines), (value,))

@@ -38,15 +38,19 @@ class Classification:
         Raises:
             EvaluationError: They are something else, or a score is not finite.
         """
-        answers = [decode(_ANSWERS, one.predictions, f"image {one.id!r}") for one in images]
-        truths = [decode(_TRUTHS, one.ground_truth, f"image {one.id!r}: truth") for one in images]
+        answers = [
+            decode(_ANSWERS, one.predictions, f"image {one.id!r}: predictions") for one in images
+        ]
+        truths = [
+            decode(_TRUTHS, one.ground_truth, f"image {one.id!r}: ground_truth") for one in images
+        ]
         score = np.array([one.score for some in answers for one in some], np.float64)
         image, label = _columns(answers, labels)
         bad = np.flatnonzero(~np.isfinite(score))
         if bad.size:
             where = images[image[bad[0]]].id
             raise EvaluationError(
-                f"image {where!r}: expected finite scores, got {float(score[bad[0]])}"
+                f"image {where!r}: predictions: expected finite scores, got {float(score[bad[0]])}"
             )
         number = np.arange(len(image)) - np.searchsorted(image, image)
         kept = _once(image, label, np.lexsort((-score, label, image)))

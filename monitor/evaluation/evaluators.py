@@ -49,6 +49,8 @@ class Findings(msgspec.Struct, frozen=True):
     metrics: list[Metric] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     confusion: Confusion | None = None
+    confusion_pixels: Confusion | None = None
+    """Where regions are compared pixel by pixel, too."""
     errors_tide: dict[str, float | None] = {}
     badness: dict[str, Doubles] = {}
     """(I,) how bad each image is, by reason; 0 is not bad."""

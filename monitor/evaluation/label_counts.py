@@ -4,6 +4,7 @@ A rate without anything to count is NaN, but for the precision of a label that i
 that is 0, as scikit-learn has it.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,13 @@ from scipy import sparse
 
 from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.reporting import number
-from monitor.report import Metric
+from monitor.report import Confusion, Metric
+
+MOST_LABELS = 1000
+"""Of a confusion matrix."""
+
+_AT_ONCE = 1 << 25
+"""Weights that are copied at a time: 256 MiB."""
 
 
 def totals(
@@ -38,11 +45,20 @@ def totals(
     matrix = sparse.csr_matrix(
         (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
     )
-    sums: Doubles = np.ascontiguousarray((matrix @ weights.T).T)
+    sums = np.empty((len(weights), groups))
+    for some in portions(weights):
+        sums[some] = (matrix @ weights[some].T).T
     return sums
 
 
-def ratio(part: Doubles, whole: Doubles) -> Doubles:
+def portions(weights: Doubles) -> Iterator[slice]:
+    """Cut weightings (B, I) into portions of which a copy takes little memory."""
+    step = max(1, _AT_ONCE // max(1, weights.shape[1]))
+    for first in range(0, len(weights), step):
+        yield slice(first, first + step)
+
+
+def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
     """Divide; NaN where the whole is 0."""
     found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
     return found
@@ -72,7 +88,7 @@ class LabelCounts(NamedTuple):
         """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
         present = self.answered + self.true > 0
         known = np.where(present & ~np.isnan(values), values, 0.0)
-        return ratio(known.sum(axis=1), present.sum(axis=1).astype(np.float64))
+        return ratio(known.sum(axis=1), present.sum(axis=1))
 
     def weighted(self, values: Doubles) -> Doubles:
         """Average (B,) over the labels by how often each is true."""
@@ -88,7 +104,43 @@ class LabelCounts(NamedTuple):
 def mean_known(values: Doubles) -> Doubles:
     """Average the last axis over what is not NaN; NaN where nothing is."""
     known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1).astype(np.float64))
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
+
+
+def confusion(
+    labels: list[str], true: Integers, answered: Integers, count: Integers, *, of: str
+) -> Confusion:
+    """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
+
+    Args:
+        labels: All (K).
+        true: (N,) position of the true label of each row, -1 for nothing.
+        answered: (N,) of the answered one.
+        count: (N,) how often each row is there.
+        of: What is counted, as the report names it.
+    """
+    named = true >= 0
+    often = np.bincount(true[named], count[named], len(labels))
+    shown = np.sort(np.argsort(-often, kind="stable")[:MOST_LABELS])
+    side = len(shown) + 1
+    place = np.full(len(labels) + 1, -1)
+    place[shown], place[-1] = np.arange(len(shown)), len(shown)
+    row, column = place[true], place[answered]
+    kept = (row >= 0) & (column >= 0)
+    cells = np.bincount(row[kept] * side + column[kept], count[kept], side * side)
+    matrix = cells.astype(np.int64).reshape(side, side)
+    names = [labels[label] for label in shown]
+    return Confusion(
+        labels=names,
+        matrix=matrix[:-1, :-1].tolist(),
+        hallucinations=_some(names, matrix[-1, :-1]),
+        misses=_some(names, matrix[:-1, -1]),
+        parameters={"of": of, "labels": len(labels)},
+    )
+
+
+def _some(labels: list[str], counts: Integers) -> dict[str, int]:
+    return {label: int(count) for label, count in zip(labels, counts, strict=True) if count}
 
 
 def per_label(

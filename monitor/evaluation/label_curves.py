@@ -30,7 +30,7 @@ def curves(ranking: Ranking, labels: list[str]) -> dict[str, list[dict[str, Any]
     pr, roc = [], []
     for row, (label, step) in enumerate(steps.items()):
         recall, alarms = step.found / step.found[-1], step.wrong / step.wrong[-1]
-        precision = ratio(step.found.astype(np.float64), (step.found + step.wrong).astype(float))
+        precision = ratio(step.found, step.found + step.wrong)
         at = np.searchsorted(recall, _GRID)
         best[row] = np.maximum.accumulate(precision[::-1])[::-1][at]
         score[row] = step.score[at]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.label_counts import ratio, totals
+from monitor.evaluation.label_counts import portions, ratio, totals
 from monitor.evaluation.matching import Doubles, Flags, Integers
 
 _AT_ONCE = 1 << 22
@@ -65,11 +65,17 @@ class Ranking:
         Returns:
             Two (B, K): NaN where no image, or for the first every image, has the label.
         """
+        roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
+        for some in portions(weights):
+            roc[some], precision[some] = self._areas(weights[some])
+        return roc, precision
+
+    def _areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
         used = weights.max(axis=0, initial=0) > 0
         per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
         whole = weights.sum(axis=1)
         true = totals(weights, *self._truths, self._labels)
-        roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
+        roc, precision = np.empty(true.shape), np.empty(true.shape)
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             kept = low + np.flatnonzero(used[self._image[low:high]])
             rows = _Rows.of(self._image[kept], self._score[kept], self._right[kept], self._images)

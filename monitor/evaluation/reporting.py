@@ -84,6 +84,7 @@ def evaluate(
         metrics=[*metrics, *findings.metrics],
         curves=findings.curves,
         confusion=findings.confusion,
+        confusion_pixels=findings.confusion_pixels,
         errors_tide=findings.errors_tide,
         slices=_slices(evaluated, state, weights),
         worst=_worst(state, findings.badness, asked.worst),
@@ -194,9 +195,11 @@ def _compared(
         for part in parts
     ]
     metrics, differences = [], []
-    for mine, its in zip(*found, strict=True):
+    for its in found[1]:
+        mine = next((one for one in found[0] if one[:2] == its[:2]), None)
         metrics.append(_metric(its, its.values, len(both)))
-        differences.append(_metric(its, mine.values - its.values, len(both)))
+        if mine is not None:  # a set may have one label an image for one model, several for another
+            differences.append(_metric(its, mine.values - its.values, len(both)))
     return Comparison(model, len(both), metrics, differences)
 
 

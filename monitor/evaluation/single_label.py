@@ -5,10 +5,18 @@ The answer to an image is the label with the highest score, of equal scores the 
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, mean_known, per_label, ratio, totals
+from monitor.evaluation.label_counts import (
+    LabelCounts,
+    confusion,
+    mean_known,
+    per_label,
+    ratio,
+    totals,
+)
 from monitor.evaluation.label_curves import curves
 from monitor.evaluation.matching import Doubles, Flags, Integers
 from monitor.evaluation.ranking import Ranking, Scores
@@ -18,9 +26,6 @@ from monitor.evaluation.state import State, Table
 from monitor.report import Confusion, Example, Metric
 
 _EXAMPLES, _OF_A_CELL = 300, 3
-_LABELS = 1000
-"""Most of a confusion matrix, those with the most images."""
-
 _CALIBRATION = {"bins": BINS, "rule": RULE}
 _UNRANKED = np.iinfo(np.int64).max
 
@@ -158,23 +163,14 @@ class SingleLabel:
         return {"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)}
 
     def _confusion(self) -> Confusion:
-        """Count who is taken for whom; an image without an answer is a miss."""
-        state, answers = self._state, self._answers
-        images = np.bincount(self._true, minlength=self._labels)
-        shown = np.sort(np.argsort(-images, kind="stable")[:_LABELS])
-        place = np.full(self._labels + 1, -1)
-        place[shown] = np.arange(len(shown))
-        row, column = place[self._true], place[answers.label]
-        both = (row >= 0) & (column >= 0)
-        cells = np.bincount(row[both] * len(shown) + column[both], minlength=len(shown) ** 2)
-        missed = np.bincount(self._true[answers.label < 0], minlength=self._labels)
-        return Confusion(
-            labels=[state.labels[label] for label in shown],
-            matrix=cells.reshape(len(shown), len(shown)).tolist(),
-            misses={state.labels[label]: int(missed[label]) for label in np.flatnonzero(missed)},
-            examples=self._examples(),
-            parameters={"labels": self._labels},
+        found = confusion(
+            self._state.labels,
+            self._true,
+            self._answers.label,
+            np.ones(self._images, np.int64),
+            of="images",
         )
+        return msgspec.structs.replace(found, examples=self._examples())
 
     def _examples(self) -> list[Example]:
         """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""

@@ -274,7 +274,7 @@ def test_a_score_that_is_not_given_is_zero():
     some = [at for at, row in enumerate(scores) if row.any()]
     theirs = expected_single(scores[some], true[some])
     mine = whole([few[at] for at in some])
-    for name in theirs:
+    for name in theirs.keys() - {key("TopKAccuracy", k=5)}:  # only what is given is ranked
         assert close(mine[name], theirs[name]), name
 
 
@@ -378,6 +378,19 @@ def test_what_is_undefined_is_none():
     assert found[key("Precision", label="b")] is None
     assert found[key("TopKAccuracy", k=5)] is None
     assert all(value is None for value in whole([]).values())
+    nothing = whole([image_of(1, {}, [])])
+    assert nothing[key("Accuracy", score=0.5, rule="all labels")] == 1
+    assert nothing[key("ROCAUC", average="macro")] is None
+
+
+def test_of_many_labels_the_commonest_are_in_the_matrix():
+    images = [image_of(at, {f"{at:04}": 0.5, "0000": 0.6}, [f"{at:04}"]) for at in range(1002)]
+    confusion = evaluated([*images, image_of(1002, {"1001": 1}, ["1001"])]).findings().confusion
+    assert len(confusion.labels) == len(confusion.matrix) == 1000
+    assert confusion.labels[-2:] == ["0998", "1001"]
+    assert confusion.matrix[-1][-1] == 1
+    assert confusion.matrix[-1][0] == 1
+    assert confusion.parameters == {"of": "images", "labels": 1002}
 
 
 def test_scores_that_are_no_probabilities_have_no_calibration():
@@ -404,10 +417,18 @@ def test_reliability_says_how_often_a_bin_is_right():
 @pytest.mark.parametrize(
     ("answer", "truth", "message"),
     [
-        (b'[{"label":"a"}]', b"[]", "image '7': Object missing required field `score`"),
-        (b'[{"label":"a","score":"b"}]', b"[]", "image '7': Expected `float`, got `str`"),
-        (b"{}", b"[]", "image '7': Expected `array`, got `object`"),
-        (b"[]", b'["a"]', "image '7': truth: Expected `object`, got `str`"),
+        (
+            b'[{"label":"a"}]',
+            b"[]",
+            r"image '7': predictions\[0\]: expected a field `score`",
+        ),
+        (
+            b'[{"label":"a","score":"b"}]',
+            b"[]",
+            r"image '7': predictions\[0\].score: expected `float`, got `str`",
+        ),
+        (b"{}", b"[]", "image '7': predictions: expected `array`, got `object`"),
+        (b"[]", b'["a"]', r"image '7': ground_truth\[0\]: expected `object`, got `str`"),
     ],
 )
 def test_what_is_no_classification_is_refused(answer, truth, message):
@@ -442,3 +463,23 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
         report = msgspec.structs.replace(report, id="", created="", provenance={})
         reports.append(msgspec.json.encode(report))
     assert reports[0] == reports[1] == reports[2]
+
+
+def test_models_may_differ_in_how_many_labels_an_image_has():
+    one = [image_of(at, SURE, ["cat"]) for at in range(4)]
+    several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
+    first, second = (merge([state_of(Classification(), some, [])]) for some in (one, several))
+    report = evaluate(
+        Classification(),
+        first,
+        task="IMAGE_CLASSIFICATION",
+        model=ReportedModel("m"),
+        window=Window(),
+        others=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
+        asked=Asked(resamples=5),
+    )
+    other, same = report.comparisons
+    assert "HammingLoss" in {metric.type for metric in other.metrics}
+    assert {metric.type for metric in other.differences} == {"ROCAUC", "AveragePrecision"}
+    assert len(same.differences) == len(same.metrics)
+    assert same.differences[0].value == 0

@@ -186,7 +186,8 @@ def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
         polygons = _cut(polygons, start, end - start)
     following = np.roll(polygons, -1, axis=1)
     cross = polygons[..., 0] * following[..., 1] - polygons[..., 1] * following[..., 0]
-    return np.asarray(np.abs(cross.sum(axis=1)) / 2)
+    # One after the other: NumPy's own sum goes by the number of corners, which is that of the largest.
+    return np.asarray(np.abs(sum(cross.T)) / 2)
 
 
 def _cut(polygons: Doubles, start: Doubles, direction: Doubles) -> Doubles:

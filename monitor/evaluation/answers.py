@@ -1,0 +1,150 @@
+"""How well one answer agrees with what people answered: plain functions of texts.
+
+Sources: SQuAD 2.0, `evaluate-v2.0.py` (normalisation, exact match, F1); Antol et al., "VQA" (accuracy);
+Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score.
+"""
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+TAU = 0.5
+"""Answers that differ in this part of their letters, or more, get nothing by ANLS."""
+
+BLEU_COUNTS = 10
+"""Lengths of answer and reference, matches of 1 to 4 words, and runs of 1 to 4 words in the answer."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """Lower the case, drop ASCII punctuation and English articles, and leave single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    """Return 1 if the answer is one of the references, both normalised, or 0."""
+    return float(normalised(answer) in map(normalised, references))
+
+
+def token_f1(answer: str, references: Sequence[str]) -> float:
+    """Return the best F1 of normalised words with a reference; two empty texts agree."""
+    words = normalised(answer).split()
+    return max(_f1(words, normalised(one).split()) for one in references)
+
+
+def _f1(words: list[str], reference: list[str]) -> float:
+    if not words or not reference:
+        return float(words == reference)
+    same = sum((Counter(words) & Counter(reference)).values())
+    if not same:
+        return 0.0
+    precision, recall = same / len(words), same / len(reference)
+    return 2 * precision * recall / (precision + recall)
+
+
+def vqa_accuracy(answer: str, references: Sequence[str]) -> float:
+    """Return how far people agree: of all people but one, three that say the same make 1.
+
+    It is the mean over who is left out, after normalisation; NaN where one person alone answered.
+    """
+    if len(references) < 2:
+        return float("nan")
+    said = normalised(answer)
+    same = [normalised(one) == said for one in references]
+    agreeing = sum(same)
+    return sum(min((agreeing - one) / 3, 1) for one in same) / len(same)
+
+
+def anls(answer: str, references: Sequence[str]) -> float:
+    """Return the best likeness in letters, in lower case and single spaces: 1 less the share that differs."""
+    said = " ".join(answer.lower().split())
+    return max(_likeness(said, " ".join(one.lower().split())) for one in references)
+
+
+def _likeness(one: str, other: str) -> float:
+    longest = max(len(one), len(other))
+    if not longest:
+        return 1.0
+    if abs(len(one) - len(other)) / longest >= TAU:
+        return 0.0
+    differs = levenshtein(one, other) / longest
+    return 1 - differs if differs < TAU else 0.0
+
+
+def levenshtein(one: str, other: str) -> int:
+    """Count the letters to put in, to drop and to change that make one text of another.
+
+    A column of the table of distances is two whole numbers: where it rises and where it falls.
+
+    Source: Myers, "A Fast Bit-Vector Algorithm for Approximate String Matching", as Hyyrö has it.
+    """
+    if not one:
+        return len(other)
+    places: dict[str, int] = {}
+    for at, letter in enumerate(one):
+        places[letter] = places.get(letter, 0) | 1 << at
+    every, last = (1 << len(one)) - 1, 1 << (len(one) - 1)
+    rises, falls, distance = every, 0, len(one)
+    for letter in other:
+        same = places.get(letter, 0)
+        diagonal = (((same & rises) + rises) ^ rises) | same | falls
+        right, left = falls | ~(diagonal | rises), rises & diagonal
+        distance += bool(right & last) - bool(left & last)
+        right = right << 1 | 1
+        rises = (left << 1 | ~(diagonal | right)) & every
+        falls = right & diagonal & every
+    return distance
+
+
+def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
+    """Return what BLEU counts, `BLEU_COUNTS` numbers that add up over answers; NaN without sacrebleu."""
+    bleu = _bleu()
+    if bleu is None:
+        return [float("nan")] * BLEU_COUNTS
+    score = bleu.sentence_score(answer, references)
+    return [score.sys_len, score.ref_len, *score.counts, *score.totals]
+
+
+def bleu_of(counts: Sequence[float]) -> float:
+    """Return BLEU, 0 to 100, of added counts; NaN where there are none, or without sacrebleu."""
+    bleu = _bleu()
+    if bleu is None or not any(counts) or any(map(math.isnan, counts)):
+        return float("nan")
+    length, reference, *rest = map(int, counts)
+    score = bleu.compute_bleu(rest[:4], rest[4:], length, reference, smooth_method="exp")
+    return float(score.score)
+
+
+@cache
+def _bleu() -> Any:
+    metrics = _optional("sacrebleu.metrics")
+    return None if metrics is None else metrics.BLEU(effective_order=True)  # else it warns
+
+
+def rouge_l(answer: str, references: Sequence[str]) -> float:
+    """Return the best F of the longest words in common order; NaN without rouge-score."""
+    scorer = _rouge()
+    if scorer is None:
+        return float("nan")
+    return float(scorer.score_multi(references, answer)["rougeL"].fmeasure)
+
+
+@cache
+def _rouge() -> Any:
+    module = _optional("rouge_score.rouge_scorer")
+    return None if module is None else module.RougeScorer(["rougeL"], use_stemmer=False)
+
+
+def _optional(name: str) -> ModuleType | None:
+    try:
+        return import_module(name)
+    except ImportError:
+        return None

@@ -1,0 +1,240 @@
+"""Oriented boxes: how they come from the wire, how far two overlap, and the two rules they are judged by."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.dota import DotaObjects
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.objects import EvaluatedObjects
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from tasks.geometry import ratio
+from tasks.rotated import convex_intersection_areas, xywhr_to_corners
+
+_Side = Annotated[float, msgspec.Meta(ge=0)]
+_Pair = tuple[float, float]
+
+_AT_ONCE = 4096
+"""Pairs of boxes that are clipped at once: their corners stay in the cache."""
+
+
+class _Found(msgspec.Struct, gc=False):
+    label: str
+    score: float
+    cx: float
+    cy: float
+    w: _Side
+    h: _Side
+    r: float
+
+
+class _There(msgspec.Struct):
+    label: str
+    cx: float | None = None
+    cy: float | None = None
+    w: _Side | None = None
+    h: _Side | None = None
+    r: float | None = None
+    corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
+    crowd: bool = False
+    difficult: bool = False
+    area: _Side | None = None
+
+
+_FOUND = msgspec.json.Decoder(list[_Found])
+_THERE = msgspec.json.Decoder(list[_There])
+
+
+class OrientedDetection:
+    """The evaluation of `ORIENTED_OBJECT_DETECTION`.
+
+    Its tables hold each object as `centre` (N, 2), in pixels of the image, and `corners` (N, 8): x and y
+    of four, from the centre, clockwise on the screen and convex.
+    """
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Read oriented boxes; see `Evaluator.tables`.
+
+        Raises:
+            EvaluationError: One lacks a field, has a side below 0, or is a fraction of an image whose
+                width and height are not known.
+        """
+        found = _read(images, "predictions", _FOUND, labels)
+        there = _read(images, "ground_truth", _THERE, labels)
+        boxes = _boxes(found)
+        predictions = found.table | {
+            "score": np.array([one.score for one in found.objects], np.float64),
+            "area": boxes[:, 2] * boxes[:, 3],
+            "centre": boxes[:, :2],
+            "corners": _around(boxes).reshape(-1, 8),
+        }
+        centre, corners = _shapes(there)
+        given = np.array([one.area for one in there.objects], np.float64)  # None is NaN
+        truths = there.table | {
+            "area": np.where(np.isnan(given), _areas(corners), given),
+            "crowd": np.array([one.crowd for one in there.objects], bool),
+            "difficult": np.array([one.difficult for one in there.objects], bool),
+            "centre": centre,
+            "corners": corners.reshape(-1, 8),
+        }
+        return {"predictions": predictions, "truths": truths}
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state."""
+        return _Evaluated(state)
+
+
+class _Evaluated:
+    """The same answers by COCO's rule and by DOTA's."""
+
+    def __init__(self, state: State) -> None:
+        self._coco = EvaluatedObjects(
+            state, oriented_overlap(state), parameters={"overlap": "oriented box"}
+        )
+        self._dota = DotaObjects(state, oriented_overlap(state, crowds=False))
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute COCO's twelve numbers, and DOTA's."""
+        return [*self._coco.headlines(weights), *self._dota.headlines(weights)]
+
+    def findings(self) -> Findings:
+        """Compute everything else."""
+        coco = self._coco.findings()
+        return msgspec.structs.replace(
+            coco,
+            metrics=[*coco.metrics, *self._dota.metrics()],
+            parameters={**coco.parameters, **self._dota.parameters},
+        )
+
+
+def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
+    """Return the overlap of oriented boxes: intersection over union, exact.
+
+    Args:
+        state: Of `OrientedDetection`.
+        crowds: Whether of a crowd it is the part of the prediction that lies in it.
+    """
+    found, there = state.tables["predictions"], state.tables["truths"]
+    shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
+    areas, wholes = _areas(shapes), _areas(others)
+    crowd = there["crowd"] & crowds
+
+    def overlap(prediction: Integers, truth: Integers) -> Doubles:
+        common = np.zeros(len(prediction))
+        for first in range(0, len(prediction), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            one, other = prediction[part], truth[part]
+            away = found["centre"][one] - there["centre"][other]
+            common[part] = _common_areas(shapes[one] + away[:, None], others[other])
+        own = areas[prediction]
+        of = np.where(crowd[truth], own, own + wholes[truth] - common)
+        share: Doubles = np.minimum(ratio(common, of), 1)  # rounding may pass it
+        return share
+
+    return overlap
+
+
+def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
+    """Return the common area of pairs (P, 4, 2); only those are clipped whose upright frames meet."""
+    meet = (shapes.min(axis=1) < others.max(axis=1)) & (others.min(axis=1) < shapes.max(axis=1))
+    at = np.flatnonzero(meet.all(axis=1))
+    areas = np.zeros(len(shapes))
+    areas[at] = convex_intersection_areas(shapes[at], others[at])
+    return areas
+
+
+class _Read(NamedTuple):
+    """The predictions or truths of some images."""
+
+    images: Sequence[EvaluatedImage]
+    kind: str
+    objects: list[Any]
+    table: Table
+    """The columns that both have."""
+
+
+def _read(
+    images: Sequence[EvaluatedImage], kind: str, decoder: msgspec.json.Decoder[Any], labels: Labels
+) -> _Read:
+    objects: list[list[Any]] = [
+        decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}") for image in images
+    ]
+    counts = np.array([len(one) for one in objects], np.int64)
+    flat = list(chain.from_iterable(objects))
+    table = {
+        "image": np.repeat(np.arange(len(objects)), counts),
+        "label": np.array([labels[one.label] for one in flat], np.int64),
+        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
+    }
+    return _Read(images, kind, flat, table)
+
+
+def _boxes(read: _Read) -> Doubles:
+    """Return boxes (N, 5), xywhr, in pixels."""
+    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in read.objects], np.float64)
+    sizes = np.array([(one.width or 0, one.height or 0) for one in read.images], np.float64)
+    scale = sizes.reshape(-1, 2)[read.table["image"]]
+    _check(read, scale.min(axis=1) > 0, "width and height of the image")
+    return boxes.reshape(-1, 5) * np.column_stack([scale, scale, np.ones(len(scale))])
+
+
+def _shapes(read: _Read) -> tuple[Doubles, Doubles]:
+    """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
+    given: Flags = np.array([one.corners is not None for one in read.objects], bool)
+    turned = np.flatnonzero(~given)
+    rest = read._replace(
+        objects=[read.objects[at] for at in turned],
+        table={key: column[turned] for key, column in read.table.items()},
+    )
+    boxes = _boxes(rest)
+    _check(rest, ~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
+    centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
+    centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
+    quads = np.array([one.corners for one in read.objects if one.corners], np.float64)
+    quads = quads.reshape(-1, 4, 2)
+    centre[given] = quads.mean(axis=1)
+    corners[given] = convex(quads - centre[given][:, None])
+    return centre, corners
+
+
+def _check(read: _Read, good: Flags, expected: str) -> None:
+    bad = np.flatnonzero(~good)
+    if bad.size:
+        image, number = (read.table[name][bad[0]] for name in ("image", "number"))
+        place = f"image {read.images[image].id!r}: {read.kind}[{number}]"
+        raise EvaluationError(f"{place}: expected {expected}, got none")
+
+
+def _around(boxes: Doubles) -> Doubles:
+    """Return the corners (N, 4, 2) of boxes (N, 5), xywhr, from their centres: small numbers round less."""
+    return xywhr_to_corners(boxes * (0, 0, 1, 1, 1))
+
+
+def convex(corners: Doubles) -> Doubles:
+    """Put four corners into the order in which they surround what they span.
+
+    Args:
+        corners: float64 (N, 4, 2), from about their middle, in any order.
+
+    Returns:
+        float64 (N, 4, 2), clockwise on the screen; a corner within the other three becomes a double of
+        its neighbour.
+    """
+    away = corners - corners.mean(axis=1, keepdims=True)
+    order = np.argsort(np.arctan2(away[..., 1], away[..., 0]), axis=1, kind="stable")
+    ordered = np.take_along_axis(corners, order[..., None], axis=1)
+    before, after = np.roll(ordered, 1, axis=1), np.roll(ordered, -1, axis=1)
+    arriving, leaving = ordered - before, after - ordered
+    turn = arriving[..., 0] * leaving[..., 1] - arriving[..., 1] * leaving[..., 0]
+    return np.where((turn < 0)[..., None], before, ordered)
+
+
+def _areas(corners: Doubles) -> Doubles:
+    """Return the areas (N,) of polygons (N, K, 2)."""
+    x, y = corners[..., 0], corners[..., 1]
+    cross = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
+    return np.asarray(np.abs(cross.sum(axis=1)) / 2)

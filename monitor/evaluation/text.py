@@ -1,0 +1,219 @@
+"""Answers to prompts about images: how they meet what people answered, and the numbers over them."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from monitor.evaluation.answers import (
+    BLEU_COUNTS,
+    TAU,
+    anls,
+    bleu_counts,
+    bleu_of,
+    exact_match,
+    rouge_l,
+    token_f1,
+    vqa_accuracy,
+)
+from monitor.evaluation.cider import cider
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.matching import Doubles
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.report import Metric
+
+_MEANS: list[tuple[str, dict[str, Any]]] = [
+    ("ExactMatch", {"normalisation": "SQuAD"}),
+    ("TokenF1", {"normalisation": "SQuAD"}),
+    ("VQAAccuracy", {"normalisation": "SQuAD", "rule": "leave one out"}),
+    ("ANLS", {"tau": TAU}),
+    ("ROUGE-L", {"rule": "F, no stemmer"}),
+]
+"""What is a mean over prompts, in the order of the columns of `scores`."""
+
+_SCORES = (exact_match, token_f1, vqa_accuracy, anls, rouge_l)
+_TOKEN_F1, _ANLS, _ROUGE = 1, 3, 4
+_BLEU = {"tokens": "13a", "smoothing": "exp", "most": 100}
+_CIDER = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
+
+
+class _Found(msgspec.Struct):
+    answer: str
+    prompt: str = ""
+
+
+class _There(msgspec.Struct):
+    prompt: str = ""
+    answer: str | None = None
+    answers: list[str] | None = None
+    label: str | None = None
+
+
+_FOUND = msgspec.json.Decoder(list[_Found])
+_THERE = msgspec.json.Decoder(list[_There])
+
+
+class Text:
+    """The evaluation of `IMAGE_TEXT_TO_TEXT`.
+
+    The table `questions` has a row for each prompt that people answered, with the model's answer, its
+    `scores` (N, 5), what BLEU counts, and how many `references` it has; these follow in the table of that
+    name. `unasked` has a row for each answer of the model to a prompt that nobody asked.
+    """
+
+    def tables(self, images: Sequence[EvaluatedImage], _labels: Labels) -> dict[str, Table]:
+        """Read answers; see `Evaluator.tables`.
+
+        Raises:
+            EvaluationError: They are no answers, or a prompt has no answer of people.
+        """
+        questions: list[tuple[int, str, bool, list[str]]] = []
+        unasked: list[int] = []
+        for at, image in enumerate(images):
+            place = f"image {image.id!r}"
+            found = decode(_FOUND, image.predictions, f"{place}: predictions")
+            there = decode(_THERE, image.ground_truth, f"{place}: ground_truth")
+            chosen = matched([one.prompt for one in found], [one.prompt for one in there])
+            for number, (truth, which) in enumerate(zip(there, chosen, strict=True)):
+                known = _references(truth, f"{place}: ground_truth[{number}]")
+                said = "" if which is None else found[which].answer
+                questions.append((at, said, which is not None, known))
+            unasked += [at] * (len(found) - len(chosen) + chosen.count(None))
+        pairs = [(said, known) for _, said, _, known in questions]
+        return {
+            "questions": {
+                "image": np.array([at for at, *_ in questions], np.int64),
+                "answer": _texts([said for said, _ in pairs]),
+                "answered": np.array([answered for *_, answered, _ in questions], bool),
+                "references": np.array([len(known) for _, known in pairs], np.int64),
+                "scores": _rows(
+                    [[score(*one) for score in _SCORES] for one in pairs], len(_SCORES)
+                ),
+                "bleu": _rows([bleu_counts(*one) for one in pairs], BLEU_COUNTS),
+            },
+            "references": {
+                "image": np.array([at for at, *_, known in questions for _ in known], np.int64),
+                "text": _texts([one for _, known in pairs for one in known]),
+            },
+            "unasked": {"image": np.array(unasked, np.int64)},
+        }
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state."""
+        return _Evaluated(state)
+
+
+class _Evaluated:
+    """The answers of a whole state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._questions = state.tables["questions"]
+        self._image = self._questions["image"]
+        self._scores = self._questions["scores"].copy()
+        if np.isnan(self._scores[:, _ROUGE]).any():  # not all shards could
+            self._scores[:, _ROUGE] = np.nan
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute means over prompts, and BLEU, for each weighting (B, I) of their images."""
+        means = [
+            Headline(kind, parameters, self._mean(self._scores[:, at], weights))
+            for at, (kind, parameters) in enumerate(_MEANS)
+        ]
+        counts = weights @ self._added(self._questions["bleu"])
+        bleu = np.array([bleu_of(one) for one in counts], np.float64)
+        described = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
+        return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], described]
+
+    def findings(self) -> Findings:
+        """Compute how bad the worst answer to each image is, and count what was left open."""
+        scores, answered = self._scores, self._questions["answered"]
+        bad = np.zeros(len(self._state.ids))
+        best = np.maximum(scores[:, _TOKEN_F1], scores[:, _ANLS])
+        np.maximum.at(bad, self._image, 1 - best)
+        unasked = len(self._state.tables["unasked"]["image"])
+        parameters: dict[str, Any] = {"unanswered": "counts as an empty answer"}
+        missing = [
+            name
+            for name, columns in (("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE]))
+            if np.isnan(columns).any()
+        ]
+        if missing:
+            parameters["missing"] = f"{' and '.join(missing)}: pip install quadriga[text]"
+        return Findings(
+            metrics=[
+                Metric("Prompts", float(len(answered))),
+                Metric("Unanswered", float((~answered).sum())),
+            ],
+            badness={"wrong_answer": bad},
+            parameters=parameters,
+            excluded={"unasked_prompt": unasked} if unasked else {},
+        )
+
+    def _mean(self, scores: Doubles, weights: Doubles) -> Doubles:
+        """Return the means (B,) of scores (N,) of prompts; those that have none do not count."""
+        known = ~np.isnan(scores)
+        sums = np.stack([np.where(known, scores, 0), known], axis=1)
+        total, count = (weights @ self._added(sums)).T
+        means: Doubles = np.divide(total, count, out=np.full(len(weights), np.nan), where=count > 0)
+        return means
+
+    def _added(self, columns: Doubles) -> Doubles:
+        """Add up the columns (N, C) of prompts by image: (I, C)."""
+        images = len(self._state.ids)
+        return np.stack([np.bincount(self._image, one, images) for one in columns.T], axis=1)
+
+    @cached_property
+    def _cider(self) -> Doubles:
+        ends = np.cumsum(self._questions["references"])[:-1]
+        texts = np.split(self._state.tables["references"]["text"], ends)
+        answers = self._questions["answer"].tolist()
+        return cider(answers, [one.tolist() for one in texts][: len(answers)])
+
+
+def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
+    """Tell which answer of a model belongs to each prompt that people answered.
+
+    One with the same prompt, the first that is free; then, in their order, free ones for those prompts
+    where one of the two sides names none.
+
+    Args:
+        found: Prompts of the model's answers, empty where it names none.
+        asked: Prompts that people answered.
+
+    Returns:
+        Positions in `found`, None where there is none.
+    """
+    free = dict.fromkeys(range(len(found)))
+    chosen: list[int | None] = [None] * len(asked)
+    for at, prompt in enumerate(asked):
+        which = next((one for one in free if prompt and found[one] == prompt), None)
+        if which is not None:
+            chosen[at] = which
+            del free[which]
+    for at, prompt in enumerate(asked):
+        if chosen[at] is None:
+            which = next((one for one in free if not (prompt and found[one])), None)
+            if which is not None:
+                chosen[at] = which
+                del free[which]
+    return chosen
+
+
+def _references(truth: _There, place: str) -> list[str]:
+    one = truth.label if truth.answer is None else truth.answer
+    references = truth.answers or ([] if one is None else [one])
+    if not references:
+        raise EvaluationError(f"{place}: expected answer, answers or label, got none")
+    return references
+
+
+def _texts(texts: list[str]) -> npt.NDArray[Any]:
+    return np.array(texts, np.dtypes.StringDType())
+
+
+def _rows(rows: list[list[float]], width: int) -> Doubles:
+    return np.array(rows, np.float64).reshape(-1, width)

@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/installed-$(VERSION)
 CLIENTS := tritonclient kserve mlserver schemathesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test conformance lint bench descriptors lock clean
+.PHONY: help demo serve test conformance browser lint bench descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ test: $(INSTALLED)-dev  ## Run every test
 
 conformance: $(INSTALLED)-dev $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance
+
+browser: $(INSTALLED)-dev  ## Open the pages of reports in Chromium, which must be there
+	@$(BIN)/python -m pytest tests/unit -m browser
 
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .

@@ -8,7 +8,7 @@ import msgspec
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from store.metadata import flatten
 
-_TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
 """Parts of an RFC 3339 time in UTC."""
 
 
@@ -22,13 +22,13 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
     Raises:
         EvaluationError: It is none of these.
     """
-    if by in _TIMES:
-        part = _TIMES[by]
+    if by in TIMES:
+        part = TIMES[by]
         return [None if image.created_at is None else image.created_at[part] for image in images]
     path = by.removeprefix("meta.")
     if path == by or not path:
         raise EvaluationError(
-            f"expected meta.<path>, {', '.join(_TIMES)} to slice by, got {by!r:.80}"
+            f"expected meta.<path>, {', '.join(TIMES)} to slice by, got {by!r:.80}"
         )
     return [_text(flatten(image.metadata).get(path)) for image in images]
 

@@ -1,0 +1,80 @@
+"""What scores are worth: how often they are right, and which right and wrong answers have."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.charts.drawing import FAINT, INK, NARROW, SERIES, TRUTH, WRONG, Chart, chart, figure
+from monitor.report import Report
+
+
+def reliability(report: Report) -> Chart | None:
+    """Draw how often predictions of a score are right, over how many there are."""
+    curve = _whole(report, "reliability")
+    if curve is None:
+        return None
+    edges, count = _numbers(curve, "edges"), _numbers(curve, "count")
+    accuracy, confidence = _numbers(curve, "accuracy"), _numbers(curve, "confidence")
+    if not np.nansum(count):
+        return None
+    sheet = figure(4.4, NARROW)
+    above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    above.plot((0, 1), (0, 1), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    above.bar(edges[:-1], accuracy, np.diff(edges), align="edge", color=SERIES[0], alpha=0.35)
+    above.vlines(confidence, confidence, accuracy, color=WRONG, linewidth=1.6)
+    above.plot(confidence, accuracy, "o", color=SERIES[0], markersize=4)
+    above.set(ylim=(0, 1.02), ylabel="share that is right")
+    below.bar(
+        edges[:-1], count, np.diff(edges), align="edge", color=FAINT, edgecolor=INK, linewidth=0.4
+    )
+    below.set(xlim=(min(0, edges[0]), 1), xlabel="score", ylabel="predictions")
+    above.grid(visible=True)
+    return chart(
+        sheet,
+        "reliability",
+        "Are the scores honest?",
+        "Bars: of the predictions with such a score, how many are right. Honest scores lie on the dashed "
+        "line; the gap to it is drawn from each dot. Below: how many predictions there are.",
+    )
+
+
+def scores(report: Report) -> Chart | None:
+    """Draw which scores right and wrong predictions have."""
+    curve = _whole(report, "scores")
+    if curve is None:
+        return None
+    edges = _numbers(curve, "edges")
+    sides = [_numbers(curve, side) for side in ("right", "wrong")]
+    if not sum(np.nansum(side) for side in sides):
+        return None
+    sheet = figure(4.4, NARROW)
+    panels = sheet.subplots(2, 1, sharex=True)
+    for axes, side, name, color in zip(
+        panels, sides, ("right", "wrong"), (TRUTH, WRONG), strict=True
+    ):
+        hatch = {"hatch": "////"} if name == "wrong" else {}
+        axes.bar(edges[:-1], side, np.diff(edges), align="edge", color=color, **hatch)
+        axes.set(
+            ylabel=f"{name} predictions",
+            ylim=(0, max(1.0, float(np.nanmax(side, initial=0)) * 1.05)),
+        )
+        axes.grid(visible=True, axis="y")
+    panels[1].invert_yaxis()
+    panels[1].set(xlabel="score", xlim=(min(0, edges[0]), max(1, edges[-1])))
+    return chart(
+        sheet,
+        "scores",
+        "Scores of right and of wrong predictions",
+        "Right ones upwards, wrong ones (hatched) downwards, each on a scale of its own. The less the two "
+        "lie over each other, the better a threshold tells them apart.",
+    )
+
+
+def _whole(report: Report, kind: str) -> dict[str, Any] | None:
+    """Return the curve over all labels."""
+    return next((one for one in report.curves.get(kind, []) if one.get("label") is None), None)
+
+
+def _numbers(curve: dict[str, Any], key: str) -> npt.NDArray[np.float64]:
+    return np.array(curve.get(key, []), np.float64)

@@ -1,0 +1,180 @@
+"""A report as one HTML file that needs nothing else: for people to read, print and pass on.
+
+Loads jinja2 and matplotlib: import it where a page is made.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, StrictUndefined
+
+from monitor import wording
+from monitor.charts import bars, calibration, confusion, curves
+from monitor.charts.drawing import Chart, styled
+from monitor.gallery import gallery
+from monitor.report import Confusion, Metric, Report
+
+_MOST_CONFUSIONS = 20
+
+_STATUS = {
+    "ok": "",
+    "drift": "What comes in or goes out has changed.",
+    "insufficient": "There are too few images with a known truth to say anything.",
+    "error": "The report could not be finished; what follows may be incomplete.",
+}
+
+_EXCLUDED = {
+    "no_truth": "images whose truth is not known",
+    "unseen_label": "predictions of a label that no truth has",
+    "failed": "requests that failed",
+    "duplicate": "earlier answers to the same image",
+}
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Numbers of each label, one label a row."""
+
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """How often one label was taken for another."""
+
+    truth: str
+    predicted: str
+    count: int
+    examples: list[str]
+    """Inferences."""
+
+
+def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
+    """Write a report as an HTML page.
+
+    Args:
+        report: Of any kind and task; what it lacks is left out.
+        image_bytes: Returns the file of an image by its hash or place, as `Worst.image` has it; None
+            where it is not kept.
+    """
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        counted=wording.counted,
+        differences=wording.differences,
+        interval=wording.interval,
+        number=wording.number,
+        plain=wording.plain,
+        title=wording.title,
+        titles=wording.titles,
+    )
+    template = environment.from_string(
+        files("monitor").joinpath("page.html.jinja").read_text("utf-8")
+    )
+    with styled():
+        compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
+        charts = list(_charts(report))
+    written = template.render(
+        report=report,
+        name=wording.plain(f"{report.model.name} {report.model.version}".strip() or "A model", 100),
+        task=report.task.replace("_", " ").lower(),
+        status=_STATUS[report.status],
+        facts=_facts(report),
+        parameters=[
+            (key.replace("_", " "), value if isinstance(value, str) else _json(value))
+            for key, value in report.parameters.items()
+        ],
+        excluded=[
+            (f"{count:,}", _EXCLUDED.get(reason, reason.replace("_", " ")))
+            for reason, count in report.data.excluded.items()
+        ],
+        headlines=wording.headlines(report),
+        metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
+        by_label=_by_label(report.metrics),
+        compared=compared,
+        charts=charts,
+        taken=_taken(report.confusion),
+        cards=gallery(report, image_bytes),
+    )
+    return wording.printable(written)
+
+
+def _charts(report: Report) -> Iterator[Chart]:
+    """Draw what the report has numbers for."""
+    for found in (
+        curves.precision_recall(report),
+        curves.roc(report),
+        confusion.objects(report),
+        confusion.pixels(report),
+        bars.tide(report),
+        bars.by_size(report),
+        calibration.reliability(report),
+        calibration.scores(report),
+    ):
+        if found is not None:
+            yield found
+    yield from bars.by_slice(report)
+    yield from bars.by_label(report)
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Say what was looked at."""
+    window = report.data.current
+    yield "Images", f"{window.n:,}"
+    if window.start is not None or window.end is not None:
+        yield "From", window.start or wording.UNDEFINED
+        yield "To", window.end or wording.UNDEFINED
+    if window.filter is not None:
+        yield "Filter", _json(window.filter)
+    if report.model.sha256:
+        yield "SHA-256", report.model.sha256
+    yield "Report", f"{report.id}, {report.created}".strip(", ")
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _by_label(metrics: list[Metric]) -> Table:
+    """Arrange the numbers of labels: a row for each label, a column for each kind."""
+    columns: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    for one in metrics:
+        label = one.parameters.get("label")
+        if isinstance(label, str):
+            column = wording.title(one, of_label=False)
+            columns[column] = None
+            rows.setdefault(label, {})[column] = wording.number(one.value)
+    return Table(
+        list(columns),
+        [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()],
+    )
+
+
+def _taken(found: Confusion | None) -> list[Taken]:
+    """Return what is most often taken for something else, with inferences to look at."""
+    if found is None or not found.labels:
+        return []
+    counts = confusion.with_background(found)
+    names: list[str | None] = [*found.labels, None]
+    examples: dict[tuple[str | None, str | None], list[str]] = {}
+    for one in found.examples:
+        examples.setdefault((one.truth, one.predicted), []).append(one.inference_id)
+    cells = [
+        (int(counts[row, column]), truth, predicted)
+        for row, truth in enumerate(names)
+        for column, predicted in enumerate(names)
+        if row != column and counts[row, column]
+    ]
+    cells.sort(key=lambda cell: -cell[0])
+    return [
+        Taken(
+            f"({confusion.NOTHING})" if truth is None else truth,
+            f"({confusion.NOTHING})" if predicted is None else predicted,
+            count,
+            list(dict.fromkeys(examples.get((truth, predicted), [])))[:3],
+        )
+        for count, truth, predicted in cells[:_MOST_CONFUSIONS]
+    ]

@@ -1,0 +1,279 @@
+"""Reports as pages: what they show, and that nothing in them escapes, loads or changes."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from monitor.page import page
+from monitor.report import Confusion, Data, Example, Metric, Report, Slice, Window
+from tests.reports import HOSTILE, REPORTS, detection, image_bytes, undefined
+
+ROOT = Path(__file__).parents[3]
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+ADDRESSES = {"src", "href", "srcset", "action", "data", "poster", "background"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page; every one that is opened must be closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.text = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        assert len(attrs) == len(dict(attrs)), f"an attribute twice in {tag}"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def made(report):
+    return page(report, image_bytes)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {name: made(report()) for name, report in REPORTS.items()}
+
+
+@pytest.fixture(params=list(REPORTS))
+def html(request, pages):
+    return pages[request.param]
+
+
+def words(html):
+    return re.sub(r"\s+", " ", " ".join(Elements(html).text))
+
+
+def cards(html):
+    return html.partition('<div class="gallery">')[2]
+
+
+def test_page_is_well_formed_with_ids_that_occur_once(html):
+    found = Elements(html).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'(?:href="|url\(|aria-labelledby=")#?([\w.-]+)[")]', html)
+    assert set(used) - {"data"} <= set(ids)
+
+
+def test_each_picture_is_xml_with_a_name(html):
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        root = ET.fromstring(svg)
+        assert root.get("role") == "img"
+        assert root.get("aria-label")
+
+
+def test_page_loads_nothing_and_runs_nothing(html):
+    for tag, attributes in Elements(html).found:
+        assert tag not in {"script", "iframe", "object", "embed", "link", "base", "form"}
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ADDRESSES & set(attributes):
+            assert attributes[name].startswith(("#", "data:image/jpeg;base64,"))
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    assert set(re.findall(r"https?://[^\s\"'<]*", html)) <= {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in html
+
+
+def test_colours_are_those_of_the_page(html):
+    style, _, body = html.partition("</style>")
+    assert "#0102" not in html
+    for name in set(re.findall(r"var\((--[\w-]+)\)", body)):
+        assert len(re.findall(rf"{name}: #", style)) == 2, name
+
+
+def test_texts_of_users_stay_texts(html):
+    assert "<script" not in html
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", html)
+    html.encode()
+
+
+def test_texts_of_users_are_shown_as_they_are(pages):
+    text = words(pages["detection"])
+    assert '<script>alert("1")</script>\'$x_1$ \\frac &' in text
+    svg = re.search(r'<svg[^>]*aria-label="What is taken.*?</svg>', pages["detection"], re.DOTALL)
+    assert "<script>al…ng long" in [one.text for one in ET.fromstring(svg[0]).iter(f"{SVG}text")]
+
+
+def test_page_of_decoded_json_is_the_page(pages):
+    decoded = msgspec.json.decode(msgspec.json.encode(detection()), type=Report)
+    assert made(decoded) == pages["detection"]
+
+
+def test_report_is_described():
+    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    for field in msgspec.structs.fields(Report):
+        assert f"`{field.encode_name}`" in described, field.encode_name
+
+
+def test_documented_lines_write_a_page(tmp_path, monkeypatch):
+    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    lines = (
+        document.partition("## The report as a page")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("report.json").write_bytes(msgspec.json.encode(REPORTS["oriented"]()))
+    exec(lines, {})
+    assert "<h1>shapes-detector 3</h1>" in Path("report.html").read_text("utf-8")
+
+
+def test_usual_report_is_small(pages):
+    assert all(len(html) < 500_000 for html in pages.values())
+
+
+def test_head_says_what_was_looked_at(pages):
+    text = words(pages["detection"])
+    assert "shapes-detector 3" in text
+    assert "Images 500 From 2026-01-31T00:00:00.000Z To 2026-02-06T23:59:59.999Z" in text
+    assert "12 images whose truth is not known; 3 predictions of a label that no truth has" in text
+
+
+def test_headlines_stand_above_with_their_intervals(pages):
+    text = words(pages["detection"])
+    assert "Metric Value 95 % interval n AP 0.550 0.520 to 0.574 500 AP, IoU 0.5 0.750" in text
+    assert "AR, large 0.650 0.620 to 0.674 500 Beside shapes-detector 2" in text
+
+
+def test_tables_name_their_rows_and_columns(html):
+    found = Elements(html).found
+    assert all(
+        attributes.get("scope") in {"row", "col"} for tag, attributes in found if tag == "th"
+    )
+
+
+def test_pictures_of_what_the_report_has(pages):
+    titles = {name: re.findall(r"<h3>(.*?)</h3>", html) for name, html in pages.items()}
+    assert titles["detection"] == [
+        "This model less shapes-detector 2",
+        "Precision over recall",
+        "What is taken for what",
+        "What the errors cost",
+        "Average precision by size",
+        "Are the scores honest?",
+        "Scores of right and of wrong predictions",
+        "AP by meta.camera_id",
+        "AP by hour",
+        "Average precision by label",
+    ]
+    assert "Receiver operating characteristic" in titles["classification"]
+    assert "F1 by label" in titles["classification"]
+    assert "IoU by label" in titles["segmentation"]
+    assert "What is taken for what, by pixels" in titles["segmentation"]
+    assert titles["text"] == ["This model less shapes-detector 2"]
+    assert titles["empty"] == []
+
+
+def test_empty_report_says_why_it_is_empty(pages):
+    assert "Insufficient. There are too few images" in words(pages["empty"])
+
+
+def test_undefined_is_a_dash_in_tables_and_no_curve(pages):
+    assert "AP — — to — 500" not in words(pages["undefined"])
+    assert "nan" not in words(pages["undefined"])
+    assert "Precision over recall" not in pages["undefined"]
+    assert "What is taken for what" not in pages["undefined"]
+    assert ">undefined</text>" in pages["undefined"]
+
+
+def test_numbers_by_label_are_a_row_for_each_label():
+    metrics = [
+        Metric("AP", 0.5),
+        Metric("AP", 0.25, {"label": "car"}),
+        Metric("F1", None, {"label": "car", "score": 0.5}),
+        Metric("AP", 0.125, {"label": "bus"}),
+    ]
+    text = words(made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), metrics=metrics)))
+    assert "Label AP F1, score ≥ 0.5 car 0.250 — bus 0.125" in text
+
+
+def test_metrics_of_one_name_are_told_apart():
+    metrics = [
+        Metric("mIOU", 0.5, {"background": True}),
+        Metric("mIOU", 0.25, {"background": False}),
+    ]
+    metrics += [Metric("ECE", 0.125, {"bins": 15, "rule": "equal width"}, (0.1, 0.2))]
+    text = words(made(Report("evaluation", "IMAGE_SEGMENTATION", Data(Window()), metrics=metrics)))
+    assert "n mIOU, with background 0.500 — — mIOU, without background 0.250 — —" in text
+    assert "ECE (less is better) 0.125 0.100 to 0.200 —" in text
+    assert "ECE, 15 bins, equal width 0.125" in text
+
+
+def test_a_number_without_difference_has_none(pages):
+    assert "AR, medium 0.620 0.590 to 0.644 0.070 0.050 to 0.090" in words(pages["detection"])
+    assert "AR, large 0.620 0.590 to 0.644 This model less" in words(pages["detection"])
+
+
+def test_confusions_name_inferences_to_look_at():
+    confusion = Confusion(
+        ["a", "b"],
+        [[5, 2], [0, 7]],
+        {"a": 3},
+        {"b": 1},
+        [Example("a", "b", "17"), Example(None, "a", "19")],
+    )
+    text = words(
+        made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), confusion=confusion))
+    )
+    assert "(nothing) a 3 19 a b 2 17 b (nothing) 1" in text
+
+
+def test_slices_of_values_that_are_missing_are_named():
+    slices = [Slice("day", None, 3, [Metric("AP", 0.5)]), Slice("day", "", 2, [Metric("AP", None)])]
+    report = Report("evaluation", "OBJECT_DETECTION", Data(Window()), slices=slices)
+    text = words(made(report))
+    assert "(none) 3 0.500 (empty) 2 —" in text
+    assert "(none) (n = 3)" in text
+
+
+def test_drift_report_has_a_page():
+    report = Report(
+        "drift", "OBJECT_DETECTION", Data(Window(n=5)), status="drift", signals=[{"name": "x"}]
+    )
+    assert "Drift. What comes in or goes out has changed." in words(made(report))
+
+
+def test_many_labels_are_cut_to_what_can_be_read():
+    names = [f"label {number}" for number in range(300)]
+    matrix = [[int(row == column) for column in range(300)] for row in range(300)]
+    matrix[299][0] = 7
+    metrics = [Metric("AP", at / 300, {"label": name}) for at, name in enumerate(names)]
+    report = Report(
+        "evaluation",
+        "OBJECT_DETECTION",
+        Data(Window()),
+        metrics=metrics,
+        confusion=Confusion(names, matrix),
+    )
+    html = made(report)
+    assert "The 25 labels with the most errors; 275 are left out." in html
+    assert "The best and the worst 30; the 240 between them are in the table." in html
+    assert all(f">{name}</th>" in html for name in names)
+    assert "(nothing)" not in html
+
+
+def test_undefined_numbers_of_every_kind_have_a_page():
+    report = msgspec.structs.replace(
+        undefined(), metrics=[Metric(HOSTILE, None, {HOSTILE: [HOSTILE, None]})]
+    )
+    assert "undefined" in made(report)

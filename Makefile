@@ -49,11 +49,13 @@ descriptors: $(INSTALLED)-dev  ## Compile the messages of gRPC
 
 lock: $(INSTALLED)-dev  ## Resolve the lock files again
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml $(LOCK) --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --all-extras $(LOCK) --constraint requirements.lock --output-file requirements-extras.lock
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev $(LOCK) --constraint requirements.lock --output-file requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group bench $(LOCK) --output-file requirements-dev.lock
+	$(BIN)/uv pip compile pyproject.toml $(LOCK) --constraint requirements-dev.lock --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) $(LOCK) --constraint requirements-dev.lock --output-file requirements-extras.lock
 	for client in $(CLIENTS); do $(BIN)/uv pip compile tests/conformance/requirements-$$client.txt $(LOCK) --output-file tests/conformance/requirements-$$client.lock; done
 
+# Of the image; rouge-score comes as source alone, and Ray has images of its own.
+EXTRAS := clickhouse parquet postgres s3
 LOCK := --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean:  ## Remove the environment and what a server and the demo wrote

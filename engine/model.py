@@ -16,6 +16,7 @@ from engine.session import RunError, Session
 from engine.stopwatch import Counters, Stopwatch
 from proto.datatypes import NUMPY_TYPES
 from proto.messages import ModelInfo, TensorInfo
+from store.records import ModelReference
 from tasks.specification import InputSpec, ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
@@ -70,6 +71,8 @@ class Model:
             if self.recognition.spec is not None:
                 self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
             self.paths, self.sha256 = [path], _sha256(path)
+        self.reference = ModelReference(name, version, self.sha256)
+        """As records carry it."""
         self.preprocessing = None if self.spec is None else _short_hash(self.spec.input)
         """Tells how images become input: models with one such hash prepare them alike."""
         if self.recognition.runtime.warmup:

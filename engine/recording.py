@@ -14,13 +14,13 @@ from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
 from store.blobs.interface import Blobs, key_of
-from store.errors import MetadataError
+from store.errors import JournalError, MetadataError
 from store.ids import IdSource
-from store.journal import Journal, Position
+from store.journal import Journal
 from store.lag import wait_until_committed
 from store.metadata import check
 from store.power import GroupSync
-from store.records import InferenceRecord, InputReference, ModelReference
+from store.records import InferenceRecord, InputReference
 from tasks.parameters import ParameterError, flag
 
 COMMIT_WAIT_S = 10.0
@@ -152,19 +152,27 @@ class Recorder:
         Raises:
             store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
         """
-        items = [(number, item) for number, item in enumerate(answered) if item.wishes.store]
-        if not items:
-            return Kept([""] * len(answered))
         options = handled.model.recognition.store
-        seqs: list[int] = []
-        # What failed is not acknowledged, and so nobody waits for it.
-        full = "shed" if handled.error else options.journal_full
-        if shed or not self.room.patiently(full, partial(self._keep, handled, items, seqs)):
-            self.room.count("shed", len(items))
-            return Kept([""] * len(answered), stored=False)
-        self.room.count("failed" if handled.error else "stored", len(items))
+        full, durability = options.journal_full, options.durability or self._durability
+        if handled.error:  # it is not acknowledged, and so nobody waits for it
+            full, durability = "shed", "process"
+        seqs: dict[int, int] = {}
+        keep = self._keep_in_memory if durability == "memory" else self._keep
+        until = None
+        while not shed:
+            try:
+                keep(handled, answered, seqs, durability)
+                break
+            except JournalError as error:
+                until = self.room.after(error, full, until)
+                shed = until is None
         ids = [""] * len(answered)
-        for (number, _), seq in zip(items, seqs, strict=True):
+        if shed:
+            wanted = sum(item.wishes.store for item in answered)
+            self.room.count("shed", wanted)
+            return Kept(ids, stored=not wanted)
+        self.room.count("failed" if handled.error else "stored", len(seqs))
+        for number, seq in seqs.items():
             ids[number] = str(seq)
         return Kept(ids)
 
@@ -183,115 +191,102 @@ class Recorder:
         self._backlog.close()
         self._journal.close()
 
-    def _keep(
-        self, handled: Handled, items: Sequence[tuple[int, Answered]], seqs: list[int]
-    ) -> None:
-        """Keep a request as its model's durability says; may be repeated with the ids of the first try."""
-        durability = handled.model.recognition.store.durability or self._durability
-        if handled.error:
-            durability = "process"
-        if durability == "memory":
-            self._keep_in_memory(handled, items, seqs)
-            return
-        position = self._write(handled, items, seqs, on_disk=durability == "power")
-        if durability == "power":
-            self._syncing.wait(position)
-        elif durability == "database":
-            wait_until_committed(self._journal.directory, position, COMMIT_WAIT_S)
-
     def _keep_in_memory(
-        self, handled: Handled, items: Sequence[tuple[int, Answered]], seqs: list[int]
-    ) -> None:
-        """Leave the writing to a thread; predictions are written out here, so that their size is known."""
-        seqs[:] = seqs or [self._ids.next() for _ in items]
-        items = [
-            (number, msgspec.structs.replace(item, predictions=msgspec.Raw(text)))
-            for number, item in items
-            for text in [msgspec.json.encode(item.predictions)]
-        ]
-        size_bytes = sum(
-            _RECORD_BYTES + len(item.image or b"") + len(bytes(item.predictions))
-            for _, item in items
-        )
-        self._backlog.put(partial(self._write, handled, items, seqs), size_bytes)
-
-    def _write(
         self,
         handled: Handled,
-        items: Sequence[tuple[int, Answered]],
-        seqs: list[int],
-        *,
-        on_disk: bool = False,
-    ) -> Position:
+        answered: Sequence[Answered],
+        seqs: dict[int, int],
+        durability: Durability,
+    ) -> None:
+        """Leave it to a thread; predictions are written out here, so that their size is known."""
+        items, size_bytes = [], 0
+        for number, item in enumerate(answered):
+            items.append(item)
+            if item.wishes.store:
+                seqs.setdefault(number, self._ids.next())
+                text = msgspec.Raw(msgspec.json.encode(item.predictions))
+                items[-1] = msgspec.structs.replace(item, predictions=text)
+                size_bytes += _RECORD_BYTES + len(item.image or b"") + len(bytes(text))
+        if seqs:
+            self._backlog.put(partial(self._keep, handled, items, seqs, durability), size_bytes)
+
+    def _keep(
+        self,
+        handled: Handled,
+        answered: Sequence[Answered],
+        seqs: dict[int, int],
+        durability: Durability,
+    ) -> None:
         """Keep the images, then journal the request, so that no record points to nothing.
 
         Args:
             handled: The request.
-            items: What is kept of it, with the number of each image.
-            seqs: Their ids; where it is empty it is filled just before the append, so that ids follow the
-                journal. They stay those of a failed try, of which the writer may have read whole frames.
-            on_disk: Whether images are synced before, and the segment is held to be synced.
-
-        Returns:
-            Where the append ends.
+            answered: Its images, or its tensors.
+            seqs: The ids of what is kept, by number; what is missing is added just before the append, so that
+                ids follow the journal. They stay those of a failed try, of which the writer may have read
+                whole frames.
+            durability: What holds when this returns.
         """
-        model = handled.model
-        inputs = [self._input(model.recognition.store, item) for _, item in items]
+        model, on_disk = handled.model, durability == "power"
+        recognition = model.recognition
+        inputs = []
+        for number, item in enumerate(answered):
+            if item.wishes.store:
+                inputs.append((number, item, self._input(recognition.store, item)))
+        if not inputs:
+            return
         if on_disk:
-            self._blobs.sync(each.hash for each in inputs if each.kept and each.hash)
-        reference = ModelReference(model.name, model.version, model.sha256)
-        standard = self._standard(handled, of_images=items[0][1].image is not None)
-        seqs[:] = seqs or [self._ids.next() for _ in items]
-        return self._journal.append(
-            [
+            self._blobs.sync(each.hash for _, _, each in inputs if each.kept and each.hash)
+        standard = self._standard(handled, inputs[0][1])
+        status = 500 if handled.error else 200
+        records = []
+        for number, item, kept in inputs:
+            records.append(
                 InferenceRecord(
-                    seq=seq,
+                    seq=seqs.setdefault(number, self._ids.next()),
                     request_id=handled.request_id,
                     image_no=number,
-                    model=reference,
-                    task=model.recognition.task,
+                    model=model.reference,
+                    task=recognition.task,
                     action=item.action,
                     latency_ms=handled.latency_ms,
                     input=kept,
                     predictions=item.predictions,
                     metadata=item.metadata,
-                    status=500 if handled.error else 200,
+                    status=status,
                     standard=standard,
                 )
-                for seq, (number, item), kept in zip(seqs, items, inputs, strict=True)
-            ],
-            hold=on_disk,
-        )
+            )
+        position = self._journal.append(records, hold=on_disk)
+        if on_disk:
+            self._syncing.wait(position)
+        elif durability == "database":
+            wait_until_committed(self._journal.directory, position, COMMIT_WAIT_S)
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""
-        key, keep, image = None, False, item.image
-        if image is not None:
-            keep = item.wishes.store_input and options.inputs != "none"
-            if keep and options.inputs == "sampled":
-                key = key_of(image)
-                keep = _is_sampled(key, options.sample_rate)
-            if keep:
-                key = self._blobs.put(image)
-            elif key is None:
-                key = key_of(image)
+        image = item.image
+        if image is None:
+            return InputReference(item.input_name, None, item.width, item.height, item.mime)
+        key, keep = None, item.wishes.store_input and options.inputs != "none"
+        if keep and options.inputs == "sampled":
+            key = key_of(image)
+            keep = _is_sampled(key, options.sample_rate)
+        if keep:
+            key = self._blobs.put(image)
+        elif key is None:
+            key = key_of(image)
         return InputReference(
-            item.input_name,
-            key,
-            item.width,
-            item.height,
-            item.mime,
-            keep,
-            None if image is None else len(image),
+            item.input_name, key, item.width, item.height, item.mime, keep, len(image)
         )
 
-    def _standard(self, handled: Handled, *, of_images: bool) -> dict[str, Any]:
+    def _standard(self, handled: Handled, first: Answered) -> dict[str, Any]:
         standard: dict[str, Any] = {
             "engine": self._engine_version,
             "protocol": handled.protocol,
             "stages_ms": handled.stages_ms,
         }
-        if of_images:
+        if first.image is not None:
             standard["preprocessing"] = handled.model.preprocessing
         if handled.error:
             standard["error"] = handled.error

@@ -6,7 +6,6 @@ acknowledged that is not kept, and whoever is told otherwise is counted.
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -117,37 +116,35 @@ class Room:
         self.count("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def patiently(self, full: FullPolicy | None, keep: Callable[[], object]) -> bool:
-        """Keep something; where that fails, as on a full disk, do as the policy says.
+    def after(
+        self, error: JournalError, full: FullPolicy | None, until: float | None
+    ) -> float | None:
+        """Do as the policy says where something could not be kept, as on a full disk.
 
         Args:
+            error: What came of the last try.
             full: The model's policy; None for the server's.
-            keep: Raises a JournalError where nothing is kept.
+            until: What this returned of the try before, if there was one.
 
         Returns:
-            Whether it is kept; False where that failed and what was answered is to be shed.
+            Until when it may be tried again, after a pause; None where what was answered is to be shed.
 
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
         full = full or self._limits.full
-        until = 0.0
-        while True:
-            try:
-                keep()
-            except Unconfirmed:
-                self.count("refused")
-                raise
-            except JournalError:
-                if full == "shed":
-                    return False
-                now = time.monotonic()
-                if full == "block" and not until:
-                    self.count("blocked")
-                    until = now + self._limits.block_s
-                if now >= until:
-                    self.count("refused")
-                    raise
-            else:
-                return True
-            time.sleep(_PAUSE_S)
+        if not isinstance(error, Unconfirmed):
+            if full == "shed":
+                return None
+            now = time.monotonic()
+            if full == "block" and until is None:
+                self.count("blocked")
+                until = now + self._limits.block_s
+            if until is not None and now < until:
+                time.sleep(_PAUSE_S)
+                return until
+        self.count("refused")
+        try:
+            raise error
+        finally:  # its traceback leads here: a cycle would keep the request's images for a while
+            del error

@@ -15,7 +15,7 @@ from tasks.image import Pixels, decode
 MOST_IMAGES = 24
 _JPEG_QUALITY = 72
 _LEAST_SCORE = 0.3
-_MOST_OUTLINES, _MOST_NAMED = 100, 16
+_MOST_OUTLINES, _MOST_NAMED = 100, 12
 
 
 class Card(msgspec.Struct, frozen=True):

@@ -63,6 +63,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
     )
     environment.filters.update(
         counted=wording.counted,
+        differences=wording.differences,
         interval=wording.interval,
         number=wording.number,
         plain=wording.plain,
@@ -105,7 +106,8 @@ def _charts(report: Report) -> Iterator[Chart]:
     for found in (
         curves.precision_recall(report),
         curves.roc(report),
-        confusion.confusion(report),
+        confusion.objects(report),
+        confusion.pixels(report),
         bars.tide(report),
         bars.by_size(report),
         calibration.reliability(report),

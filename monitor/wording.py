@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from monitor.report import Metric, Report
+from monitor.report import Comparison, Metric, Report
 
 UNDEFINED = "—"
 
@@ -89,6 +89,18 @@ def interval(metric: Metric) -> str:
         return UNDEFINED
     low, high = (number(end) for end in metric.ci95)
     return f"{low} to {high}"
+
+
+def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
+    """Return the name, the value and the difference of each number of another model.
+
+    There is no difference where the two models were not evaluated alike.
+    """
+    by = {(one.type, repr(one.parameters)): one for one in other.differences}
+    return [
+        (name, one, by.get((one.type, repr(one.parameters))))
+        for name, one in zip(titles(other.metrics), other.metrics, strict=True)
+    ]
 
 
 def headlines(report: Report) -> list[Metric]:

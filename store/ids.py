@@ -10,6 +10,7 @@ import time
 WORKER_BITS = 10
 COUNTER_BITS = 12
 TIME_SHIFT = WORKER_BITS + COUNTER_BITS
+_COUNTER = (1 << COUNTER_BITS) - 1
 WORKERS = 1 << WORKER_BITS
 LARGEST = (1 << 63) - 1
 EPOCH_MS = 1_735_689_600_000
@@ -28,21 +29,20 @@ class IdSource:
         if not 0 <= worker < WORKERS:
             raise ValueError(f"expected worker to be 0 to {WORKERS - 1}, got {worker}")
         self._worker = worker << COUNTER_BITS
-        self._last_ms = (floor >> TIME_SHIFT) + 1 if floor else 0
-        self._counter = -1
+        self._last = floor >> TIME_SHIFT << TIME_SHIFT | self._worker | _COUNTER
         self._lock = threading.Lock()
 
     def next(self) -> int:
         """Give the next id; more than 4,096 in one millisecond borrow from the next one."""
-        now = time.time_ns() // 1_000_000 - EPOCH_MS
+        now = (time.time_ns() // 1_000_000 - EPOCH_MS) << TIME_SHIFT | self._worker
         with self._lock:
-            if now > self._last_ms:
-                self._last_ms, self._counter = now, 0
+            if now > self._last:
+                self._last = now
             else:
-                self._counter += 1
-                if self._counter >> COUNTER_BITS:
-                    self._last_ms, self._counter = self._last_ms + 1, 0
-            return self._last_ms << TIME_SHIFT | self._worker | self._counter
+                self._last += 1
+                if not self._last & _COUNTER:  # it has carried into the bits of the worker
+                    self._last += (1 << TIME_SHIFT) - (1 << COUNTER_BITS)
+            return self._last
 
 
 def milliseconds(seq: int) -> int:

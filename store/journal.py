@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import msgspec
 
@@ -27,14 +27,14 @@ from store.records import InferenceRecord, JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
-_HEAD, _SEQ = struct.Struct("<II"), struct.Struct("<q")
-"""The parts of a header: what the checksum covers begins with the seq."""
+_SEQ = struct.Struct("<q")
+"""The last part of a header: what the checksum covers begins with it."""
 
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
 
-class Position(NamedTuple):
+class Position(msgspec.Struct, frozen=True):
     """Where an append ends."""
 
     segment: str
@@ -57,9 +57,10 @@ class Journal:
         self.directory = directory
         self._worker = worker
         self._segment_bytes = segment_bytes
-        self._encoder = msgspec.json.Encoder()
+        self._encode = msgspec.json.Encoder().encode
         self._lock = threading.Lock()
         self._descriptor: int | None = None
+        self._path = b""
         self._name = ""
         self._size = 0
         self.appended_bytes = 0
@@ -78,7 +79,7 @@ class Journal:
         Raises:
             JournalError: They could not be appended, as on a full disk; none of them is kept.
         """
-        data = b"".join([self._frame(record) for record in records])
+        data = self._framed(records)
         held = None
         with self._lock:
             try:
@@ -103,24 +104,32 @@ class Journal:
         with self._lock:
             self._release()
 
-    def _frame(self, record: InferenceRecord | JournaledChange) -> bytes:
-        checked = _SEQ.pack(record.seq) + self._encoder.encode(record)
-        return _HEAD.pack(len(checked) - _SEQ.size, zlib.crc32(checked)) + checked
+    def _framed(self, records: Sequence[InferenceRecord | JournaledChange]) -> bytes:
+        frames = []
+        for record in records:
+            payload = self._encode(record)
+            checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
+            frames.append(_FRAME.pack(len(payload), checksum, record.seq) + payload)
+        return b"".join(frames)
 
     def _segment(self, size: int) -> int:
-        if self._descriptor is not None and self._size and self._size + size > self._segment_bytes:
-            self._release()
-        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:
-            self._release()  # somebody removed it: what is appended to it would be lost
-        if self._descriptor is None:
-            name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
-            hidden = self.directory / f".{name}"
-            descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Only once locked does it take its name: a segment in sight without a lock is closed.
-            hidden.rename(self.directory / name)
-            self._descriptor, self._name, self._size = descriptor, name, 0
-        return self._descriptor
+        """Return the open segment; a new one where it is full, or is no longer where the writer looks for it.
+
+        That is told by its name: `fstat` costs twice as much, as after it the next write notes a finer time.
+        """
+        has_room = not self._size or self._size + size <= self._segment_bytes
+        if self._descriptor is not None and has_room and os.access(self._path, os.F_OK):
+            return self._descriptor
+        self._release()
+        name = f"{self._worker:04d}-{time.time_ns():020d}{SUFFIX}"
+        path, hidden = self.directory / name, self.directory / f".{name}"
+        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Only once locked does it take its name: a segment in sight without a lock is closed.
+        hidden.rename(path)
+        self._descriptor, self._name, self._size = descriptor, name, 0
+        self._path = os.fsencode(path)
+        return descriptor
 
     def _abandon(self) -> None:
         """Cut a torn append and leave the segment.

@@ -108,12 +108,13 @@ def scores():
     }
 
 
-def confusion(labels, seed=0, *, background=True):
+def confusion(labels, seed=0, *, background=True, scale=1):
     source = np.random.default_rng(seed)
     matrix = source.poisson(2, (len(labels), len(labels))) * (
         source.random((len(labels),) * 2) < 0.4
     )
     matrix += np.diag(source.integers(20, 900, len(labels)))
+    matrix *= scale
     return Confusion(
         labels,
         matrix.tolist(),
@@ -151,7 +152,7 @@ def comparison(headlines):
         for at, one in enumerate(theirs)
     ]
     differences[4] = Metric(theirs[4].type, None, theirs[4].parameters)
-    return Comparison(OTHER, 480, theirs, differences)
+    return Comparison(OTHER, 480, theirs, differences[:-1])
 
 
 def box(label, *corners, score=None):
@@ -273,6 +274,7 @@ def segmentation():
             Metric("IOU", None, {"label": "absent"}),
         ],
         confusion=confusion(LABELS[:5], 3),
+        confusion_pixels=confusion(LABELS[:5], 4, scale=4321),
         slices=slices(mean),
         worst=[Worst("1", "low_overlap", 0.6, picture, None, None, raw(found), raw(truth))],
     )

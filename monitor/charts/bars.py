@@ -20,7 +20,7 @@ from monitor.charts.drawing import (
 )
 from monitor.evaluation.slicing import TIMES
 from monitor.report import Comparison, Metric, Report, Slice
-from monitor.wording import headlines, plain, title, titles
+from monitor.wording import differences, headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21
@@ -204,8 +204,11 @@ def tide(report: Report) -> Chart | None:
 
 def difference(other: Comparison, number: int) -> Chart | None:
     """Draw by how much the model is better than another one."""
-    pairs = zip(titles(other.metrics), other.metrics, other.differences, strict=True)
-    rows = [(name, its) for name, one, its in pairs if abs(one.value or 0) <= 1]
+    rows = [
+        (name, its)
+        for name, one, its in differences(other)
+        if its is not None and abs(one.value or 0) <= 1  # greater ones need a scale of their own
+    ]
     if not rows:
         return None
     metrics = [its for _, its in rows]

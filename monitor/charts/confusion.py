@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 
 from monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, figure, shown
 from monitor.report import Confusion, Report
@@ -15,51 +16,59 @@ NOTHING = "nothing"
 Counts = npt.NDArray[np.int64]
 
 
-def confusion(report: Report) -> Chart | None:
-    """Draw the confusion matrix, each row as shares of its truths, with what is nothing at the ends."""
-    if report.confusion is None or not report.confusion.labels:
+def objects(report: Report) -> Chart | None:
+    """Draw what objects or images are taken for."""
+    return _chart(report.confusion, "confusion", "What is taken for what")
+
+
+def pixels(report: Report) -> Chart | None:
+    """Draw what pixels are taken for."""
+    return _chart(report.confusion_pixels, "confusion-pixels", "What is taken for what, by pixels")
+
+
+def _chart(found: Confusion | None, name: str, title: str) -> Chart | None:
+    """Draw each row as shares of its truths, with what is nothing at the ends."""
+    if found is None or not found.labels:
         return None
-    counts = with_background(report.confusion)
+    counts = with_background(found)
     total = counts.sum(axis=1, keepdims=True)
     if not total.any():
         return None
-    names = [*(shown(label, 18) for label in report.confusion.labels), f"({NOTHING})"]
+    names = [*(shown(label, 18) for label in found.labels), f"({NOTHING})"]
     kept = _kept(counts)
-    shares = (counts / np.maximum(total, 1))[np.ix_(kept, kept)]
-    counts, names = counts[np.ix_(kept, kept)], [names[at] for at in kept]
-    size = len(names)
+    cells = np.ix_(kept, kept)
+    size = len(kept)
     side = min(6.2, 2.4 + 0.42 * size)
     sheet = figure(side, side + 0.4)
     axes = sheet.subplots()
+    _cells(axes, counts[cells], (counts / np.maximum(total, 1))[cells])
+    places, ends = np.arange(size), (-0.5, size - 0.5)
+    shown_names = [names[at] for at in kept]
+    axes.set(xlim=ends, ylim=ends[::-1], box_aspect=1, xlabel="predicted", ylabel="truth")
+    axes.set_xticks(places, shown_names, rotation=90 if size > 4 else 0)
+    axes.set_yticks(places, shown_names)
+    axes.tick_params(length=0)
+    axes.hlines(places[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
+    axes.vlines(places[1:] - 0.5, *ends, color=FAINT, linewidth=0.4)
+    return chart(sheet, name, title, _caption(len(total) - 1, kept))
+
+
+def _cells(axes: Axes, counts: Counts, shares: npt.NDArray[np.float64]) -> None:
     for row, column in np.argwhere(counts > 0):
         share = float(shares[row, column])
         color = SERIES[0] if row == column else SERIES[1]
         axes.bar(column, 1, 1, row - 0.5, color=color, alpha=0.08 + 0.92 * share, linewidth=0)
-        if size <= _NUMBERED:
+        if len(counts) <= _NUMBERED:
+            text = _short(int(counts[row, column]))
             ink = PAPER if share > 0.5 else INK
-            axes.text(
-                column,
-                row,
-                f"{counts[row, column]:,}",
-                color=ink,
-                ha="center",
-                va="center",
-                fontsize=7.5,
-            )
-    places = np.arange(size)
-    axes.set(
-        xlim=(-0.5, size - 0.5),
-        ylim=(size - 0.5, -0.5),
-        box_aspect=1,
-        xlabel="predicted",
-        ylabel="truth",
-    )
-    axes.set_xticks(places, names, rotation=90 if size > 4 else 0)
-    axes.set_yticks(places, names)
-    axes.tick_params(length=0)
-    axes.hlines(places[1:] - 0.5, -0.5, size - 0.5, color=FAINT, linewidth=0.4)
-    axes.vlines(places[1:] - 0.5, -0.5, size - 0.5, color=FAINT, linewidth=0.4)
-    return chart(sheet, "confusion", "What is taken for what", _caption(len(total) - 1, kept))
+            axes.text(column, row, text, color=ink, ha="center", va="center", fontsize=7.5)
+
+
+def _short(count: int) -> str:
+    """Write a count so that it fits into a cell."""
+    if count < 100_000:
+        return f"{count:,}"
+    return f"{count / 1e3:,.0f}k" if count < 10_000_000 else f"{count / 1e6:,.0f}M"
 
 
 def _caption(labels: int, kept: Counts) -> str:

@@ -26,7 +26,8 @@ class _Line(NamedTuple):
     label: str | None
     x: Doubles
     y: Doubles
-    area: float
+    number: float
+    """Its metric; where the report has none, the area under the curve."""
 
 
 def precision_recall(report: Report) -> Chart | None:
@@ -34,7 +35,7 @@ def precision_recall(report: Report) -> Chart | None:
     panels = []
     for iou in (*_IOUS, None):
         of = [one for one in report.curves.get("pr", []) if one.get("iou") == iou]
-        found = _lines(of, "recall", "precision")
+        found = _lines(report, of, ("recall", "precision"), ("AP", "AveragePrecision"))
         if found:
             panels.append(("" if iou is None else f"IoU {iou}", found))
     if not panels:
@@ -49,14 +50,15 @@ def precision_recall(report: Report) -> Chart | None:
         sheet,
         "pr",
         "Precision over recall",
-        "The area under each curve stands beside its name. "
-        + _which(max(len(found) for _, found in panels), "area"),
+        "The average precision stands beside each name. "
+        + _which(max(len(found) for _, found in panels)),
     )
 
 
 def roc(report: Report) -> Chart | None:
     """Draw the share of a label's images that are found over the share of others taken for it."""
-    found = _lines(report.curves.get("roc", []), "false_positive_rate", "true_positive_rate")
+    axes_of = "false_positive_rate", "true_positive_rate"
+    found = _lines(report, report.curves.get("roc", []), axes_of, ("ROCAUC",))
     if not found:
         return None
     sheet = _sheet(1)
@@ -69,7 +71,7 @@ def roc(report: Report) -> Chart | None:
         "roc",
         "Receiver operating characteristic",
         "Each label against the rest; the area under each curve stands beside its name, and the "
-        "thin diagonal is what guessing gives. " + _which(len(found), "area"),
+        "thin diagonal is what guessing gives. " + _which(len(found)),
     )
 
 
@@ -77,33 +79,52 @@ def _sheet(panels: int) -> Figure:
     return figure(sum(_HEIGHTS) + 0.5, 3.7 * panels)
 
 
-def _lines(curves: Sequence[dict[str, Any]], x: str, y: str) -> list[_Line]:
-    """Read curves that are defined: the mean first, then by rising area."""
+def _lines(
+    report: Report, curves: Sequence[dict[str, Any]], xy: tuple[str, str], metrics: tuple[str, ...]
+) -> list[_Line]:
+    """Read curves that are defined: the mean first, then by their metric, rising."""
     found = []
     for curve in curves:
-        across, up = (np.array(curve.get(key, []), np.float64) for key in (x, y))
-        known = np.isfinite(across) & np.isfinite(up)
+        x, y = (np.array(curve.get(key, []), np.float64) for key in xy)
+        known = np.isfinite(x) & np.isfinite(y)
         if known.any():
-            across, up = across[known], up[known]
-            order = np.argsort(across, kind="stable")
-            area = float(np.trapezoid(up[order], across[order]))
-            found.append(_Line(curve.get("label"), across[order], up[order], area))
-    return sorted(found, key=lambda line: (line.label is not None, line.area, line.label or ""))
+            order = np.argsort(x[known], kind="stable")
+            x, y = x[known][order], y[known][order]
+            number = _number(report, metrics, curve)
+            number = float(np.trapezoid(y, x)) if number is None else number
+            found.append(_Line(curve.get("label"), x, y, number))
+    return sorted(found, key=lambda line: (line.label is not None, line.number, line.label or ""))
+
+
+def _number(report: Report, kinds: tuple[str, ...], curve: dict[str, Any]) -> float | None:
+    """Return the metric that a curve belongs to."""
+    wanted = {
+        "label": curve.get("label"),
+        "iou": curve.get("iou"),
+        "area": "all",
+        "average": "macro",
+        "rule": "COCO",
+    }
+    for one in report.metrics:
+        given = {"label": None, "iou": None} | one.parameters
+        if one.type in kinds and all(
+            given.get(key, value) == value for key, value in wanted.items()
+        ):
+            return one.value
+    return None
 
 
 def _draw(axes: Axes, below: Axes, found: Sequence[_Line]) -> None:
     """Draw the mean and the worst labels, with their names below."""
     of_labels = [line for line in found if line.label is not None][:_WORST]
     for line, style in zip(of_labels, LINES, strict=False):
-        axes.plot(line.x, line.y, label=f"{line.area:.2f} {shown(line.label)}", **style)
+        axes.plot(line.x, line.y, label=f"{line.number:.2f} {shown(line.label)}", **style)
     for line in found:
         if line.label is None:
-            axes.plot(line.x, line.y, color=INK, linewidth=2.2, label=f"{line.area:.2f} mean")
+            axes.plot(line.x, line.y, color=INK, linewidth=2.2, label=f"{line.number:.2f} mean")
     below.axis("off")
     below.legend(*axes.get_legend_handles_labels(), loc="upper center", handlelength=2.8)
 
 
-def _which(count: int, by: str) -> str:
-    return (
-        f"Of the labels the {_WORST} with the least {by} are drawn." if count > _WORST + 1 else ""
-    )
+def _which(count: int) -> str:
+    return f"Of the labels the {_WORST} with the least are drawn." if count > _WORST + 1 else ""

@@ -45,7 +45,7 @@ def curves(ranking: Ranking) -> Curves:
     recall = np.full(shape, np.nan)
     to_find = ranking.to_find.sum(axis=1).astype(np.int64).reshape(areas, labels)
     for number in range(labels):
-        of = ranking.of_label(number)
+        of = ranking.of_labels(number, number + 1)
         score, rank = ranking.score[of], ranking.rank[of]
         for area in np.flatnonzero(to_find[:, number]):
             outcome = ranking.outcome[:, area, of]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,12 +24,13 @@ _LONGEST = 1 << 19
 """Pixels of a side of an image."""
 
 _Id = int | str
+_Side = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class _Image(msgspec.Struct):
     id: _Id
-    width: int | None = None
-    height: int | None = None
+    width: _Side | None = None
+    height: _Side | None = None
     file_name: str | None = None
 
 

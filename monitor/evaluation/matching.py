@@ -67,6 +67,8 @@ class Matches(NamedTuple):
     """(D,) position of the object taken at the first threshold and range, -1 for none."""
     truth_ignored: Flags
     """(A, M) whether the object is neither found nor missed."""
+    by_label: Integers
+    """Places (D,) in `order`, by label, then falling score, then image."""
 
 
 class Pairs(NamedTuple):
@@ -114,7 +116,7 @@ def match(
         areas: (A, 2) least and greatest area, in square pixels, of objects that count.
         most: Predictions of an image and a label that count, those with the highest scores.
     """
-    order, rank = _ranked(predictions, most)
+    order, rank, by_label = _ranked(predictions, most)
     groups = _groups(truths.image, truths.label)
     by_group = np.argsort(groups, kind="stable")
     groups = groups[by_group]
@@ -139,7 +141,7 @@ def match(
             outcome[:, :, low:high],
         )
         taken[low:high] = np.append(some, -1)[found]
-    return Matches(order, rank, outcome, taken, truth_ignored)
+    return Matches(order, rank, outcome, taken, truth_ignored, by_label)
 
 
 def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
@@ -228,15 +230,29 @@ def _groups(image: Integers, label: Integers) -> Integers:
     return image << 32 | label
 
 
-def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers]:
-    """Sort predictions by image, label and falling score, and cut each group to its first ones."""
-    groups = _groups(predictions.image, predictions.label)
-    order = np.lexsort((-predictions.score, groups))
-    first = np.flatnonzero(np.diff(groups[order], prepend=-1))
+def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, Integers]:
+    """Sort predictions, and cut each image and label to its first ones; see `Matches`."""
+    by_image = _sorted(np.arange(len(predictions.image)), predictions.image)
+    by_score = by_image[np.argsort(-predictions.score[by_image], kind="stable")]
+    by_label = _sorted(by_score, predictions.label)
+    order = _sorted(by_label, predictions.image)
+    groups = _groups(predictions.image, predictions.label)[order]
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
     sizes = np.diff(np.append(first, len(order)))
     rank = np.arange(len(order)) - np.repeat(first, sizes)
     kept = rank < most
-    return order[kept], rank[kept]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
+    by_label = place[by_label]
+    return order[kept], rank[kept], by_label[by_label >= 0]
+
+
+def _sorted(order: Integers, numbers: Integers) -> Integers:
+    """Sort further by whole numbers of 0 or more, in digits of 16 bits, which NumPy sorts by counting."""
+    for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
+        digits = (numbers[order] >> shift).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order
 
 
 def _pairs(first: Integers, counts: Integers) -> tuple[Integers, Integers]:

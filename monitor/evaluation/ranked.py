@@ -37,9 +37,9 @@ class Ranking(NamedTuple):
     to_find: sparse.csr_array
     """(A * K, I) objects that count, by range of area and label, in each image."""
 
-    def of_label(self, label: int) -> slice:
-        """Return the places of a label's predictions."""
-        return slice(int(self.bounds[label]), int(self.bounds[label + 1]))
+    def of_labels(self, first: int, after: int) -> slice:
+        """Return the places of the predictions of some labels."""
+        return slice(int(self.bounds[first]), int(self.bounds[after]))
 
 
 def rank_matches(
@@ -60,12 +60,7 @@ def rank_matches(
         shape: How many labels and images there are.
     """
     labels, images = shape
-    label = predictions.label[matches.order]
-    score = predictions.score[matches.order]
-    # Where scores are equal the order of `matches` stays: by image.
-    sorting = np.argsort(-score, kind="stable")
-    sorting = sorting[np.argsort(label[sorting], kind="stable")]
-    row = matches.order[sorting]
+    row = matches.order[matches.by_label]
     area, which = np.nonzero(~matches.truth_ignored)
     objects = sparse.csr_array(
         (np.ones(len(which)), (area * labels + truths.label[which], truths.image[which])),
@@ -74,11 +69,11 @@ def rank_matches(
     return Ranking(
         row,
         predictions.image[row],
-        score[sorting],
-        matches.rank[sorting],
-        matches.outcome[:, :, sorting],
+        predictions.score[row],
+        matches.rank[matches.by_label],
+        matches.outcome[:, :, matches.by_label],
         is_outside(predictions.area[row], areas),
-        matches.truth[sorting],
-        np.searchsorted(label[sorting], np.arange(labels + 1)),
+        matches.truth[matches.by_label],
+        np.searchsorted(predictions.label[row], np.arange(labels + 1)),
         objects,
     )

@@ -5,6 +5,7 @@ times how many of the 101 recalls are reached there. So nothing is looked up per
 costs about what adding up its predictions costs.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,16 +22,21 @@ _WEIGHTS = 1 << 22
 """Weights of images looked at together, for the memory of their copies."""
 
 
-class _Label(NamedTuple):
-    """A label's predictions (n,) by falling score, and the right ones (E,) at every threshold and area."""
+class _Part(NamedTuple):
+    """Predictions (n,) of some labels (L), as ranked, and the right ones (E,) at all thresholds and areas.
+
+    A group is a threshold, a range of area and a label: groups are numbered in this order.
+    """
 
     image: Integers
     inside: Doubles
     """(A, n) 1 where its own area is inside of the range, else 0."""
+    begin: Integers
+    """(n,) where its label begins."""
     place: Integers
-    """(E,) of the right ones, by threshold, area and falling score."""
+    """(E,) of the right ones, by group and falling score."""
     group: Integers
-    """(E,) threshold * areas + area."""
+    """(E,)."""
     early: list[Integers]
     """Which of (E,) are also among the first 1 and 10 of their image, over all areas."""
     odd_place: Integers
@@ -62,15 +68,15 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
     precision = np.zeros((len(THRESHOLDS), len(AREAS), len(weights)))
     recall = np.zeros_like(precision)
     early = np.zeros((len(MOST) - 1, len(THRESHOLDS), len(weights)))
-    for number in np.flatnonzero(to_find.any(axis=(0, 2))):
-        label = _label(ranking, int(number), used)
-        wide = max(1, _AT_ONCE // (len(label.place) + label.inside.size + 1))
+    for first, after in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
+        part = _part(ranking, first, after, used)
+        wide = max(1, _AT_ONCE // (len(part.place) + part.inside.size + 1))
         for low in range(0, len(weights), wide):
-            part = np.s_[..., low : low + wide]
-            found = _label_numbers(label, columns[part], to_find[:, number][part])
-            precision[part] += found[0]
-            recall[part] += found[1]
-            early[part] += found[2]
+            of = np.s_[..., low : low + wide]
+            found = _part_numbers(part, columns[of], to_find[:, first:after][of])
+            precision[of] += found[0]
+            recall[of] += found[1]
+            early[of] += found[2]
     labels = np.count_nonzero(to_find, axis=1)  # (A, B)
     with np.errstate(invalid="ignore"):
         precision /= labels
@@ -88,72 +94,111 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
     )
 
 
-def _label(ranking: Ranking, number: int, used: Flags) -> _Label:
-    of = ranking.of_label(number)
-    kept = np.flatnonzero(used[ranking.image[of]])
+def _spans(bounds: Integers, most: int) -> Iterator[tuple[int, int]]:
+    """Cut labels into runs of about so many predictions, one label at least."""
+    number = bounds[:-1] // max(most, 1)
+    return pairwise([*np.flatnonzero(np.diff(number, prepend=-1)).tolist(), len(number)])
+
+
+def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
+    of = ranking.of_labels(first, after)
     outcome, outside = ranking.outcome[:, :, of], ranking.outside[:, of]
-    if len(kept) < outside.shape[1]:
+    image, rank = ranking.image[of], ranking.rank[of]
+    bounds = ranking.bounds[first : after + 1] - ranking.bounds[first]
+    kept = used[image]
+    if not kept.all():
         outcome, outside = outcome[:, :, kept], outside[:, kept]
-    count = len(kept)
+        image, rank = image[kept], rank[kept]
+        bounds = np.append(0, np.cumsum(kept))[bounds]
+    label = np.repeat(np.arange(after - first), np.diff(bounds))
     right = np.flatnonzero(outcome == RIGHT)
-    group, place = np.divmod(right, max(count, 1))
     odds = np.flatnonzero((outcome == IGNORED) != outside)
-    odd_group, odd_place = np.divmod(odds, max(count, 1))
-    area = odd_group % len(AREAS)
-    rank = ranking.rank[of][kept][place]
-    return _Label(
-        ranking.image[of][kept],
+    row, place = np.divmod(right, max(len(image), 1))
+    odd_row, odd_place = np.divmod(odds, max(len(image), 1))
+    group = row * (after - first) + label[place]
+    odd_group = odd_row * (after - first) + label[odd_place]
+    over_all = row % len(AREAS) == 0
+    return _Part(
+        image,
         (~outside).astype(np.float64),
+        bounds[label],
         place,
         group,
-        [np.flatnonzero((rank < most) & (group % len(AREAS) == 0)) for most in MOST[:-1]],
+        [np.flatnonzero((rank[place] < most) & over_all) for most in MOST[:-1]],
         odd_place,
-        np.where(outside[area, odd_place], 1.0, -1.0),
+        np.where(outside[odd_row % len(AREAS), odd_place], 1.0, -1.0),
         (np.searchsorted(odd_group, group), np.searchsorted(odds, right, "right")),
     )
 
 
-def _label_numbers(
-    label: _Label, columns: Doubles, to_find: Doubles
+def _part_numbers(
+    part: _Part, columns: Doubles, to_find: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Return average precision and recall (T, A, B), and recall among the first (2, T, B).
+    """Return average precision and recall (T, A, B), and recall among the first (2, T, B), over labels.
 
     Args:
-        label: One.
+        part: Some labels.
         columns: (I, B) weights.
-        to_find: (A, B) objects.
+        to_find: (A, L, B) objects.
     """
-    groups = len(THRESHOLDS) * len(AREAS)
-    shape = len(THRESHOLDS), len(AREAS), columns.shape[1]
-    own = columns[label.image]
-    area = label.group % len(AREAS)
-    right = own[label.place]
+    shape = len(THRESHOLDS), *to_find.shape
+    groups = int(np.prod(shape[:3]))
+    own = columns.take(part.image, axis=0)
     whole = np.maximum(to_find, 1)  # where it is 0, nothing is right
-    early = np.stack([_sums(right[some], label.group[some], groups) for some in label.early])
-    early = early.reshape(-1, *shape)[:, :, 0] / whole[0]
+    area, label = np.divmod(part.group % (shape[1] * shape[2]), shape[2])
+    starts = np.flatnonzero(np.diff(part.group, prepend=-1))
+    bounds = [*starts.tolist(), len(part.group)]
+    here = part.group[starts]
 
-    counted = np.cumsum(own * label.inside[:, :, None], axis=1)[area, label.place]
-    odd = np.zeros((len(label.odd) + 1, shape[-1]))
-    np.cumsum(own[label.odd_place] * label.odd[:, None], axis=0, out=odd[1:])
-    counted += odd[label.odd_span[1]] - odd[label.odd_span[0]]
-    starts = np.flatnonzero(np.diff(label.group, prepend=-1))
-    parts = [slice(*span) for span in pairwise([*starts.tolist(), len(right)])]
-    for part in parts:
-        np.cumsum(right[part], axis=0, out=right[part])
-    recalls = right / whole[area]
-    precision = right / (counted + np.spacing(1))
-    for part in parts:
-        backwards = precision[part][::-1]
+    hits = own.take(part.place, axis=0)
+    early = np.stack(
+        [_sums(hits.take(some, axis=0), part.group[some], groups) for some in part.early]
+    )
+    early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
+    right = _running(hits, np.repeat(starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
+    counted = _before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
+    of_area = area * (len(own) + 1)
+    precision = counted.take(of_area + part.place + 1, axis=0)
+    precision -= counted.take(of_area + part.begin[part.place], axis=0)
+    precision += _running(own[part.odd_place] * part.odd[:, None], *part.odd_span)
+    precision += np.spacing(1)
+    np.divide(right, precision, out=precision)
+    whole = whole.reshape(-1, shape[-1]).take(area * shape[2] + label, axis=0)
+    recalls = np.divide(right, whole, out=right)
+    for span in pairwise(bounds):
+        backwards = precision[slice(*span)][::-1]
         np.maximum.accumulate(backwards, axis=0, out=backwards)
-    reached = np.floor(recalls * 100 + 1e-9)
-    reached += 1 - (reached * 0.01 > recalls)  # the 101 recalls, as RECALLS rounds them
+    recall = np.zeros((groups, shape[-1]))
+    recall[here] = recalls[[after - 1 for after in bounds[1:]]]
+    average = _sums(precision * _steps(recalls, starts), part.group, groups) / len(RECALLS)
+    return average.reshape(shape).sum(axis=2), recall.reshape(shape).sum(axis=2), early
+
+
+def _steps(recalls: Doubles, starts: Integers) -> Doubles:
+    """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
+    reached = recalls * 100
+    reached += 1e-9
+    np.floor(reached, out=reached)
+    reached += reached * 0.01 <= recalls  # as `RECALLS` rounds them
     steps = reached.copy()
     steps[1:] -= reached[:-1]
     steps[starts] = reached[starts]
-    average = _sums(precision * steps, label.group, groups) / len(RECALLS)
-    recall = np.zeros((groups, shape[-1]))
-    recall[label.group[starts]] = recalls[[part.stop - 1 for part in parts]]
-    return average.reshape(shape), recall.reshape(shape), early
+    return steps
+
+
+def _before(values: Doubles) -> Doubles:
+    """Return sums (..., N + 1, B) of the rows before each place."""
+    sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
+    np.cumsum(values, axis=-2, out=sums[..., 1:, :])
+    return sums
+
+
+def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
+    """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
+    sums = _before(values)
+    found = sums.take(after, axis=0)
+    found -= sums.take(first, axis=0)
+    return found
 
 
 def _sums(values: Doubles, group: Integers, groups: int) -> Doubles:

@@ -226,16 +226,22 @@ def test_what_is_kept_is_what_the_model_and_the_request_allow(
     assert all(record.input.hash for record in place.records())
 
 
-def test_an_input_may_opt_out_beside_others(place: Place) -> None:
+@pytest.mark.parametrize("durability", ["memory", "process", "power"])
+def test_an_input_may_opt_out_beside_others(place: Place, durability) -> None:
     asked = [
         Tensor("a", "BYTES", (1,), [GRAY], {"store": False}),
         Tensor("b", "BYTES", (1,), [WHITE], {}),
     ]
-    response = place.pipeline().infer(InferRequest("plain", None, "r", asked))
+    pipeline = place.pipeline(durability=durability)
+    response = pipeline.infer(InferRequest("plain", None, "r", asked))
+    alone = pipeline.infer(InferRequest("plain", None, "r", asked[:1]))
+    pipeline.close()
     (record,) = place.records()
     assert (record.input.name, record.image_no) == ("b", 1)
     assert "inference_id" not in response.outputs[0].parameters
     assert response.outputs[1].parameters["inference_id"] == str(record.seq)
+    assert (alone.inference_ids, alone.stored) == ([], True)
+    assert place.images() == 1
 
 
 def test_sampling_takes_its_share_and_the_same_images_each_time(place: Place) -> None:

@@ -303,6 +303,9 @@ WRONG = {
     ),
     "truth.json: expected a field `annotations`": (without(GOOD, "annotations"), []),
     r"truth.json: images\[0\]: expected a field `id`": ({**GOOD, "images": [{}]}, []),
+    r"truth.json: images\[0\]\.width: expected `int` >= 0": (
+        {**GOOD, "images": [{"id": 1, "width": -1}]}, [],
+    ),
     "truth.json: images: id: expected each once, got 1 twice": (
         {**GOOD, "images": GOOD["images"] * 2}, [],
     ),

@@ -1,14 +1,19 @@
 """Segments of the wire as instances, beside pycocotools on the masks that their contours mean."""
 
+from pathlib import Path
+
 import cv2
 import msgspec
 import numpy as np
 import pytest
 from pycocotools import mask as coco
 
+from monitor.evaluation.detection import Detection
 from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.instances import Instances, pair_overlap
+from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
+from monitor.report import ReportedModel, Window
 from tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
 
@@ -170,6 +175,62 @@ def test_tables_hold_pixels_and_pairs_of_any_labels():
         "truth": [0, 1, 1],
         "overlap": [0.25, 1.0, 1.0],
     }
+
+
+def rectangle(left, top, right, bottom):
+    return contour([(left, top), (right - 1, top), (right - 1, bottom - 1), (left, bottom - 1)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_masks_that_are_boxes_are_judged_as_boxes(seed):
+    """Headlines, curves, confusion and kinds of errors: only what the overlap is called differs."""
+    pick = np.random.default_rng(seed)
+    masks, boxes = [], []
+    for number in range(12):
+        both = [], []
+        for _ in range(pick.integers(0, 14)):
+            left, top = pick.integers(0, 10, 2) * 4
+            right, bottom = (left, top) + pick.integers(1, 12, 2) * 4
+            corners = [int(side) for side in (left, top, right, bottom)]
+            shared = {"label": str(pick.choice(LABELS))}
+            which = int(pick.random() < 0.5)
+            if which:
+                shared |= {
+                    "crowd": bool(pick.random() < 0.1),
+                    "difficult": bool(pick.random() < 0.1),
+                }
+            else:
+                shared["score"] = round(float(pick.random()), 1)
+            box = dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
+            both[which].append(({**shared, "contour": rectangle(*corners)}, {**shared, **box}))
+        for at, images in enumerate((masks, boxes)):
+            images.append(image_of(number, *([one[at] for one in side] for side in both)))
+    reports = []
+    for evaluation, images in ((Instances(), masks), (Detection(), boxes)):
+        report = evaluate(
+            evaluation,
+            merge([state_of(evaluation, images, [])]),
+            task="",
+            model=ReportedModel(),
+            window=Window(),
+            asked=Asked(resamples=5),
+        )
+        encoded = msgspec.to_builtins(report, enc_hook=lambda raw: bytes(raw).decode())
+        assert encoded["parameters"].pop("overlap") in ("mask", "box")
+        reports.append(
+            {key: encoded[key] for key in encoded.keys() - {"id", "created", "provenance"}}
+        )
+    assert reports[0] == reports[1]
+    assert reports[0]["metrics"]
+    assert reports[0]["confusion"]["examples"]
+
+
+def test_the_documented_squares_overlap_by_a_third():
+    text = Path("docs/evaluation.md").read_text(encoding="utf-8")
+    line = text.partition("## Masks")[2].partition("```json")[2].partition("```")[0]
+    found = Instances().tables([msgspec.json.decode(line, type=EvaluatedImage)], Labels())
+    assert found["predictions"]["area"].tolist() == found["truths"]["area"].tolist() == [400]
+    assert found["pairs"]["overlap"].tolist() == [1 / 3]
 
 
 def test_nothing_makes_the_same_columns():

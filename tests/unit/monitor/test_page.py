@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -11,6 +12,7 @@ from monitor.page import page
 from monitor.report import Confusion, Data, Example, Metric, Report, Slice, Window
 from tests.reports import HOSTILE, REPORTS, detection, image_bytes, undefined
 
+ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 ADDRESSES = {"src", "href", "srcset", "action", "data", "poster", "background"}
@@ -112,13 +114,28 @@ def test_texts_of_users_are_shown_as_they_are(pages):
     assert "<script>al…ng long" in [one.text for one in ET.fromstring(svg[0]).iter(f"{SVG}text")]
 
 
-def test_same_report_gives_the_same_page(pages):
-    assert made(detection()) == pages["detection"]
-
-
 def test_page_of_decoded_json_is_the_page(pages):
     decoded = msgspec.json.decode(msgspec.json.encode(detection()), type=Report)
     assert made(decoded) == pages["detection"]
+
+
+def test_report_is_described():
+    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    for field in msgspec.structs.fields(Report):
+        assert f"`{field.encode_name}`" in described, field.encode_name
+
+
+def test_documented_lines_write_a_page(tmp_path, monkeypatch):
+    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    lines = (
+        document.partition("## The report as a page")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("report.json").write_bytes(msgspec.json.encode(REPORTS["oriented"]()))
+    exec(lines, {})
+    assert "<h1>shapes-detector 3</h1>" in Path("report.html").read_text("utf-8")
 
 
 def test_usual_report_is_small(pages):
@@ -162,6 +179,7 @@ def test_pictures_of_what_the_report_has(pages):
     assert "Receiver operating characteristic" in titles["classification"]
     assert "F1 by label" in titles["classification"]
     assert "IoU by label" in titles["segmentation"]
+    assert "What is taken for what, by pixels" in titles["segmentation"]
     assert titles["text"] == ["This model less shapes-detector 2"]
     assert titles["empty"] == []
 
@@ -187,6 +205,23 @@ def test_numbers_by_label_are_a_row_for_each_label():
     ]
     text = words(made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), metrics=metrics)))
     assert "Label AP F1, score ≥ 0.5 car 0.250 — bus 0.125" in text
+
+
+def test_metrics_of_one_name_are_told_apart():
+    metrics = [
+        Metric("mIOU", 0.5, {"background": True}),
+        Metric("mIOU", 0.25, {"background": False}),
+    ]
+    metrics += [Metric("ECE", 0.125, {"bins": 15, "rule": "equal width"}, (0.1, 0.2))]
+    text = words(made(Report("evaluation", "IMAGE_SEGMENTATION", Data(Window()), metrics=metrics)))
+    assert "n mIOU, with background 0.500 — — mIOU, without background 0.250 — —" in text
+    assert "ECE (less is better) 0.125 0.100 to 0.200 —" in text
+    assert "ECE, 15 bins, equal width 0.125" in text
+
+
+def test_a_number_without_difference_has_none(pages):
+    assert "AR, medium 0.620 0.590 to 0.644 0.070 0.050 to 0.090" in words(pages["detection"])
+    assert "AR, large 0.620 0.590 to 0.644 This model less" in words(pages["detection"])
 
 
 def test_confusions_name_inferences_to_look_at():

@@ -58,7 +58,7 @@ def test_page_opens_without_complaints_and_nothing_is_cut(browser, path, shown, 
 
 def test_page_can_be_printed(browser, path):
     browser.errors.clear()
-    browser.open(path)
+    browser.open(path, scheme="dark", medium="print")
     assert browser.printed().startswith(b"%PDF")
     assert browser.errors == []
 

@@ -28,9 +28,12 @@ def test_threads_never_share_an_id() -> None:
 
 
 def test_ids_stay_above_the_newest_stored_when_the_clock_stepped_back() -> None:
-    future = first_at(3_000_000_000_000 >> 1) | 5
-    floor = future + (1 << 41)
-    assert IdSource(0, floor).next() > floor
+    future_ms = 3_000_000_000_000
+    source = IdSource(6, floor=first_at(future_ms) | 1023 << 12 | 5)
+    ids = [source.next() for _ in range(4097)]  # one more than fit a millisecond
+    assert ids == sorted(set(ids))
+    assert [milliseconds(ids[place]) - future_ms for place in (0, 4095, 4096)] == [1, 1, 2]
+    assert {number >> 12 & 1023 for number in ids} == {6}
 
 
 @pytest.mark.parametrize("worker", [-1, 1024])

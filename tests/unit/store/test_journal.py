@@ -195,3 +195,14 @@ def test_a_segment_that_was_removed_takes_nothing_more(directory: Path, record) 
     journal.append([record(2)])
     journal.close()
     assert [seq for path in segments(directory) for seq, _, _ in frames(path)] == [2]
+
+
+def test_a_segment_whose_folder_was_moved_takes_nothing_more(directory: Path, record) -> None:
+    journal = Journal(directory, 0)
+    journal.append([record(1)])
+    directory.rename(directory.with_name("elsewhere"))
+    with pytest.raises(JournalError, match="No such file"):
+        journal.append([record(2)])
+    directory.mkdir()
+    journal.append([record(3)])
+    assert seqs(directory) == [3]

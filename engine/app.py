@@ -25,6 +25,7 @@ from engine.repository import ModelRepository
 from engine.room import RoomLimits
 from engine.session import LoadError
 from engine.settings import Settings
+from monitor.routes import monitor_routes
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
@@ -187,10 +188,12 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         durability=settings.durability,
     )
     changes = Changes(inferences, journal, ids, read_metadata)
+    jobs = Jobs(settings.jobs_directory)
     return recorder, [
         *store_routes(inferences),
         *change_routes(changes),
-        *job_routes(Jobs(settings.jobs_directory)),
+        *job_routes(jobs),
+        *monitor_routes(jobs),
         *upkeep_routes(inferences, changes),
     ]
 

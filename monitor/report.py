@@ -97,9 +97,9 @@ class Worst(msgspec.Struct, frozen=True):
     """Hash of the image, or its place."""
     width: int | None = None
     height: int | None = None
-    predictions: Any = msgspec.Raw(b"[]")
+    predictions: Any = []
     """In the form of the wire, to be drawn."""
-    ground_truth: Any = msgspec.Raw(b"[]")
+    ground_truth: Any = []
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -111,6 +111,8 @@ class Comparison(msgspec.Struct, frozen=True):
     metrics: list[Metric]
     differences: list[Metric]
     """The model's less this one's; `ci95` pairs the images."""
+    excluded: dict[str, int] = {}
+    """Images and answers of either that do not count here, by reason, such as `not_answered`."""
 
 
 class Picture(msgspec.Struct, frozen=True):

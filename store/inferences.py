@@ -40,6 +40,7 @@ _LATEST = (
 )
 """Where ids have gone."""
 
+IDS_AT_ONCE = 10_000
 ANY_TYPE = "application/octet-stream"
 _SELECT = (  # outer joins never drive
     f"SELECT {RECORD_COLUMNS}, t.annotations"
@@ -148,6 +149,21 @@ class Inferences:
             if page.cursor is None:
                 return
             request = msgspec.structs.replace(request, cursor=page.cursor)
+
+    def ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
+        """Yield the ids of all matches of a filter, oldest first, some at a time; errors as `query`."""
+        tree, after = QueryRequest(where=where).tree(now_us), Window()
+        while True:
+            with self._readers.snapshot() as connection:
+                plan = Planner(connection, self._narrow).plan(tree)
+                search = Search(connection, plan, descending=False)
+                ids, resume = search.first(IDS_AT_ONCE, after, self._budget)
+            yield ids
+            if len(ids) == IDS_AT_ONCE:
+                resume = ids[-1]
+            if resume is None:
+                return
+            after = Window(low=resume + 1)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter, or as many as the time allows.

@@ -27,7 +27,10 @@ from store.errors import JournalError, NotFoundError, StoreError
 from store.inferences import Inferences
 from store.records import timestamp_text
 
-KINDS = {"export": "store.exchange.export:run_export"}
+KINDS = {
+    "evaluation": "monitor.evaluation.job:run_evaluation",
+    "export": "store.exchange.export:run_export",
+}
 """What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
 
 MAX_STARTS = 5

@@ -1,16 +1,17 @@
 """From a whole state to a report: headlines with their intervals, slices, another model beside."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Headline
 from monitor.evaluation.matching import Doubles
-from monitor.evaluation.state import EvaluatedImage, State, select
+from monitor.evaluation.state import EvaluatedImage, State, merge, select
 from monitor.report import (
     Comparison,
     Data,
@@ -28,6 +29,15 @@ MOST_SLICES = 50
 
 _WORST = 8
 """Images shown of each reason."""
+
+_WEIGHTS_AT_ONCE = 500_000
+"""Weights of images that an evaluation is handed in one step."""
+
+Counts = npt.NDArray[np.uint8]
+"""(B, I) how often each image counts in each weighting; never 256 times."""
+
+Step = Callable[[], None]
+"""Is called again and again; may raise to end the work."""
 
 
 class Asked(NamedTuple):
@@ -48,6 +58,7 @@ def evaluate(
     window: Window,
     asked: Asked = Asked(),  # noqa: B008 - it is immutable
     others: Sequence[tuple[ReportedModel, State]] = (),
+    step: Step = lambda: None,
 ) -> Report:
     """Write the report of a whole state.
 
@@ -59,13 +70,14 @@ def evaluate(
         window: What was looked at; its `n` is filled in.
         asked: See `Asked`.
         others: Other models, that are compared on the images that both answered.
+        step: See `Step`.
     """
     started = time.monotonic()
     evaluated = evaluation.evaluate(state)
     weights = resampled(len(state.ids), asked)
-    metrics = _with_intervals(evaluated, weights, None)
+    metrics = _metrics(_headlines(evaluated, weights, step), len(state.ids))
     findings = evaluated.findings()
-    comparisons = [_compared(evaluation, state, *other, asked) for other in others]
+    comparisons = [_compared(evaluation, state, *other, asked=asked, step=step) for other in others]
     return Report(
         kind="evaluation",
         task=task,
@@ -86,7 +98,7 @@ def evaluate(
         confusion=findings.confusion,
         confusion_pixels=findings.confusion_pixels,
         errors_tide=findings.errors_tide,
-        slices=_slices(evaluated, state, weights),
+        slices=_slices(evaluation, state, weights, step),
         worst=_worst(state, findings.badness, asked.worst),
         comparisons=comparisons,
         provenance={
@@ -97,31 +109,34 @@ def evaluate(
     )
 
 
-def resampled(images: int, asked: Asked) -> Doubles:
-    """Draw how often each image counts in each resample (B, I), as drawing with replacement does."""
+def resampled(images: int, asked: Asked) -> Counts:
+    """Return how often each image counts (1 + B, I): once, then as drawing with replacement has it."""
     source = np.random.default_rng(asked.seed)
-    shape = asked.resamples, images
-    if not images or not asked.resamples:
-        return np.zeros(shape)
-    return np.stack(
-        [
-            np.bincount(source.integers(0, images, images), minlength=images)
-            for _ in range(asked.resamples)
-        ]
-    ).astype(np.float64)
+    weights = np.ones((1 + asked.resamples, images), np.uint8)
+    for row in weights[1:]:
+        if images:
+            row[:] = np.bincount(source.integers(0, images, images), minlength=images)
+    return weights
 
 
-def _with_intervals(evaluated: Evaluated, weights: Doubles, mask: Doubles | None) -> list[Metric]:
-    """Return the headlines over the images of a mask, all without one."""
-    images = weights.shape[1]
-    mask = np.ones(images) if mask is None else mask
-    whole = evaluated.headlines(mask[None])
-    drawn = evaluated.headlines(weights * mask) if len(weights) else []
-    intervals = [interval(one.values) for one in drawn] or [None] * len(whole)
-    n = int(np.count_nonzero(mask))
+def _headlines(evaluated: Evaluated, weights: Counts, step: Step) -> list[Headline]:
+    """Return the headlines of all weightings, which are computed some at a time."""
+    at_once = max(1, _WEIGHTS_AT_ONCE // max(1, weights.shape[1]))
+    parts = []
+    for first in range(0, len(weights), at_once):
+        step()
+        parts.append(evaluated.headlines(weights[first : first + at_once].astype(np.float64)))
     return [
-        Metric(one.type, number(one.values[0]), one.parameters, found, n)
-        for one, found in zip(whole, intervals, strict=True)
+        some[0]._replace(values=np.concatenate([one.values for one in some]))
+        for some in zip(*parts, strict=True)
+    ]
+
+
+def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
+    """Return headlines whose first values are those of the whole, the others a bootstrap's."""
+    return [
+        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values[1:]), n)
+        for one in headlines
     ]
 
 
@@ -139,7 +154,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
     return float(low), float(high)
 
 
-def _slices(evaluated: Evaluated, state: State, weights: Doubles) -> list[Slice]:
+def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) -> list[Slice]:
     slices = []
     for by, values in state.slices.items():
         counts: dict[str | None, int] = {}
@@ -147,9 +162,10 @@ def _slices(evaluated: Evaluated, state: State, weights: Doubles) -> list[Slice]
             counts[value] = counts.get(value, 0) + 1
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
         for value in common[:MOST_SLICES]:
-            mask = np.array([one == value for one in values], np.float64)
-            metrics = _with_intervals(evaluated, weights, mask)
-            slices.append(Slice(by, value, counts[value], metrics))
+            inside = [at for at, one in enumerate(values) if one == value]
+            evaluated = evaluation.evaluate(select(state, inside))
+            found = _headlines(evaluated, weights[:, inside], step)
+            slices.append(Slice(by, value, len(inside), _metrics(found, len(inside))))
     return slices
 
 
@@ -178,31 +194,42 @@ def with_pictures(report: Report, images: Sequence[EvaluatedImage]) -> Report:
 
 
 def _compared(
-    evaluation: Evaluator, state: State, model: ReportedModel, other: State, asked: Asked
+    evaluation: Evaluator,
+    state: State,
+    model: ReportedModel,
+    other: State,
+    *,
+    asked: Asked,
+    step: Step,
 ) -> Comparison:
     """Compare on the images that both answered, resampled alike."""
     ours = {image: at for at, image in enumerate(state.images)}
     theirs = {image: at for at, image in enumerate(other.images)}
-    both = [image for image in ours if image in theirs]
-    parts = [
-        select(one, sorted(places[image] for image in both))
-        for one, places in ((state, ours), (other, theirs))
+    both = ours.keys() & theirs.keys()
+    mine = select(state, sorted(ours[image] for image in both))
+    its = select(other, sorted(theirs[image] for image in both))
+    # In the same order, which decides between equal scores.
+    its = merge([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
+    weights = resampled(len(both), asked)
+    found, theirs_found = (
+        _headlines(evaluation.evaluate(part), weights, step) for part in (mine, its)
+    )
+    differences = [  # a model that gives several labels an image has other headlines
+        one._replace(values=one.values - another.values)
+        for another in theirs_found
+        for one in found
+        if one[:2] == another[:2]
     ]
-    weights = np.concatenate([np.ones((1, len(both))), resampled(len(both), asked)])
-    at = {image: number for number, image in enumerate(both)}
-    found: list[list[Headline]] = [
-        evaluation.evaluate(part).headlines(weights[:, [at[image] for image in part.images]])
-        for part in parts
-    ]
-    metrics, differences = [], []
-    for its in found[1]:
-        mine = next((one for one in found[0] if one[:2] == its[:2]), None)
-        metrics.append(_metric(its, its.values, len(both)))
-        if mine is not None:  # a set may have one label an image for one model, several for another
-            differences.append(_metric(its, mine.values - its.values, len(both)))
-    return Comparison(model, len(both), metrics, differences)
-
-
-def _metric(headline: Headline, values: Doubles, n: int) -> Metric:
-    parameters: dict[str, Any] = headline.parameters
-    return Metric(headline.type, number(values[0]), parameters, interval(values[1:]), n)
+    excluded = {
+        "not_answered": len(ours) - len(both),
+        "duplicate": len(state.images) - len(ours) + len(other.images) - len(theirs),
+    }
+    for reason, count in other.excluded.items():
+        excluded[reason] = excluded.get(reason, 0) + count
+    return Comparison(
+        model,
+        len(both),
+        _metrics(theirs_found, len(both)),
+        _metrics(differences, len(both)),
+        {reason: count for reason, count in excluded.items() if count},
+    )

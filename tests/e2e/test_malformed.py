@@ -274,6 +274,9 @@ BAD_PATHS: dict[str, tuple[str, str, int]] = {
     "input of an unknown id": ("GET", "/api/inferences/1/input", 404),
     "presign no boolean": ("GET", "/api/inferences/1?presign=perhaps", 400),
     "presigned unknown id": ("GET", "/api/inferences/1?presign=true", 404),
+    "report unknown": ("GET", "/api/reports/abc", 404),
+    "page of an unknown report": ("GET", "/api/reports/abc/page", 404),
+    "GET of evaluations": ("GET", "/api/evaluations", 405),
     "image without a signature": ("GET", "/api/blobs/" + "0" * 64, 400),
 }
 

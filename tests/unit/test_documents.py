@@ -12,6 +12,7 @@ from engine import model_toml, settings
 from engine.families import FAMILIES
 from engine.metrics import Metrics, metrics_route
 from engine.text_files import TextTable
+from monitor.routes import monitor_routes
 from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
@@ -142,6 +143,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *routes(None),
             *change_routes(None),
             *job_routes(None),
+            *monitor_routes(None),
             *upkeep_routes(None, None),
             metrics_route(Metrics(None, "", dict)),
         ]

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.database import migrate
 from store.records import InferenceRecord, InputReference, ModelReference
-from tests.postgres_server import PostgresServer
 from tests.unit.store.exchange_place import ExchangePlace
 from tests.unit.store.journal_place import JournalPlace
 
@@ -33,27 +31,6 @@ def make_record(seq: int = 1, **fields: Any) -> InferenceRecord:
 @pytest.fixture(scope="session")
 def record() -> Record:
     return make_record
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty, migrated database of each kind."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/store.db"
-        migrate(url)
-        yield url
-        return
-    server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.create()
-    yield url
-    server.drop(url)
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""What is asked of an evaluation of stored inferences."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from monitor.evaluation.slicing import slice_values
+from monitor.evaluation.state import EvaluationError
+from store.errors import QueryError
+from store.query.json_form import parse
+from store.query.request import decode_body
+
+MOST_RESAMPLES = 1000
+MOST_BY = 20
+"""Keys and filters, each, to slice by."""
+
+MOST_COMPARED = 10
+
+
+class OtherModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model, or a version of it, to compare with."""
+
+    model: str
+    version: str | None = None
+    """None: whichever version answered last."""
+    where: Any = None
+    """A filter that its answers pass, as of a query."""
+
+
+class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to evaluate, and what to compute of it."""
+
+    model: str
+    version: str | None = None
+    """None: all of them together."""
+    where: Any = None
+    """A filter, as of a query."""
+    by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
+    """What to slice by: `meta.<path>`, `hour`, `day`, `month`."""
+    slices: Annotated[dict[str, Any], msgspec.Meta(max_length=MOST_BY)] = {}
+    """Filters to slice by, by name."""
+    compare: Annotated[list[OtherModel], msgspec.Meta(max_length=MOST_COMPARED)] = []
+    """Models that are compared on the images that both answered."""
+    resamples: Annotated[int, msgspec.Meta(ge=0, le=MOST_RESAMPLES)] = 200
+    """Of the bootstrap; 0 for no intervals."""
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
+
+
+_decoder = msgspec.json.Decoder(EvaluationParameters)
+
+
+def decode_parameters(body: bytes) -> EvaluationParameters:
+    """Read the parameters of an evaluation from JSON.
+
+    Raises:
+        QueryError: They are none, or name a filter or a slice that means nothing.
+    """
+    parameters = decode_body(body, _decoder)
+    check(parameters)
+    return parameters
+
+
+def check(parameters: EvaluationParameters) -> None:
+    """See that this means something.
+
+    Raises:
+        QueryError: It does not.
+    """
+    filters = {"where": parameters.where, **_named(parameters)}
+    for name, where in filters.items():
+        try:
+            parse(where, 0)
+        except QueryError as error:
+            if name == "where":
+                raise
+            raise QueryError(f"{name}: {error}") from error
+    try:
+        for by in parameters.by:
+            slice_values([], by)
+    except EvaluationError as error:
+        raise QueryError(str(error)) from error
+    if both := set(parameters.by) & parameters.slices.keys():
+        raise QueryError(f"expected each slice once, got {min(both)!r:.80} in by and in slices")
+
+
+def _named(parameters: EvaluationParameters) -> dict[str, Any]:
+    """Return all filters but the first, by where they stand."""
+    slices = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
+    others = {f"compare[{at}]": other.where for at, other in enumerate(parameters.compare)}
+    return slices | others

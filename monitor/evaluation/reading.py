@@ -1,0 +1,230 @@
+"""Reads stored inferences for an evaluation: what counts is chosen once, then read in parts, in any order.
+
+A model's answers are chosen by a filter. Another model is read where it answered the same images, whenever
+that was: the newest of its answers to each, against the truth that the first model's newest answer has.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from monitor.evaluation.evaluators import evaluator, state_of
+from monitor.evaluation.parameters import EvaluationParameters, OtherModel
+from monitor.evaluation.saved_state import to_bytes
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, State
+from store.database import run_in
+from store.errors import NotReadyError, QueryTimeoutError
+from store.inferences import Inferences
+from store.query.request import QueryRequest
+from store.records import ModelReference, StoredInference
+
+SHARD = 1000
+"""Images that are read at once; a query names no more."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some of the inferences that were chosen."""
+
+    ids: list[int]
+    """Oldest first."""
+    slices: dict[str, list[int]]
+    """Those of them that a filter finds, by the filter's name."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """What is evaluated, of one moment."""
+
+    task: str
+    newest: int
+    """The largest id that was there."""
+    parts: list[Part]
+    """Oldest first, one at least."""
+
+
+class SameImages(msgspec.Struct, frozen=True):
+    """Some of the images that another model is asked for."""
+
+    truths: dict[str, int]
+    """By hash of the image, the inference whose truth it has."""
+    newest: int
+    """The largest id that counts."""
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """What was read."""
+
+    state: bytes
+    """See `monitor.evaluation.saved_state`."""
+    models: list[ModelReference]
+    """That answered."""
+
+
+def select(inferences: Inferences, parameters: EvaluationParameters) -> Selection:
+    """Choose what is to be read.
+
+    Raises:
+        EvaluationError: There is nothing.
+        StoreError: The database does not answer.
+    """
+    now_us = time.time_ns() // 1000
+    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+        inferences.wait_for_journal()
+    newest = inferences.latest_seq()
+    where = _all(
+        _of_model(parameters.model, parameters.version),
+        parameters.where,
+        {"id": {"le": str(newest)}},
+    )
+    ids = [one for some in inferences.ids(where, now_us) for one in some]
+    if not ids:
+        version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
+        raise EvaluationError(
+            f"expected inferences of {parameters.model!r:.80}{version} that pass the filter, got none"
+        )
+    inside = {
+        name: {one for some in inferences.ids(_all(where, by), now_us) for one in some}
+        for name, by in parameters.slices.items()
+    }
+    parts = []
+    for first in range(0, len(ids), SHARD):
+        some = ids[first : first + SHARD]
+        slices = {name: [one for one in some if one in found] for name, found in inside.items()}
+        parts.append(Part(some, slices))
+    return Selection(inferences.get(str(ids[0])).task, newest, parts)
+
+
+def same_images(state: State, newest: int) -> list[SameImages]:
+    """Deal out the images of a merged state whose hash is known, once at least."""
+    truths = {
+        image: int(one)
+        for image, one in zip(state.images, state.ids, strict=True)
+        if image != one  # of answers to the same image, the last is the newest
+    }
+    images = list(truths.items())
+    return [
+        SameImages(dict(images[first : first + SHARD]), newest)
+        for first in range(0, max(len(images), 1), SHARD)
+    ]
+
+
+def read_part(
+    inferences: Inferences, parameters: EvaluationParameters, task: str, part: Part
+) -> Shard:
+    """Read a part of a selection; what was deleted since is left out.
+
+    Raises:
+        EvaluationError: It is not of this task.
+        StoreError: The database does not answer.
+    """
+    records = read(inferences, part.ids)
+    answered = _answered(records, task)
+    images = [image_of(record, record.ground_truth, parameters.by) for record in answered]
+    state = state_of(evaluator(task), images, parameters.by)
+    slices = dict(state.slices)
+    for name, inside in part.slices.items():
+        found = {str(one) for one in inside}
+        slices[name] = ["true" if one in found else "false" for one in state.ids]
+    excluded = state.excluded | _counted(failed=len(records) - len(answered))
+    return _shard(state._replace(slices=slices, excluded=excluded), answered)
+
+
+def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameImages) -> Shard:
+    """Read what another model answered to some images, of each the newest.
+
+    Raises:
+        EvaluationError: It is not of this task.
+        StoreError: The database does not answer.
+    """
+    where = _all(
+        {"input.hash": {"in": list(same.truths)}},
+        _of_model(other.model, other.version),
+        other.where,
+        {"id": {"le": str(same.newest)}},
+    )
+    newest: dict[str, StoredInference] = {}
+    found = failed = 0
+    for page in inferences.pages(QueryRequest(where=where, order="ts", limit=SHARD)):
+        answered = _answered(page.inferences, task)
+        newest |= {record.input.hash or "": record for record in answered}
+        found += len(answered)
+        failed += len(page.inferences) - len(answered)
+    truths = _truths(inferences, same.truths.values())
+    images = [
+        image_of(record, truths.get(same.truths[image]), ()) for image, record in newest.items()
+    ]
+    state = state_of(evaluator(task), images, ())
+    excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
+    return _shard(state._replace(excluded=excluded), list(newest.values()))
+
+
+def read(inferences: Inferences, ids: Sequence[int]) -> list[StoredInference]:
+    """Return those inferences that are still there, oldest first."""
+    found = []
+    for first in range(0, len(ids), SHARD):
+        where = {"id": {"in": [str(one) for one in ids[first : first + SHARD]]}}
+        request = QueryRequest(where=where, order="ts", limit=SHARD)
+        found += inferences.query(request).inferences
+    return found
+
+
+def image_of(record: StoredInference, truth: Any, by: Sequence[str] = ()) -> EvaluatedImage:
+    """Return an inference as what is evaluated, with its metadata where it is sliced by that.
+
+    Args:
+        record: As it is stored.
+        truth: JSON, None where it is not known.
+        by: What is sliced by.
+    """
+    has_keys = any(one.startswith("meta.") for one in by)
+    return EvaluatedImage(
+        record.id,
+        record.predictions,
+        msgspec.Raw(b"null") if truth is None else truth,
+        record.input.width,
+        record.input.height,
+        msgspec.json.decode(record.metadata) if has_keys else {},
+        record.created_at,
+        record.input.hash,
+    )
+
+
+def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:
+    """Leave out where the model failed, and see that all is of one task."""
+    other = next((record.task for record in records if record.task != task), None)
+    if other is not None:
+        raise EvaluationError(
+            f"expected inferences of one task, got {task} and {other}; narrow the filter, for example "
+            f'by {{"task": "{task}"}}'
+        )
+    return [record for record in records if record.status == 200]
+
+
+def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+    """Return what is true of inferences, by their ids."""
+    statement = (
+        "SELECT g.seq, t.annotations FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
+        " WHERE g.seq IN ({})"
+    )
+    with inferences.snapshot() as connection:
+        rows = run_in(connection, statement, list(ids))
+    return {int(seq): msgspec.Raw(annotations.encode()) for seq, annotations in rows}
+
+
+def _shard(state: State, answered: Sequence[StoredInference]) -> Shard:
+    return Shard(to_bytes(state), list(dict.fromkeys(record.model for record in answered)))
+
+
+def _counted(**left_out: int) -> dict[str, int]:
+    return {reason: count for reason, count in left_out.items() if count}
+
+
+def _of_model(name: str, version: str | None) -> dict[str, Any]:
+    named: dict[str, Any] = {"model": {"eq": name}}
+    return named if version is None else named | {"version": {"eq": version}}
+
+
+def _all(*filters: Any) -> dict[str, Any]:
+    return {"and": [one for one in filters if one is not None]}

@@ -1,0 +1,171 @@
+"""Evaluation of stored inferences, in shards that are kept: one that was ended goes on where it was."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from monitor.evaluation.evaluators import evaluator
+from monitor.evaluation.parameters import EvaluationParameters, OtherModel
+from monitor.evaluation.reading import (
+    SHARD,
+    Selection,
+    Shard,
+    image_of,
+    read,
+    read_other,
+    read_part,
+    same_images,
+    select,
+)
+from monitor.evaluation.reporting import Asked, evaluate, with_pictures
+from monitor.evaluation.saved_state import from_bytes
+from monitor.evaluation.state import State, merge
+from monitor.report import Report, ReportedModel, Window
+from store.ids import milliseconds
+from store.inferences import Inferences
+from store.records import timestamp_text
+
+Tell = Callable[[int, int | None], None]
+"""Is told at every step how many answers are read, and of how many; may raise to end the work."""
+
+_T = TypeVar("_T")
+
+
+def evaluate_stored(
+    inferences: Inferences,
+    parameters: EvaluationParameters,
+    tell: Tell = lambda *_: None,
+    shards_directory: Path | None = None,
+) -> Report:
+    """Evaluate what is stored.
+
+    Args:
+        inferences: The store.
+        parameters: What to evaluate; checked.
+        tell: See `Tell`.
+        shards_directory: Where to keep what is done, so that the same evaluation, begun again, goes on.
+
+    Raises:
+        EvaluationError: There is nothing to evaluate, or it is not of one task.
+        StoreError: The database does not answer.
+    """
+    started = time.monotonic()
+    tell(0, None)
+    reading = _Reading(inferences, parameters, tell, shards_directory)
+    state, model = reading.whole()
+    others = [
+        reading.other(number, other, state) for number, other in enumerate(parameters.compare)
+    ]
+    report = evaluate(
+        evaluator(reading.selection.task),
+        state,
+        task=reading.selection.task,
+        model=model,
+        window=_window(reading.selection, parameters.where),
+        asked=Asked(parameters.resamples, parameters.seed),
+        others=others,
+        step=lambda: tell(reading.total, reading.total),
+    )
+    shown = read(inferences, sorted({int(one.inference_id) for one in report.worst}))
+    return msgspec.structs.replace(
+        with_pictures(report, [image_of(record, record.ground_truth) for record in shown]),
+        parameters=report.parameters | _told(parameters),
+        provenance=report.provenance
+        | {
+            "shards": len(reading.selection.parts),
+            "duration_s": round(time.monotonic() - started, 3),
+        },
+    )
+
+
+class _Reading:
+    """Reads shard by shard, and keeps what is done."""
+
+    def __init__(
+        self,
+        inferences: Inferences,
+        parameters: EvaluationParameters,
+        tell: Tell,
+        directory: Path | None,
+    ) -> None:
+        self._inferences = inferences
+        self._parameters = parameters
+        self._tell = tell
+        self._kept = _Kept(directory)
+        self.selection = self._kept.get(
+            "selection", Selection, partial(select, inferences, parameters)
+        )
+        self._found = sum(len(part.ids) for part in self.selection.parts)
+        self.total = self._found * (1 + len(parameters.compare))
+
+    def whole(self) -> tuple[State, ReportedModel]:
+        """Read what was selected."""
+        shards, done = [], 0
+        for number, part in enumerate(self.selection.parts):
+            make = partial(read_part, self._inferences, self._parameters, self.selection.task, part)
+            shards.append(self._kept.get(f"{number:06d}", Shard, make))
+            done += len(part.ids)
+            self._tell(done, self.total)
+        return _merged(shards, self._parameters)
+
+    def other(self, at: int, other: OtherModel, state: State) -> tuple[ReportedModel, State]:
+        """Read what another model answered to the same images."""
+        shards = []
+        for number, same in enumerate(same_images(state, self.selection.newest)):
+            make = partial(read_other, self._inferences, other, self.selection.task, same)
+            shards.append(self._kept.get(f"{at:02d}-{number:06d}", Shard, make))
+            done = min((number + 1) * SHARD, self._found)
+            self._tell(self._found * (1 + at) + done, self.total)
+        whole, model = _merged(shards, other)
+        return model, whole
+
+
+class _Kept:
+    """What is done, each in a file, where there is a directory for them."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        if directory is not None:
+            directory.mkdir(exist_ok=True)
+
+    def get(self, name: str, kind: type[_T], make: Callable[[], _T]) -> _T:
+        """Return what is kept under a name, else make and keep it."""
+        if self._directory is None:
+            return make()
+        path = self._directory / f"{name}.msgpack"
+        with suppress(FileNotFoundError, msgspec.MsgspecError):  # power was lost while it was made
+            return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+        made = make()
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_bytes(msgspec.msgpack.encode(made))
+        hidden.replace(path)
+        return made
+
+
+def _merged(
+    shards: Sequence[Shard], asked: EvaluationParameters | OtherModel
+) -> tuple[State, ReportedModel]:
+    """Put shards together; the model is named by all of its versions that answered."""
+    models = {model for shard in shards for model in shard.models}
+    versions = sorted({model.version for model in models}) or [asked.version or ""]
+    digests = {model.sha256 for model in models}
+    digest = digests.pop() if len(digests) == 1 else ""
+    state = merge(from_bytes(shard.state) for shard in shards)
+    return state, ReportedModel(asked.model, ", ".join(versions), digest)
+
+
+def _window(selection: Selection, where: Any) -> Window:
+    ends = selection.parts[0].ids[0], selection.parts[-1].ids[-1]
+    start, end = (timestamp_text(milliseconds(one)) for one in ends)
+    return Window(start, end, filter=where)
+
+
+def _told(parameters: EvaluationParameters) -> dict[str, Any]:
+    """Return of the parameters what the report says nowhere else."""
+    given = msgspec.to_builtins(parameters)
+    return {name: given[name] for name in ("version", "by", "slices", "compare") if given[name]}

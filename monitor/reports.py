@@ -1,0 +1,117 @@
+"""The reports that jobs made: each is the result of its job, kept as long, and has its id."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from monitor.report import Metric, ReportedModel
+from store.errors import NotFoundError
+from store.jobs import Jobs
+
+REPORT = "report.json"
+REPORT_PAGE = "report.html"
+
+
+class ReportSummary(msgspec.Struct, frozen=True):
+    """A report in a list of them."""
+
+    id: str
+    kind: str
+    task: str
+    model: ReportedModel
+    created: str
+    """RFC 3339, UTC."""
+    status: str
+    n: int
+    """Images that count."""
+    headline: Metric | None
+    """The first of its metrics."""
+
+
+class ReportList(msgspec.Struct, frozen=True):
+    """All reports that are kept."""
+
+    reports: list[ReportSummary]
+    """The newest first."""
+
+
+class _Window(msgspec.Struct, frozen=True):
+    n: int
+
+
+class _Data(msgspec.Struct, frozen=True):
+    current: _Window
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What a summary takes from a report; the rest is passed over."""
+
+    id: str
+    kind: str
+    task: str
+    model: ReportedModel
+    created: str
+    status: str
+    data: _Data
+    metrics: list[Metric]
+
+
+_decoder = msgspec.json.Decoder(_Report)
+
+
+class Reports:
+    """The reports among the results of jobs.
+
+    What is asked of a report that there is not, or not yet, is a `NotFoundError`.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._known: dict[str, ReportSummary] = {}
+
+    def all(self) -> list[ReportSummary]:
+        """Return all reports, the newest first; each is read once, as it does not change."""
+        known = {}
+        for job in self._jobs.all():
+            if job.result is not None and job.result.file == REPORT:
+                with suppress(NotFoundError):  # removed since
+                    known[job.id] = self._known.get(job.id) or _summary(self.read(job.id))
+        self._known = known
+        return list(known.values())
+
+    def read(self, report_id: str) -> bytes:
+        """Return the JSON of a report."""
+        return _read(self._path(report_id))
+
+    def page(self, report_id: str) -> bytes:
+        """Return the HTML of a report."""
+        return _read(self._path(report_id).with_name(REPORT_PAGE))
+
+    def _path(self, report_id: str) -> Path:
+        path = self._jobs.result(report_id)
+        if path.name != REPORT:
+            raise NotFoundError(f"expected {report_id} to be a report, got another job's id")
+        return path
+
+
+def _summary(data: bytes) -> ReportSummary:
+    report: Any = _decoder.decode(data)
+    return ReportSummary(
+        report.id,
+        report.kind,
+        report.task,
+        report.model,
+        report.created,
+        report.status,
+        report.data.current.n,
+        report.metrics[0] if report.metrics else None,
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"expected {path.name} to be there, got it removed") from error

@@ -111,7 +111,7 @@ def same_images(state: State, newest: int) -> list[SameImages]:
 
 
 def read_part(
-    inferences: Inferences, parameters: EvaluationParameters, task: str, part: Part
+    parameters: EvaluationParameters, task: str, inferences: Inferences, part: Part
 ) -> Shard:
     """Read a part of a selection; what was deleted since is left out.
 
@@ -131,7 +131,7 @@ def read_part(
     return _shard(state._replace(slices=slices, excluded=excluded), answered)
 
 
-def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameImages) -> Shard:
+def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameImages) -> Shard:
     """Read what another model answered to some images, of each the newest.
 
     Raises:

@@ -181,7 +181,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
 
         monkeypatch.setattr(stored, "read_part", reading_ends)
         until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
-    assert len(list((jobs.directory / job_id / "shards").glob("0*.msgpack"))) == 2
+    assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, place, job_id)
     assert (job.state, len(read)) == ("succeeded", 3)
     assert "it goes on with what was read before" in job.log

@@ -69,15 +69,17 @@ class Reports:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+        self._known: dict[str, ReportSummary] = {}
 
     def all(self) -> list[ReportSummary]:
-        """Return all reports, the newest first."""
-        found = []
+        """Return all reports, the newest first; each is read once, as it does not change."""
+        known = {}
         for job in self._jobs.all():
             if job.result is not None and job.result.file == REPORT:
                 with suppress(NotFoundError):  # removed since
-                    found.append(_summary(self.read(job.id)))
-        return found
+                    known[job.id] = self._known.get(job.id) or _summary(self.read(job.id))
+        self._known = known
+        return list(known.values())
 
     def read(self, report_id: str) -> bytes:
         """Return the JSON of a report."""

@@ -82,13 +82,16 @@ def check_in_place(connection: sa.Connection) -> None:
 def make_durable(connection: sa.Connection) -> None:
     """Bring the log, which `synchronous=NORMAL` leaves to the system, to the disk.
 
+    SQLite does so with the file itself, before it writes the log anew. We must not: to close a file lets go
+    of all locks of this process on it, and another program that looks into the database would then take
+    itself for the last one, and remove the log under us.
+
     Raises:
         OSError: The disk fails.
     """
     path: Path = connection.info["path"]
-    for written in (_beside(path, "-wal"), path):
-        with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
-            sync_path(written)
+    with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
+        sync_path(_beside(path, "-wal"))
     sync_path(path.parent)
 
 

@@ -1,8 +1,12 @@
-"""Instance masks: how segments on the wire become tables, and how far two masks overlap."""
+"""Instance masks: how segments on the wire become tables, and how far two masks overlap.
+
+Segments of `background`, `ignore` and `void` are regions, not objects: they are passed over.
+"""
 
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -11,7 +15,11 @@ from monitor.evaluation.evaluators import Evaluated, decode
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Doubles, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
+from monitor.evaluation.semantic import BACKGROUND, IGNORED
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+
+NO_OBJECTS = IGNORED | {BACKGROUND}
+"""Labels of segments that are no objects."""
 
 _FARTHEST = 1 << 20
 """Pixels that a contour may lie outside of its image."""
@@ -35,6 +43,8 @@ class _There(msgspec.Struct):
     difficult: bool = False
     area: float | None = None
 
+
+_Segment = TypeVar("_Segment", _Found, _There)
 
 _FOUND = msgspec.json.Decoder(list[_Found])
 _THERE = msgspec.json.Decoder(list[_There])
@@ -112,16 +122,18 @@ def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
         EvaluationError: As `Instances.tables`.
     """
     places = [f"image {image.id!r}: {kind}" for kind in ("predictions", "ground_truth")]
-    found: list[_Found] = decode(_FOUND, image.predictions, places[0])
-    there: list[_There] = decode(_THERE, image.ground_truth, places[1])
+    numbers, found = _counted(decode(_FOUND, image.predictions, places[0]))
+    there_numbers, there = _counted(decode(_THERE, image.ground_truth, places[1]))
     masks = _masks(image, [one.contour for one in found], places[0])
     others = _masks(image, [one.contour for one in there], places[1])
     given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
     for at in np.flatnonzero(given < 0):
-        raise EvaluationError(f"{places[1]}[{at}]: expected an area of 0 or more, got {given[at]}")
-    predictions, truths = _objects(found, labels), _objects(there, labels)
+        where = f"{places[1]}[{there_numbers[at]}]"
+        raise EvaluationError(f"{where}: expected an area of 0 or more, got {given[at]}")
+    predictions = _objects(found, numbers, labels)
+    truths = _objects(there, there_numbers, labels)
     crowd = np.array([one.crowd for one in there], np.bool_)
-    pairs = overlaps(masks, others, (predictions["image"], truths["image"]), crowd)
+    of, taken, overlap = overlaps(masks, others, (predictions["image"], truths["image"]), crowd)
     return {
         "predictions": {
             **predictions,
@@ -134,16 +146,24 @@ def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
             "crowd": crowd,
             "difficult": np.array([one.difficult for one in there], np.bool_),
         },
-        "pairs": pairs_table(np.zeros(len(pairs[0]), np.int64), *pairs),
+        "pairs": pairs_table(
+            np.zeros(len(of), np.int64), numbers[of], there_numbers[taken], overlap
+        ),
     }
 
 
-def _objects(objects: Sequence[_Found | _There], labels: Labels) -> Table:
+def _counted(segments: list[_Segment]) -> tuple[Integers, list[_Segment]]:
+    """Return the objects among segments, and their numbers."""
+    kept = [at for at, one in enumerate(segments) if one.label not in NO_OBJECTS]
+    return np.array(kept, np.int64), [segments[at] for at in kept]
+
+
+def _objects(objects: Sequence[_Found | _There], numbers: Integers, labels: Labels) -> Table:
     """Return the columns that predictions and truths of an image share."""
     return {
         "image": np.zeros(len(objects), np.int64),
         "label": np.array([labels[one.label] for one in objects], np.int64),
-        "number": np.arange(len(objects)),
+        "number": numbers,
     }
 
 

@@ -111,7 +111,7 @@ def same_images(state: State, newest: int) -> list[SameImages]:
 
 
 def read_part(
-    inferences: Inferences, parameters: EvaluationParameters, task: str, part: Part
+    parameters: EvaluationParameters, task: str, inferences: Inferences, part: Part
 ) -> Shard:
     """Read a part of a selection; what was deleted since is left out.
 
@@ -131,7 +131,7 @@ def read_part(
     return _shard(state._replace(slices=slices, excluded=excluded), answered)
 
 
-def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameImages) -> Shard:
+def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameImages) -> Shard:
     """Read what another model answered to some images, of each the newest.
 
     Raises:
@@ -144,18 +144,19 @@ def read_other(inferences: Inferences, other: OtherModel, task: str, same: SameI
         other.where,
         {"id": {"le": str(same.newest)}},
     )
-    request = QueryRequest(where=where, order="ts", limit=SHARD)
-    records = [one for page in inferences.pages(request) for one in page.inferences]
-    answered = _answered(records, task)
-    newest = {record.input.hash or "": record for record in answered}
+    newest: dict[str, StoredInference] = {}
+    found = failed = 0
+    for page in inferences.pages(QueryRequest(where=where, order="ts", limit=SHARD)):
+        answered = _answered(page.inferences, task)
+        newest |= {record.input.hash or "": record for record in answered}
+        found += len(answered)
+        failed += len(page.inferences) - len(answered)
     truths = _truths(inferences, same.truths.values())
     images = [
         image_of(record, truths.get(same.truths[image]), ()) for image, record in newest.items()
     ]
     state = state_of(evaluator(task), images, ())
-    excluded = state.excluded | _counted(
-        failed=len(records) - len(answered), duplicate=len(answered) - len(newest)
-    )
+    excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
     return _shard(state._replace(excluded=excluded), list(newest.values()))
 
 

@@ -214,11 +214,11 @@ def _compared(
     found, theirs_found = (
         _headlines(evaluation.evaluate(part), weights, step) for part in (mine, its)
     )
-    named = {(one.type, str(one.parameters)): one for one in found}
-    differences = [  # a set may have one label an image for one model, several for another
-        ours_of._replace(values=ours_of.values - one.values)
-        for one in theirs_found
-        if (ours_of := named.get((one.type, str(one.parameters)))) is not None
+    differences = [  # a model that gives several labels an image has other headlines
+        one._replace(values=one.values - another.values)
+        for another in theirs_found
+        for one in found
+        if one[:2] == another[:2]
     ]
     excluded = {
         "not_answered": len(ours) - len(both),

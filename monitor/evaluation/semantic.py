@@ -25,7 +25,7 @@ IGNORED = frozenset({"ignore", "void"})
 
 _LARGEST_PX = 1 << 28
 _FARTHEST_PX = 1 << 20
-_BACKGROUND = "background"
+BACKGROUND = "background"
 _NOTHING, _HIDDEN = -1, -2
 
 
@@ -99,7 +99,7 @@ def _score(segment: Segment) -> float:
 
 
 def _label(label: str, labels: Labels) -> int:
-    return _NOTHING if label == _BACKGROUND else labels[label]
+    return _NOTHING if label == BACKGROUND else labels[label]
 
 
 def _true_label(truth: _Truth, labels: Labels) -> int:
@@ -159,7 +159,7 @@ class EvaluatedPixels:
         kept = [
             at
             for at, label in enumerate(state.labels)
-            if painted[at] or label not in IGNORED | {_BACKGROUND}
+            if painted[at] or label not in IGNORED | {BACKGROUND}
         ]
         place = np.full(len(state.labels) + 1, _NOTHING)
         place[kept] = np.arange(len(kept))
@@ -214,7 +214,7 @@ class EvaluatedPixels:
                 self._labels, self._true, self._predicted, self._pixels, of="pixels"
             ),
             badness={"wrong_pixels": self._wrong()},
-            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": _BACKGROUND},
+            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": BACKGROUND},
         )
 
     def _wrong(self) -> Doubles:

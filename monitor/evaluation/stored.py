@@ -1,11 +1,11 @@
 """Evaluation of stored inferences, in shards that are kept: one that was ended goes on where it was."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -33,7 +33,30 @@ from store.records import timestamp_text
 Tell = Callable[[int, int | None], None]
 """Is told at every step how many answers are read, and of how many; may raise to end the work."""
 
-_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+_Kind = TypeVar("_Kind", Selection, Shard)
+
+
+class Places(Protocol):
+    """Where shards are read, with a store at hand."""
+
+    def map(
+        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
+    ) -> Iterator[Shard]:
+        """Read each of the items, and yield the shards in their order."""
+
+
+class Here:
+    """Reads one shard after the other, in this process."""
+
+    def __init__(self, inferences: Inferences) -> None:
+        self._inferences = inferences
+
+    def map(
+        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
+    ) -> Iterator[Shard]:
+        """As `Places.map`."""
+        return (read(self._inferences, item) for item in items)
 
 
 def evaluate_stored(
@@ -41,6 +64,7 @@ def evaluate_stored(
     parameters: EvaluationParameters,
     tell: Tell = lambda *_: None,
     shards_directory: Path | None = None,
+    places: Places | None = None,
 ) -> Report:
     """Evaluate what is stored.
 
@@ -49,6 +73,7 @@ def evaluate_stored(
         parameters: What to evaluate; checked.
         tell: See `Tell`.
         shards_directory: Where to keep what is done, so that the same evaluation, begun again, goes on.
+        places: Where shards are read; None: here.
 
     Raises:
         EvaluationError: There is nothing to evaluate, or it is not of one task.
@@ -56,7 +81,8 @@ def evaluate_stored(
     """
     started = time.monotonic()
     tell(0, None)
-    reading = _Reading(inferences, parameters, tell, shards_directory)
+    places = places or Here(inferences)
+    reading = _Reading(inferences, parameters, tell, shards_directory, places)
     state, model = reading.whole()
     others = [
         reading.other(number, other, state) for number, other in enumerate(parameters.compare)
@@ -92,37 +118,49 @@ class _Reading:
         parameters: EvaluationParameters,
         tell: Tell,
         directory: Path | None,
+        places: Places,
     ) -> None:
-        self._inferences = inferences
         self._parameters = parameters
         self._tell = tell
+        self._places = places
         self._kept = _Kept(directory)
-        self.selection = self._kept.get(
-            "selection", Selection, partial(select, inferences, parameters)
-        )
-        self._found = sum(len(part.ids) for part in self.selection.parts)
+        found = self._kept.get("selection", Selection)
+        if found is None:
+            found = select(inferences, parameters)
+            self._kept.put("selection", found)
+        self.selection = found
+        self._found = sum(len(part.ids) for part in found.parts)
         self.total = self._found * (1 + len(parameters.compare))
 
     def whole(self) -> tuple[State, ReportedModel]:
         """Read what was selected."""
-        shards, done = [], 0
-        for number, part in enumerate(self.selection.parts):
-            make = partial(read_part, self._inferences, self._parameters, self.selection.task, part)
-            shards.append(self._kept.get(f"{number:06d}", Shard, make))
-            done += len(part.ids)
-            self._tell(done, self.total)
-        return _merged(shards, self._parameters)
+        step = partial(read_part, self._parameters, self.selection.task)
+        return _merged(self._shards("whole", step, self.selection.parts, 0), self._parameters)
 
     def other(self, at: int, other: OtherModel, state: State) -> tuple[ReportedModel, State]:
         """Read what another model answered to the same images."""
-        shards = []
-        for number, same in enumerate(same_images(state, self.selection.newest)):
-            make = partial(read_other, self._inferences, other, self.selection.task, same)
-            shards.append(self._kept.get(f"{at:02d}-{number:06d}", Shard, make))
-            done = min((number + 1) * SHARD, self._found)
-            self._tell(self._found * (1 + at) + done, self.total)
+        step = partial(read_other, other, self.selection.task)
+        items = same_images(state, self.selection.newest)
+        shards = self._shards(f"other-{at:02d}", step, items, self._found * (1 + at))
         whole, model = _merged(shards, other)
         return model, whole
+
+    def _shards(
+        self,
+        name: str,
+        step: Callable[[Inferences, _Item], Shard],
+        items: Sequence[_Item],
+        before: int,
+    ) -> list[Shard]:
+        names = [f"{name}-{number:06d}" for number in range(len(items))]
+        found = {one: shard for one in names if (shard := self._kept.get(one, Shard)) is not None}
+        missing = [at for at, one in enumerate(names) if one not in found]
+        made = self._places.map(step, [items[at] for at in missing])
+        for at, shard in zip(missing, made, strict=True):
+            found[names[at]] = shard
+            self._kept.put(names[at], shard)
+            self._tell(before + min(len(found) * SHARD, self._found), self.total)
+        return [found[one] for one in names]
 
 
 class _Kept:
@@ -133,18 +171,22 @@ class _Kept:
         if directory is not None:
             directory.mkdir(exist_ok=True)
 
-    def get(self, name: str, kind: type[_T], make: Callable[[], _T]) -> _T:
-        """Return what is kept under a name, else make and keep it."""
-        if self._directory is None:
-            return make()
-        path = self._directory / f"{name}.msgpack"
-        with suppress(FileNotFoundError, msgspec.MsgspecError):  # power was lost while it was made
-            return msgspec.msgpack.decode(path.read_bytes(), type=kind)
-        made = make()
-        hidden = path.with_name(f".{path.name}")
-        hidden.write_bytes(msgspec.msgpack.encode(made))
-        hidden.replace(path)
-        return made
+    def get(self, name: str, kind: type[_Kind]) -> _Kind | None:
+        """Return what is kept under a name."""
+        if self._directory is not None:
+            path = self._directory / f"{name}.msgpack"
+            with suppress(
+                FileNotFoundError, msgspec.MsgspecError
+            ):  # power was lost while it was made
+                return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+        return None
+
+    def put(self, name: str, made: Selection | Shard) -> None:
+        """Keep it."""
+        if self._directory is not None:
+            hidden = self._directory / f".{name}.msgpack"
+            hidden.write_bytes(msgspec.msgpack.encode(made))
+            hidden.replace(self._directory / f"{name}.msgpack")
 
 
 def _merged(

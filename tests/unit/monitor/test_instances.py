@@ -261,3 +261,19 @@ FAR = {**SEGMENT, "contour": contour([(0, 0), (1e300, 0)])}
 def test_what_is_wrong_with_an_image_is_named(predictions, truths, fields, message):
     with pytest.raises(EvaluationError, match=message):
         tables(predictions, truths, **fields)
+
+
+def test_regions_that_are_no_objects_are_passed_over():
+    part = {"contour": square(10, 10, 20)}
+    other = {"contour": square(12, 10, 20)}
+    image = image_of(
+        1,
+        [{"label": "background", "score": 1, **part}, {"label": "cat", "score": 0.5, **part}],
+        [{"label": "void", **other}, {"label": "cat", **other}, {"label": "ignore", **part}],
+    )
+    state = merge([state_of(Instances(), [image], [])])
+    assert state.labels == ["cat"]
+    assert state.tables["predictions"]["number"].tolist() == [1]
+    assert state.tables["truths"]["number"].tolist() == [1]
+    assert state.tables["pairs"]["truth"].tolist() == [1]
+    assert pair_overlap(state)(np.array([0]), np.array([0])).tolist() == [360 / 440]

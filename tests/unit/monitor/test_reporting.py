@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from monitor.evaluation import reporting
-from monitor.evaluation.evaluators import state_of
+from monitor.evaluation.evaluators import EVALUATORS, evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate, resampled, with_pictures
 from monitor.evaluation.state import merge
-from monitor.report import ReportedModel, Window
+from monitor.page import page
+from monitor.report import Report, ReportedModel, Window
 from tests.unit.monitor.small_evaluation import Small, image_of
 
 MODEL = ReportedModel("one", "1")
@@ -179,3 +180,20 @@ def test_models_are_compared_where_both_answered():
     assert comparison.excluded == {"not_answered": 1, "duplicate": 1, "no_truth": 1}
     assert comparison.metrics[0].value == 0.5
     assert comparison.differences[0].value == 0
+
+
+@pytest.mark.parametrize("task", EVALUATORS)
+def test_every_task_has_a_report_of_nothing(task):
+    evaluation = evaluator(task)
+    unknown = image_of(1, "", None)
+    states = [merge([state_of(evaluation, images, ["hour"])]) for images in ([], [unknown])]
+    for state in states:
+        report = evaluate(
+            evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]
+        )
+        assert (report.status, report.data.current.n) == ("insufficient", 0)
+        assert {metric.value for metric in report.metrics} <= {None, 0}
+        assert {metric.ci95 for metric in report.metrics} <= {None, (0, 0)}
+        again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
+        assert again.metrics == report.metrics
+        assert "<html" in page(report, lambda _: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from store.database import Readers, migrate, open_writer
+from store.database import Readers, make_durable, migrate, open_writer, run
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.schema import PARTITIONED
 
@@ -155,3 +155,27 @@ def test_readers_of_a_damaged_database_say_so(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="not a database"), readers.snapshot():
         pass
     readers.close()
+
+
+def test_another_program_takes_no_log_away_from_a_writer_that_made_it_durable(
+    url: str, tmp_path: Path
+) -> None:
+    migrate(url)
+    path = tmp_path / "store.db"
+    count = "SELECT count(*) FROM label"
+    look = f"import sqlite3; print(sqlite3.connect({str(path)!r}).execute({count!r}).fetchone()[0])"
+    engine, readers = open_writer(url), Readers(url)
+    for number in range(1, 4):
+        with engine.begin() as connection:
+            run(connection, "INSERT INTO label (name) VALUES (?)", (str(number),))
+        with engine.connect() as connection:
+            make_durable(connection)
+        seen = subprocess.run(
+            [sys.executable, "-c", look], check=True, capture_output=True, text=True, timeout=60
+        )
+        assert seen.stdout == f"{number}\n"
+        assert path.with_name("store.db-wal").exists()
+        with readers.snapshot() as connection:
+            assert run(connection, count).scalar_one() == number
+    readers.close()
+    engine.dispose()

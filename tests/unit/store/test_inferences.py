@@ -118,6 +118,31 @@ def test_pages_join_without_gaps_while_records_arrive(store: Store, record) -> N
     assert store.ids(order="ts", limit=3) == [1, 2, 3]
 
 
+def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch, tmp_path) -> None:
+    store.journal.append(
+        [record(seq, metadata={"odd": seq % 2, "name": str(seq)}) for seq in range(1, 31)]
+    )
+    store.writer.drain()
+    cautious = Inferences(
+        store.url,
+        tmp_path / "journal",
+        BlobStore(tmp_path / "blobs"),
+        budget=Budget(rows=4, first=4),
+    )
+    for inferences, most in ((store.inferences, 10_000), (store.inferences, 7), (cautious, 7)):
+        monkeypatch.setattr(module, "IDS_AT_ONCE", most)
+        for where, wanted in [
+            (None, range(1, 31)),
+            ({"meta.odd": 1, "meta.name": {"ne": "7"}}, [*range(1, 6, 2), *range(9, 31, 2)]),
+            ({"meta.name": {"contains": "1"}}, [1, *range(10, 20), 21]),
+            ({"model": "nobody"}, []),
+        ]:
+            found = list(inferences.ids(where))
+            assert [one for some in found for one in some] == list(wanted)
+            assert max(map(len, found)) <= most
+    cautious.close()
+
+
 def test_a_cursor_is_of_one_filter_and_order(store: Store, record) -> None:
     store.journal.append([record(seq) for seq in range(1, 11)])
     store.writer.drain()

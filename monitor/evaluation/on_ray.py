@@ -1,0 +1,87 @@
+"""Reads shards on the machines of a Ray cluster, an extra; each has to have Quadriga and reach the database."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any, TypeVar
+
+from monitor.evaluation.reading import Shard
+from monitor.evaluation.state import EvaluationError
+from store.blobs.files import open_blobs
+from store.inferences import Inferences
+from store.jobs import QUERY_S
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
+
+try:
+    import ray
+except ImportError as error:
+    raise EvaluationError(
+        "expected Ray for evaluation on many machines, got none; pip install quadriga[ray]"
+    ) from error
+
+AHEAD = 4
+"""Shards that wait or are read, for each processor of the cluster."""
+
+_Item = TypeVar("_Item")
+
+
+class OnRay:
+    """Reads shards on a Ray cluster.
+
+    Args:
+        address: `ray` for one on this machine, for the time being; else as `ray.init` takes it, such as
+            `ray://head:10001` or `auto`.
+        database_url: The database, as the machines of the cluster reach it.
+
+    Raises:
+        EvaluationError: There is no cluster at this address.
+    """
+
+    def __init__(self, address: str, database_url: str) -> None:
+        own = address == "ray"
+        try:
+            ray.init(
+                None if own else address,
+                include_dashboard=False if own else None,
+                log_to_driver=False,
+                ignore_reinit_error=True,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise EvaluationError(
+                f"expected a Ray cluster at {address!r:.80}, got: {error}"
+            ) from error
+        self._url = database_url
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # it has no types
+        self._most = AHEAD * max(int(resources.get("CPU", 1)), 1)
+        self._read: Any = ray.remote(_read)
+
+    def map(
+        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
+    ) -> Iterator[Shard]:
+        """As `monitor.evaluation.stored.Places.map`."""
+        waiting: deque[Any] = deque()
+        for item in items:
+            if len(waiting) == self._most:
+                yield ray.get(waiting.popleft())
+            waiting.append(self._read.remote(self._url, read, item))
+        while waiting:
+            yield ray.get(waiting.popleft())
+
+    def close(self) -> None:
+        """Leave the cluster; one that was for the time being ends."""
+        ray.shutdown()
+
+
+def _read(url: str, read: Callable[[Inferences, _Item], Shard], item: _Item) -> Shard:
+    return read(_opened(url), item)
+
+
+@cache
+def _opened(url: str) -> Inferences:
+    """Open the database once in a process of the cluster; there is neither journal nor blobs."""
+    nowhere = Path(gettempdir()) / "quadriga-no-data"
+    return Inferences(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_S)

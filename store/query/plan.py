@@ -5,7 +5,7 @@ it gives. Where all are wide, one whose index gives its ids in order drives, or 
 by time: most rows match. Ids are times, so a time range bounds every plan.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,6 +20,7 @@ from store.query.sql import (
     FALSE,
     MAX_MERGED,
     TRUE,
+    WALK,
     Scan,
     Sql,
     Test,
@@ -114,8 +115,7 @@ class Planner:
             return next((part for part in usable if _in_order(part)), None)
         if is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
-            walk = Scan("inference AS d", Sql("1 = 1"), ordered=True)
-            if self._count(walk, window, cap + 1) <= cap:
+            if self._count((WALK,), window, cap + 1) <= cap:
                 return None
         return best
 
@@ -124,28 +124,26 @@ class Planner:
         for part in parts:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
-            rows = 0
-            for scan in part.scans:
-                self._probes += 1
-                rows += self._count(scan, window, fewest - rows)
-                if rows >= fewest:
-                    break
+            self._probes += len(part.scans)
+            rows = self._count(part.scans, window, fewest)
             if rows < fewest:
                 best, fewest = part, rows
         return best, fewest
 
-    def _count(self, scan: Scan, window: Window, cap: int) -> int:
-        """Count the rows that a scan reads, up to a cap."""
-        text, values = (
-            f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}",
-            scan.condition.values,
-        )
-        if scan.ordered:
-            text, values = f"{text} AND d.seq BETWEEN ? AND ?", (*values, *window)
-        counted = run(
-            self._connection, f"SELECT count(*) FROM ({text} LIMIT ?) AS c", (*values, cap)
-        )
-        return int(counted.scalar_one())
+    def _count(self, scans: tuple[Scan, ...], window: Window, cap: int) -> int:
+        """Count the rows that scans read, up to a cap."""
+        texts: list[str] = []
+        values: list[Any] = []
+        for scan in scans:
+            texts.append(f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}")
+            values += scan.condition.values
+            if scan.ordered:
+                texts[-1] += " AND d.seq BETWEEN ? AND ?"
+                values += window
+        if not scans:
+            return 0
+        text = f"SELECT count(*) FROM ({' UNION ALL '.join(texts)} LIMIT ?) AS c"
+        return int(run(self._connection, text, (*values, cap)).scalar_one())
 
     def _compile(self, tree: Filter, catalog: Catalog) -> Test:
         if isinstance(tree, Leaf):

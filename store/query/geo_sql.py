@@ -24,7 +24,7 @@ _Edge = tuple[float, float, float, float]
 
 def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     """Translate that a place lies in a shape."""
-    key = catalog.keys.get(("", KeyType.CELL))
+    key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE  # nothing has a place
     if isinstance(leaf.shape, Near):

@@ -40,11 +40,6 @@ MAX_PROBES = 16
 MAX_SCANS = 64
 """Of an OR; SQLite joins at most 500 selects."""
 
-_NO_JOINS_BUT_LOOPS = (
-    "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),"
-    " set_config('max_parallel_workers_per_gather', '0', true)"
-)
-
 
 class Window(NamedTuple):
     """Ids that may answer, both ends included."""
@@ -84,8 +79,6 @@ class Planner:
         self._words = WORDS[connection.dialect.name]
         self._narrow = narrow
         self._probes = 0
-        if connection.dialect.name == "postgresql":
-            run(connection, _NO_JOINS_BUT_LOOPS)
 
     def plan(self, tree: Filter) -> Plan:
         """Plan a filter."""

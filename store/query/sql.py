@@ -156,7 +156,7 @@ def _answer(leaf: Compare, _: Catalog, words: Words) -> Test:
 
 
 def _place_exists(_: Compare, catalog: Catalog, words: Words) -> Test:
-    key = catalog.keys.get(("", KeyType.CELL))
+    key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE
     test = f"EXISTS (SELECT 1 FROM {words.place} WHERE p.latitude + p.longitude IS NOT NULL)"

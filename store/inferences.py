@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,17 @@ class Inferences:
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            plan = Planner(connection, self._narrow).plan(tree)
-            search = Search(connection, plan, descending=request.order == "-ts")
-            # One more tells whether there is another page.
-            rows, resume = search.first(request.limit + 1, after, self._budget, _SELECT_ALL)
+            planner = Planner(connection, tree, self._narrow)
+            search = partial(Search, connection, descending=request.order == "-ts")
+            limit = request.limit + 1  # one more tells whether there is another page
+            guess, resume = planner.guess(), None
+            rows = search(guess).soon(limit, after, _SELECT_ALL) if guess else []
+            if not rows:
+                rows, resume = search(planner.plan).first(limit, after, self._budget, _SELECT_ALL)
             count = None
             if request.count not in (None, "none"):
-                count = _count(search, self._budget, is_capped=request.count == "capped")
+                is_capped = request.count == "capped"
+                count = _count(search(planner.plan), self._budget, is_capped=is_capped)
         if len(rows) > request.limit:
             resume = rows[request.limit - 1][0]
         return Page(
@@ -158,7 +163,7 @@ class Inferences:
         tree = request.tree()
         with self._readers.snapshot() as connection:
             search = Search(
-                connection, Planner(connection, self._narrow).plan(tree), descending=True
+                connection, Planner(connection, tree, self._narrow).plan, descending=True
             )
             return _count(search, self._budget, is_capped=False)
 

@@ -19,6 +19,9 @@ from store.query.sql import WALK, Scan, Sql
 MOST_ROWS = 10_000
 """Of a window."""
 
+FEW, OFTEN = 64, 16
+"""Matches come often if one of so many among the first few candidates is one."""
+
 _COLUMN = re.compile(r"\bi\.(\w+)")
 
 
@@ -94,6 +97,17 @@ class Search:
             if window.low > window.high:
                 return Found(found, None)
             rows = min(rows * 3, MOST_ROWS)
+
+    def soon(self, limit: int, after: Window, select: str) -> list[Any]:
+        """Return the first matches, as `first`, if they come often; else none."""
+        window = self._plan.window.narrowed(*after)
+        if window.low > window.high or self._plan.scans == ():
+            return []
+        if len(self._selected("{}", self._matches(window, FEW, limit))) < min(FEW // OFTEN, limit):
+            return []
+        rows = min(limit * OFTEN * 2, MOST_ROWS)
+        found = self._selected(select, self._matches(window, rows, limit))
+        return found if len(found) == limit else []
 
     def count(self) -> int:
         """Count all matches."""

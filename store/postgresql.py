@@ -26,9 +26,13 @@ _SETTINGS = {
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
 _READING = (
     "-c default_transaction_read_only=on -c plan_cache_mode=force_generic_plan"
-    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c max_parallel_workers_per_gather=0"
+    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c max_parallel_workers_per_gather=0"
 )
-"""A statement asked often is planned once, for any values: it goes along an index in loops."""
+"""A statement asked often is planned once, for any values: it goes along indexes, in loops."""
+
+_RECYCLE_S = 300
+"""A plan lasts no longer, should tables grow without being analyzed."""
 
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
 _LASTING = "-c synchronous_commit=on"
@@ -75,6 +79,7 @@ class Source:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=timeout_s,
+            pool_recycle=_RECYCLE_S,
             isolation_level="REPEATABLE READ",  # the statements of one answer see one state
             connect_args={**_SETTINGS, "options": options},
         )

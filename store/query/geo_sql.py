@@ -9,13 +9,16 @@ from itertools import accumulate, pairwise
 
 from store.query import geo
 from store.query.catalog import Catalog
-from store.query.sql import FALSE, Scan, Sql, Test
+from store.query.sql import EMPTY_RANGE, FALSE, Scan, Sql, Test
 from store.query.syntax import Box, Near, Place, Polygon
 from store.query.words import Words
 from store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
 MAX_RANGES = 12
+_AT_ONCE = 8
+"""Ranges are so many, or twice or thrice that, so that a database sees few statements."""
+
 _MARGIN = 1e-9
 """Degrees; a hand's width is 1e-6."""
 
@@ -34,13 +37,16 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     else:
         edges = _edges(leaf.shape)
         box, test = _bounds(edges), _in_ring(edges)
-    scans = tuple(
-        Scan("meta_num AS d", Sql("d.key = ? AND d.val BETWEEN ? AND ?",
-                                  (key, float(low), float(high))), ordered=False)
-        for low, high in cells(box)
-    )  # fmt: skip
+    ranges = cells(box)
+    ranges += [EMPTY_RANGE] * (-len(ranges) % _AT_ONCE)
+    bounds = tuple(bound for low, high in ranges for bound in (key, float(low), float(high)))
+    scan = Scan(
+        f"(VALUES {', '.join(['(?, ?, ?)'] * len(ranges))}) AS r CROSS JOIN meta_num AS d",
+        Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
+        ordered=False,
+    )
     text = f"EXISTS (SELECT 1 FROM {words.place} WHERE {test.text})"
-    return Test(Sql(text, test.values), scans)
+    return Test(Sql(text, test.values), (scan,))
 
 
 def cells(box: Box) -> list[tuple[int, int]]:

@@ -159,9 +159,8 @@ class Search:
 
     def _ordered(self, window: Window, rows: int) -> Sql:
         """Return the ids of at least so many candidates, in order: the first of each scan."""
-        scans, order = self._plan.scans, f"ORDER BY d.seq {self._direction}"
-        if scans is None:
-            scans = (WALK,)
+        order = f"ORDER BY 1 {self._direction}"
+        scans = (WALK,) if self._plan.scans is None else self._plan.scans
         parts = [_select(scan, window) for scan in scans]
         if len(parts) == 1:
             return Sql(f"{parts[0].text} {order}", parts[0].values)
@@ -170,7 +169,7 @@ class Search:
             for at, part in enumerate(parts)
         )
         values = tuple(value for part in parts for value in (*part.values, rows))
-        return Sql(f"SELECT seq FROM ({text}) AS u ORDER BY seq {self._direction}", values)
+        return Sql(f"SELECT seq FROM ({text}) AS u {order}", values)
 
     def _matches(self, window: Window, rows: int, limit: int) -> Sql:
         """Return the ids of the matches among so many candidates."""
@@ -202,8 +201,14 @@ class Search:
 
 
 def _select(scan: Scan, window: Window) -> Sql:
-    text = f"SELECT d.seq FROM {scan.source} WHERE {scan.condition.text} AND d.seq BETWEEN ? AND ?"
-    return Sql(text, (*scan.condition.values, *window))
+    seq = "d.seq" if scan.ordered else "+d.seq"  # the plus leaves the index of what is looked for
+    text, values = (
+        f"SELECT {seq} AS seq FROM {scan.source} WHERE {scan.condition.text}",
+        scan.condition.values,
+    )
+    if window == Window():
+        return Sql(text, values)
+    return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*values, *window))
 
 
 def _union(scans: tuple[Scan, ...], window: Window) -> Sql:

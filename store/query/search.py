@@ -201,14 +201,12 @@ class Search:
 
 
 def _select(scan: Scan, window: Window) -> Sql:
-    seq = "d.seq" if scan.ordered else "+d.seq"  # the plus leaves the index of what is looked for
-    text, values = (
-        f"SELECT {seq} AS seq FROM {scan.source} WHERE {scan.condition.text}",
-        scan.condition.values,
-    )
+    # The plus leaves the index of what is looked for, not that of ids; metadata has but the one.
+    seq = "d.seq" if scan.ordered or scan.source.startswith("meta_") else "+d.seq"
+    text = f"SELECT {seq} AS seq FROM {scan.source} WHERE {scan.condition.text}"
     if window == Window():
-        return Sql(text, values)
-    return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*values, *window))
+        return Sql(text, scan.condition.values)
+    return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))
 
 
 def _union(scans: tuple[Scan, ...], window: Window) -> Sql:

@@ -50,7 +50,7 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
 
 
 def cells(box: Box) -> list[tuple[int, int]]:
-    """Return ranges of cells that together hold every place in a box."""
+    """Return ranges of cells, apart from each other, that together hold every place in a box."""
     found: list[tuple[int, int]] = []
     for part in _spans(box):
         rows = geo.row(max(part.south - _MARGIN, -90)), geo.row(min(part.north + _MARGIN, 90))
@@ -59,7 +59,7 @@ def cells(box: Box) -> list[tuple[int, int]]:
             geo.column(min(part.east + _MARGIN, 180)),
         )
         found += _quads(rows, columns)
-    return found
+    return _merged(found)
 
 
 def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, int]]:
@@ -79,7 +79,7 @@ def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, i
         if len(whole) + len(quartered) > 2 * MAX_RANGES:
             break
         partly = quartered
-    return _merged([*whole, *(_range_of(*quad) for quad in partly)])
+    return [*whole, *(_range_of(*quad) for quad in partly)]
 
 
 def _overlap(

@@ -74,6 +74,11 @@ class Catalog:
         self._labels |= {name: int(number) for name, number in rows}
         return tuple(self._labels[name] for name in names if name in self._labels)
 
+    def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
+        """Return the models that have one of these names, versions or tasks, in any case."""
+        wanted = {str(name).lower() for name in names}
+        return tuple(model.id for model in self.models if wanted & _aliases(field, model))
+
     @cached_property
     def _is_spent(self) -> bool:
         there = run(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
@@ -84,11 +89,6 @@ class Catalog:
         for path, type_, number in _named(self._connection, keys, paths):
             self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
         self._read_paths |= paths
-
-    def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
-        """Return the models that have one of these names, versions or tasks, in any case."""
-        wanted = {str(name).lower() for name in names}
-        return tuple(model.id for model in self.models if wanted & _aliases(field, model))
 
 
 def _aliases(field: str, model: Model) -> set[str]:

@@ -109,13 +109,11 @@ class Planner:
         `None` where `plan` needs no look either, or what would drive it was narrow lately.
         """
         ordered = next((part for part in self._usable if _in_order(part)), None)
-        if ordered is None:
-            is_likely = bool(self._usable) and all(
-                _subject(part) in self._wide for part in self._usable
-            )
-        else:
-            is_likely = len(self._usable) > 1
-        return self._planned(ordered) if is_likely else None
+        if ordered:
+            return self._planned(ordered) if len(self._usable) > 1 else None
+        plan = self._planned(None)
+        is_wide = self._usable and all(_subject(part) in self._wide for part in self._usable)
+        return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
 
     def _planned(self, chosen: Test | None) -> Plan:
         tests = tuple(part.test for part in self._parts if not (part is chosen and part.exact))

@@ -7,9 +7,10 @@ import pytest
 import sqlalchemy as sa
 
 from store.database import drop_month, months, open_writer
-from store.errors import NotReadyError
+from store.errors import NotReadyError, QueryError
 from store.ids import first_at
-from store.inferences import QueryRequest
+from store.inferences import Inferences, QueryRequest
+from store.query.search import Budget
 from tests.postgres_server import PostgresServer
 from tests.unit.store.exchange_place import ExchangePlace
 
@@ -66,6 +67,16 @@ def test_other_types_of_columns_are_planned_anew(gres, engine, record) -> None:
     with pytest.raises(NotReadyError, match="cached plan"):
         ids(gres)
     assert ids(gres) == [JANUARY]
+
+
+def test_what_is_refused_is_refused_again(gres, record) -> None:
+    gres.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
+    made = Inferences(gres.url, gres.journal, gres.blobs, narrow=0, budget=Budget(small=3))
+    for _ in range(3):
+        with pytest.raises(QueryError, match="an index or a time bounds"):
+            made.query(QueryRequest(where={"meta.x": {"contains": "am"}}, limit=5))
+    assert len(made.query(QueryRequest(where={"meta.x": {"gt": "s"}}, limit=5)).inferences) == 5
+    made.close()
 
 
 def test_a_key_has_values_of_another_type_later(store: ExchangePlace, record) -> None:

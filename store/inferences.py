@@ -160,9 +160,10 @@ class Inferences:
         tree, after = QueryRequest(where=where).tree(now_us), Window()
         while True:
             with self._readers.snapshot() as connection:
-                plan = Planner(connection, self._narrow).plan(tree)
+                plan = Planner(connection, tree, self._narrow).plan
                 search = Search(connection, plan, descending=False)
-                ids, resume = search.first(IDS_AT_ONCE, after, self._budget)
+                rows, resume = search.first(IDS_AT_ONCE, after, self._budget)
+            ids = [int(row[0]) for row in rows]
             yield ids
             if len(ids) == IDS_AT_ONCE:
                 resume = ids[-1]

@@ -66,7 +66,7 @@ def test_reports_are_written(records, tmp_path, photo_png) -> None:
     assert json.loads((tmp_path / "r.json").read_text())["kind"] == "evaluation"
     run(*options, "--output", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert page.startswith("<!doctype html>")
+    assert page.startswith("<!DOCTYPE html>")
     assert "data:image/jpeg" in page
 
 

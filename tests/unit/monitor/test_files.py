@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +154,18 @@ def test_masks_of_coco_are_drawn_as_contours(coco) -> None:
     square = [[{"x": 12, "y": 12}, {"x": 12, "y": 15}, {"x": 15, "y": 15}, {"x": 15, "y": 12}]]
     assert json.loads(bytes(worst.predictions))[0]["contour"] == square
     assert json.loads(bytes(worst.ground_truth))[1]["contour"] == square
+
+
+def test_the_record_of_the_document_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "evaluation.md").read_text()
+    section = page.partition("\n## Evaluating files\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    report = evaluated(json.loads(example), by=["meta.camera_id"])
+    assert [one.value for one in report.slices] == ["north"]
+    assert value(report) == pytest.approx(0.9)  # their overlap is 760 / 838
+    wrong = json.loads(example)
+    del wrong["predictions"][0]["score"]
+    said = re.findall(r"``answers\.jsonl:17: (.*?: expected a field `score`) ``", section)
+    with pytest.raises(EvaluationError) as caught:
+        evaluated(wrong)
+    assert said == [str(caught.value).removeprefix("a.jsonl:1: ")]

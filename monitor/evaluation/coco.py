@@ -46,6 +46,8 @@ class _Annotation(msgspec.Struct, gc=False):
     segmentation: Segmentation | None = None
     area: float | None = None
     iscrowd: int | bool = 0
+    oriented_bbox: dict[str, float] | None = None
+    """As `store.exchange.datasets` writes it."""
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -62,9 +64,9 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-_TRUTH = msgspec.json.Decoder(_Truth)
-_RESULTS = msgspec.json.Decoder(list[_Result])
-_IMAGE = msgspec.json.Decoder(_Image)
+TRUTH = msgspec.json.Decoder(_Truth)
+RESULTS = msgspec.json.Decoder(list[_Result])
+IMAGE = msgspec.json.Decoder(_Image)
 
 
 class _Objects(NamedTuple):
@@ -111,16 +113,16 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known: _Truth = decode(_TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    known: _Truth = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
     answers: list[_Result] = decode(
-        _RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
+        RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
     )
     has_masks = any(one.segmentation is not None for one in answers)
     task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
     images: list[_Image] = [
-        decode(_IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
+        decode(IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
     ]
     labels = [str(one.id) if one.name is None else one.name for one in known.categories]
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")

@@ -149,9 +149,11 @@ def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) ->
     """
     try:
         return decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         what = message.replace("Object missing required field ", "Expected a field ")
         raise EvaluationError(
             f"{where}{place.rstrip('`')}: {what[:1].lower()}{what[1:]}"
         ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

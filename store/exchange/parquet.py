@@ -117,8 +117,28 @@ class ParquetFile:
         return self._images.get(image.hash)
 
 
-def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
+def row_groups(path: Path) -> int:
+    """Return how many parts a file has that can be read by themselves.
+
+    Raises:
+        QueryError: It is no Parquet file.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return int(file.num_row_groups)
+    except pa.ArrowInvalid as error:
+        raise QueryError(f"expected {path.name} to be Parquet, got: {error}") from error
+
+
+def read_parquet(
+    path: Path, group: int | None = None, *, images: bool = True
+) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield each row as JSON, as the API answers an inference, and its image.
+
+    Args:
+        path: Of the file.
+        group: The one part of it that is read; None: all.
+        images: Whether images are read.
 
     Raises:
         QueryError: It is no Parquet file, or none of inferences.
@@ -130,8 +150,10 @@ def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
                 raise QueryError(
                     f"expected Parquet with a column {min(missing)}, got {file.schema_arrow.names}"
                 )
-            known = [name for name in (*SCHEMA.names, "image") if name in file.schema_arrow.names]
-            for batch in file.iter_batches(200, columns=known):
+            names = (*SCHEMA.names, "image") if images else SCHEMA.names
+            known = [name for name in names if name in file.schema_arrow.names]
+            groups = None if group is None else [group]
+            for batch in file.iter_batches(200, groups, known):
                 for row in batch.to_pylist():
                     yield _line(row), row.get("image")
     except pa.ArrowInvalid as error:

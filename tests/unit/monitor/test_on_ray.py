@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from monitor.evaluation import reading, stored
-from monitor.evaluation.on_ray import OnRay
+from monitor.evaluation.on_ray import Cluster, StoredOnCluster
 from monitor.evaluation.parameters import EvaluationParameters
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
@@ -18,17 +18,11 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 
 
 @pytest.fixture(scope="module")
-def cluster_of():
+def cluster():
     """Start a cluster once: it takes some seconds."""
-    places = []
-
-    def on(url):
-        places.append(OnRay("ray", url))
-        return places[-1]
-
-    yield on
-    for one in places:
-        one.close()
+    made = Cluster("ray")
+    yield made
+    made.close()
 
 
 def box(source):
@@ -74,18 +68,18 @@ def told(report):
     return msgspec.structs.replace(report, id="", created="", provenance={})
 
 
-def test_a_cluster_gives_the_same_report(place, database_url, cluster_of):
+def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     asked = EvaluationParameters(
         "one", by=["meta.camera_id"], compare=[{"model": "other"}], resamples=5
     )
     asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
     here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, places=cluster_of(database_url))
+    there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
 
 
-def test_what_fails_on_a_cluster_says_why(place, database_url, cluster_of):
+def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
     bad = make_record(
         9 * 10**6 << 22, model=ModelReference("one", "1", "aa" * 32), predictions=[{"label": 1}]
     )
@@ -93,10 +87,12 @@ def test_what_fails_on_a_cluster_says_why(place, database_url, cluster_of):
     place.change(TruthStatement("id", str(bad.seq), []))
     with pytest.raises(EvaluationError, match="Expected `str`, got `int`"):
         evaluate_stored(
-            place.inferences, EvaluationParameters("one"), places=cluster_of(database_url)
+            place.inferences,
+            EvaluationParameters("one"),
+            places=StoredOnCluster(cluster, database_url),
         )
 
 
 def test_a_cluster_that_is_none_is_said():
     with pytest.raises(EvaluationError, match="expected a Ray cluster at 'nowhere://x'"):
-        OnRay("nowhere://x", "sqlite://")
+        Cluster("nowhere://x")

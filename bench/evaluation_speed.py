@@ -332,16 +332,16 @@ def show(images: int, costs: dict[str, list[Cost]]) -> None:
 
 
 def large(images: int, resamples: int) -> None:
-    """Evaluate many images, from JSON that is made shard by shard; print seconds and peaks of memory."""
+    """Evaluate many images, from JSON that is made shard by shard; print CPU and peaks of memory."""
     steps: dict[str, float] = {}
 
     def step(name: str, work: Callable[[], Any]) -> Any:
-        begun = time.perf_counter()
+        begun = time.process_time()
         result = work()
-        steps[name] = steps.get(name, 0.0) + time.perf_counter() - begun
+        steps[name] = steps.get(name, 0.0) + time.process_time() - begun
         if not name.startswith("read"):
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            print(f"{name:24}{steps[name]:8.1f} s, peak {peak:.2f} GiB", flush=True)
+            print(f"{name:24}{steps[name]:8.1f} CPU s, peak {peak:.2f} GiB", flush=True)
         return result
 
     print(f"{images} images, {FOUND} detections and {TRUTHS} objects each, {LABELS} labels")
@@ -349,7 +349,7 @@ def large(images: int, resamples: int) -> None:
     for low in range(0, images, SHARD):
         rows = [(low + seq, *texts) for seq, *texts in rows_of(*made(SHARD, low), SHARD)]
         states.append(step("read", partial(state_of_rows, rows)))
-    print(f"{'read':24}{steps['read']:8.1f} s")
+    print(f"{'read':24}{steps['read']:8.1f} CPU s")
     state = step("merge", lambda: merge(states))
     states.clear()
     evaluated = step("match", lambda: Detection().evaluate(state))

@@ -123,7 +123,8 @@ def evaluate_parquet(
     from store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
 
     evaluation = evaluator(task)
-    states, times, rows = [state_of(evaluation, [], by)], (), 0
+    states, rows = [state_of(evaluation, [], by)], 0
+    times: tuple[str, ...] = ()
     try:
         for data, span in each(partial(_row_group, path, task, tuple(by)), range(row_groups(path))):
             states.append(from_bytes(data))
@@ -165,7 +166,7 @@ def _report(
         state,
         task=task_name(task),
         model=ReportedModel(),
-        window=Window(*times),
+        window=Window(times[0], times[-1]) if times else Window(),
         asked=asked,
     )
     shown = {one.inference_id for one in report.worst}

@@ -5,10 +5,14 @@ import numpy as np
 import pytest
 
 from monitor.evaluation import reading, stored
+from monitor.evaluation.files import evaluate_parquet
 from monitor.evaluation.on_ray import Cluster, StoredOnCluster
 from monitor.evaluation.parameters import EvaluationParameters
+from monitor.evaluation.reporting import Asked
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
+from store.exchange import parquet
+from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
@@ -77,6 +81,34 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
+    path = tmp_path / "one.parquet"
+    asked = ExportParameters({"model": "one"}, "parquet", images=False)
+    export(place.inferences, place.blobs, asked, path)
+    stored_report = evaluate_stored(
+        place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
+    )
+    assert parquet.row_groups(path) > 1
+    for each in (map, cluster.map):
+        report = evaluate_parquet(
+            path, "detection", by=["meta.camera_id"], asked=Asked(resamples=5), each=each
+        )
+        assert report.metrics == stored_report.metrics
+        assert report.slices == stored_report.slices
+        assert report.worst == stored_report.worst
+        assert report.data.current.start == stored_report.data.current.start
+        assert report.data.current.end == stored_report.data.current.end
+
+
+def test_what_is_no_parquet_is_said(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"{}")
+    with pytest.raises(EvaluationError, match=r"expected a\.parquet to be Parquet, got: "):
+        evaluate_parquet(path, "detection")
 
 
 def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):

@@ -1,6 +1,7 @@
 """Inferences as Parquet: a row each, with labels, scores and boxes as lists; an extra (pyarrow)."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from store.errors import QueryError
 from store.exchange import shapes
 from store.exchange.datasets import nested
 from store.ids import milliseconds
-from store.records import StoredInference
+from store.records import StoredInference, timestamp_text
 
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000
@@ -164,6 +165,9 @@ def _line(row: dict[str, Any]) -> bytes:
     given = {field: row.get(name) for name, (field, _) in _FIELDS.items()}
     whole = nested({field: value for field, value in given.items() if value is not None})
     whole["id"] = str(row["id"])
+    if isinstance(row.get("created_at"), datetime):
+        since_1970 = row["created_at"].astimezone(UTC).timestamp()
+        whole["created_at"] = timestamp_text(round(since_1970 * 1000))
     for name in _JSON:
         if (text := row.get(name)) is not None:
             whole[name] = msgspec.Raw(text.encode())

@@ -11,6 +11,7 @@ from monitor.evaluation.parameters import EvaluationParameters
 from monitor.evaluation.reporting import Asked
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
+from store.blobs.files import BlobStore
 from store.exchange import parquet
 from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
@@ -86,9 +87,10 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("store.exchange.export.PAGE", 100)
     path = tmp_path / "one.parquet"
     asked = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, place.blobs, asked, path)
+    export(place.inferences, BlobStore(tmp_path / "blobs"), asked, path)
     stored_report = evaluate_stored(
         place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )

@@ -17,7 +17,7 @@ from engine.bulk_inference import Job, Ran, run
 from engine.evaluation_options import Options, evaluation_parameters, name_and_version
 from engine.own_server import own_server
 from engine.report_output import Page, tell
-from engine.server_client import Refused, ServerClient, model_path
+from engine.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
 from monitor.datasets.dataset import DatasetImage, read_dataset
 from monitor.evaluation.state import EvaluationError
 from monitor.report import Report
@@ -63,11 +63,31 @@ def _parameters(options: Options) -> dict[str, Any]:
 
 
 def _model(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
-    """Return the name, the version that answers, and the task of a model."""
+    """Return the name, the version that answers, and the task of a model.
+
+    Raises:
+        ServerError: It is not there, or does not load.
+    """
+    _wait_until_loaded(server, name)
     info = server.call("GET", f"/v2/models/{model_path(name, version)}")
     if version is None:
         version = next(filter(lambda one: _is_ready(server, name, one), info["versions"]))
     return info["name"], version, info["properties"]["task"]
+
+
+def _wait_until_loaded(server: ServerClient, name: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        index = server.call("POST", "/v2/repository/index", {})
+        versions = [one for one in index if one["name"] == name]  # none of an alias
+        states = {one["state"] for one in versions}
+        if not versions or "READY" in states:
+            return
+        if "LOADING" not in states or time.monotonic() > until:
+            why = "; ".join(f"{one['state']}: {one.get('reason', '')}" for one in versions)
+            raise ServerError(f"expected {name} to be loaded, got {why}")
+        tell(f"waiting for {name}")
+        time.sleep(_POLL_S)
 
 
 def _is_ready(server: ServerClient, name: str, version: str) -> bool:

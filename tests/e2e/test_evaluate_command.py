@@ -1,7 +1,6 @@
 """`quadriga evaluate` over datasets, through servers: the figures of the sample models come out again."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,8 +15,13 @@ from sample_models.training.text_generation import measure_answers
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unseen_scenes import figures, write_unseen
 
+pytestmark = pytest.mark.timeout(300)
+
 ALL = '{"score_threshold": 0.001}'
 """What average precision ranks."""
+
+LAST_DIGIT = 1.5e-4
+"""Figures of single labels were measured before boxes are cut at the edge of the image, which moves few of them."""
 
 
 def command(*arguments: object) -> list[str]:
@@ -26,7 +30,7 @@ def command(*arguments: object) -> list[str]:
 
 def evaluate(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        command(*arguments), cwd=ROOT, check=False, capture_output=True, text=True, timeout=100
+        command(*arguments), cwd=ROOT, check=False, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == code, done.stderr
     return done
@@ -67,7 +71,7 @@ def test_the_detectors_figures_come_out_again(server, unseen) -> None:
     assert round(average_precision(report, 0.75), 4) == known["map75"]
     assert round(average_precision(report, "0.50:0.95"), 4) == known["map50_95"]
     for label, expected in known["ap50_per_class"].items():
-        assert round(average_precision(report, 0.5, label), 4) == expected
+        assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
 
 
 def test_the_oriented_detectors_figures_come_out_again(server, unseen) -> None:
@@ -78,8 +82,8 @@ def test_the_oriented_detectors_figures_come_out_again(server, unseen) -> None:
     assert round(average_precision(report, 0.5), 4) == known["map50"]
     assert round(average_precision(report, 0.75), 4) == known["map75"]
     for label, expected in known["ap50_per_class"].items():
-        assert round(average_precision(report, 0.5, label), 4) == expected
-    # Overlaps were measured in float32, and these thresholds are many.
+        assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
+    # Measured with overlaps in float32.
     assert average_precision(report, "0.50:0.95") == pytest.approx(known["map50_95"], abs=5e-4)
 
 
@@ -158,9 +162,9 @@ def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) ->
     assert "12 images sent, 1 failed" in done.stderr
     assert "val/circle/bad.png: " in done.stderr
     assert "12 images in common with shapes-classifier" in done.stdout
-    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-    splits = {one["metadata"]["dataset_snapshot_split"] for one in server.query({"meta.dataset_path": {"exists": True}}) if one["metadata"]["dataset_path"].startswith("val/")}  # fmt: skip
-    assert splits == {"val"}
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    records = server.query({"meta.dataset_path": {"contains": "val/"}})
+    assert {one["metadata"]["dataset_snapshot_split"] for one in records} == {"val"}
     assert "expected one of the splits train, val, got x" in evaluate(*options, "--split", "x", code=2).stderr  # fmt: skip
 
 
@@ -179,16 +183,14 @@ def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "a.onnx").touch()
     broken = ("--model", tmp_path / "none", "--dataset", IMAGES / "classification")
-    assert "quadriga: " in evaluate(*broken, code=2).stderr
+    assert (
+        "quadriga: expected none to be loaded, got UNAVAILABLE" in evaluate(*broken, code=2).stderr
+    )
 
 
 def test_a_model_that_is_not_there_is_said(server) -> None:
     options = ("--dataset", IMAGES / "classification", "--server", server.host)
     assert "404" in evaluate("--model", "none", *options, code=2).stderr
-    assert (
-        "detection"
-        in evaluate(
-            "--model", "shapes-classifier", "--dataset", os.devnull, "--server", server.host, code=2
-        ).stderr
-        or True
-    )
+    options = ("--model", "shapes-classifier", "--server", server.host)
+    said = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
+    assert "expected shapes-classifier to hold annotations.jsonl" in said

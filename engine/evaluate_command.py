@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -23,9 +24,9 @@ _SOURCES = "--records FILE, --truth FILE, --model NAME"
 _ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
 _OF_STORE = {"model", "where", "compare", "slices", "data"}
 _READ = {
-    "records": {"records", "task", "images"},
+    "records": {"records", "task", "images", "on"},
     "truth": {"truth", "predictions", "task", "images"},
-    "model": {*_OF_STORE, "database"},
+    "model": {*_OF_STORE, "database", "on"},
     "dataset": {
         *_OF_STORE, "dataset", "server", "split", "snapshot", "parameters", "threads",
     },
@@ -41,7 +42,7 @@ _READ = {
 @click.option(
     "--records",
     type=_PATH,
-    help="JSON lines with predictions and ground truth; - for the standard input.",
+    help="JSON lines or Parquet with predictions and ground truth; - for the standard input.",
 )
 @click.option("--truth", type=_PATH, help="COCO's file of instances.")
 @click.option("--predictions", type=_PATH, help="COCO's file of results, for --truth.")
@@ -103,6 +104,11 @@ _READ = {
     default=4,
     show_default=True,
     help="Requests over --dataset at once.",
+)
+@click.option(
+    "--on",
+    metavar="CLUSTER",
+    help="Read --model, or Parquet, on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
 )
 @click.option(
     "--resamples",
@@ -172,6 +178,10 @@ def _records(options: Options) -> tuple[Report, Page]:
         tell(f"{lines} images")
 
     place, asked = options.records or Path("-"), _asked(options)
+    if place.suffix == ".parquet":
+        return _parquet(options, place, show), _page_of(options.images)
+    if options.on is not None:
+        raise click.UsageError(f"expected --on with --model or with Parquet, got it with {place}")
     name = "standard input" if str(place) == "-" else place.name
     with TemporaryFile() if str(place) == "-" else place.open("rb") as file:
         if str(place) == "-":  # it is read twice
@@ -180,6 +190,30 @@ def _records(options: Options) -> tuple[Report, Page]:
         task = options.task or ""
         report = evaluate_records(file, task, name=name, by=options.by, asked=asked, tell=show)
     return report, _page_of(options.images)
+
+
+def _parquet(options: Options, path: Path, show: Callable[[int], None]) -> Report:
+    from monitor.evaluation.files import evaluate_parquet  # noqa: PLC0415 - loads numpy
+
+    asked = {"by": options.by, "asked": _asked(options), "tell": show}
+    with _cluster(options.on) as cluster:
+        each = map if cluster is None else cluster.map
+        return evaluate_parquet(path.absolute(), options.task or "", each=each, **asked)
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    """Give a Ray cluster, None where none is wanted."""
+    if address is None:
+        yield None
+        return
+    from monitor.evaluation.on_ray import Cluster  # noqa: PLC0415 - it is an extra
+
+    cluster = Cluster(address)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def _coco(options: Options) -> tuple[Report, Page]:
@@ -230,7 +264,13 @@ def _stored(options: Options) -> tuple[Report, Page]:
 
         return page(report, lambda key: blobs.get(key) if key.startswith("blake3:") else None)
 
-    return evaluate_stored(inferences, parameters, show), make
+    with _cluster(options.on) as cluster:
+        places = None
+        if cluster is not None:
+            from monitor.evaluation.on_ray import StoredOnCluster  # noqa: PLC0415 - it is an extra
+
+            places = StoredOnCluster(cluster, settings.database_url)
+        return evaluate_stored(inferences, parameters, show, places=places), make
 
 
 def _dataset(options: Options) -> tuple[Report, Page]:

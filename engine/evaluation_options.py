@@ -27,6 +27,7 @@ class Options(msgspec.Struct, frozen=True):
     snapshot: str | None
     parameters: str
     threads: int
+    on: str | None
     resamples: int
     seed: int
     as_json: bool

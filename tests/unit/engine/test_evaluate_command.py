@@ -127,6 +127,23 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
     )
 
 
+def test_a_cluster_says_the_same(data, tmp_path) -> None:
+    where = json.dumps({"model": "ships"})
+    exported = tmp_path / "ships.parquet"
+    CliRunner().invoke(
+        main,
+        ["export", where, "--format", "parquet", "--output", str(exported), "--data", str(data)],
+    )
+    stored = "--model", "ships", "--data", data
+    file = "--records", exported, "--task", "detection"
+    headlines = [
+        json.loads(run(*options, "--json").stdout)["metrics"][:12]
+        for options in (stored, (*stored, "--on", "ray"), file, (*file, "--on", "ray"))
+    ]
+    assert headlines[0][0]["value"] == 1.0
+    assert headlines[1:] == headlines[:1] * 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -141,6 +158,9 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
         (["--model", "a", "--slice", "b"], "expected NAME=FILTER, got b"),
         (["--model", "a", "--where", "{"], "expected JSON, got {"),
         (["--model", "a", "--where", '{"a": 1}'], "expected where.a to"),
+        (["--records", "bad.jsonl", "--task", "detection", "--on", "ray"], "expected --on with"),
+        (["--records", "bad.parquet", "--task", "detection"], "expected bad.parquet to be Parquet"),
+        (["--model", "a", "--on", "nowhere://x"], "expected a Ray cluster at 'nowhere://x'"),
         (["--model", "a"], "expected the database to be there"),
         (["--records", "none.jsonl", "--task", "detection"], "none.jsonl"),
         (["--records", "bad.jsonl", "--task", "detection"], "bad.jsonl:1: expected JSON"),
@@ -154,7 +174,8 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
 )
 def test_what_means_nothing_is_said(tmp_path, monkeypatch, arguments, said: str) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.jsonl").write_text("no")
+    for name in ("bad.jsonl", "bad.parquet"):
+        (tmp_path / name).write_text("no")
     result = run(*arguments, code=2)
     words = re.sub(r"[│\s]+", " ", result.output)
     assert said in words

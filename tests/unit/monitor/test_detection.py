@@ -344,7 +344,9 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
         ([{"label": "car"}], [], r"predictions\[0\]: expected a field `score`"),
         ([CAR | {"ymax": None}], [], r"predictions\[0\].ymax: expected `float`, got `null`"),
         ([], [CAR, CAR | {"label": 3}], r"ground_truth\[1\].label: expected `str`, got `int`"),
-        ([], [CAR | {"area": -1}], r"ground_truth\[0\]: expected area to be 0 or more, got -1.0"),
+        ([], [CAR | {"area": -1}], r"ground_truth\[0\].area: expected `float` >= 0"),
+        ([], [CAR | {"xmax": 1e51}], r"ground_truth\[0\].xmax: expected `float` <= 1e\+50"),
+        ([CAR | {"score": -1e51}], [], r"predictions\[0\].score: expected `float` >= -1e\+50"),
         ([], {}, r"ground_truth: expected `array`, got `object`"),
     ],
 )  # fmt: skip

@@ -252,6 +252,14 @@ PLAIN = [
 ]
 
 
+def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
+    monkeypatch.setattr("monitor.evaluation.label_counts.MOST_LABELS", 1)
+    confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
+    assert confusion.labels == ["car"]
+    assert confusion.matrix == [[1]]
+    assert confusion.parameters["labels"] == 3
+
+
 def test_what_is_behind_each_number_is_named():
     findings = Detection().evaluate(whole(PLAIN)).findings()
     assert findings.confusion.labels == ["bus", "car", "dog"]

@@ -14,7 +14,7 @@ from monitor.evaluation.masks import overlaps
 from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -42,9 +42,9 @@ class _Category(msgspec.Struct):
 class _Annotation(msgspec.Struct, gc=False):
     image_id: _Id
     category_id: int
-    bbox: tuple[float, float, float, float] | None = None
+    bbox: tuple[Number, Number, Number, Number] | None = None
     segmentation: Segmentation | None = None
-    area: float | None = None
+    area: Number | None = None
     iscrowd: int | bool = 0
     oriented_bbox: dict[str, float] | None = None
     """As `store.exchange.datasets` writes it."""
@@ -53,8 +53,8 @@ class _Annotation(msgspec.Struct, gc=False):
 class _Result(msgspec.Struct, gc=False):
     image_id: _Id
     category_id: int
-    score: float
-    bbox: tuple[float, float, float, float] | None = None
+    score: Number
+    bbox: tuple[Number, Number, Number, Number] | None = None
     segmentation: Segmentation | None = None
 
 

@@ -252,6 +252,14 @@ PLAIN = [
 ]
 
 
+def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
+    monkeypatch.setattr("monitor.evaluation.label_counts.MOST_LABELS", 1)
+    confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
+    assert confusion.labels == ["car"]
+    assert confusion.matrix == [[1]]
+    assert confusion.parameters["labels"] == 3
+
+
 def test_what_is_behind_each_number_is_named():
     findings = Detection().evaluate(whole(PLAIN)).findings()
     assert findings.confusion.labels == ["bus", "car", "dog"]
@@ -344,7 +352,9 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
         ([{"label": "car"}], [], r"predictions\[0\]: expected a field `score`"),
         ([CAR | {"ymax": None}], [], r"predictions\[0\].ymax: expected `float`, got `null`"),
         ([], [CAR, CAR | {"label": 3}], r"ground_truth\[1\].label: expected `str`, got `int`"),
-        ([], [CAR | {"area": -1}], r"ground_truth\[0\]: expected area to be 0 or more, got -1.0"),
+        ([], [CAR | {"area": -1}], r"ground_truth\[0\].area: expected `float` >= 0"),
+        ([], [CAR | {"xmax": 1e51}], r"ground_truth\[0\].xmax: expected `float` <= 1e\+50"),
+        ([CAR | {"score": -1e51}], [], r"predictions\[0\].score: expected `float` >= -1e\+50"),
         ([], {}, r"ground_truth: expected `array`, got `object`"),
     ],
 )  # fmt: skip

@@ -47,7 +47,9 @@ _READ = {
 @click.option("--truth", type=_PATH, help="COCO's file of instances.")
 @click.option("--predictions", type=_PATH, help="COCO's file of results, for --truth.")
 @click.option(
-    "--images", type=_PATH, help="Folder of the images of --records or --truth, for the page."
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the images of --records or --truth, for the page.",
 )
 @click.option(
     "--model",

@@ -259,7 +259,11 @@ def _stored(options: Options) -> tuple[Report, Page]:
     )
 
     def show(done: int, total: int | None) -> None:
-        tell(f"{done} of {total} answers" if total else "choosing")
+        tell(
+            f"read {done} of {total} answers" + ", computing" * (done == total)
+            if total
+            else "choosing"
+        )
 
     def make(report: Report) -> str:
         from monitor.page import page  # noqa: PLC0415 - loads matplotlib

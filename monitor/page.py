@@ -17,6 +17,7 @@ from monitor.gallery import gallery
 from monitor.report import Confusion, Metric, Report
 
 _MOST_CONFUSIONS = 20
+_FEW_IMAGES = 30
 
 _STATUS = {
     "ok": "",
@@ -82,6 +83,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         ],
         excluded=wording.left_out(report.data.excluded),
         headlines=wording.headlines(report),
+        is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
         compared=compared,
@@ -119,6 +121,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "To", window.end or wording.UNDEFINED
     if window.filter is not None:
         yield "Filter", _json(window.filter)
+    files = [report.parameters[key] for key in ("records", "truth", "predictions") if key in report.parameters]  # fmt: skip
+    if files:
+        yield "Files", ", ".join(files)
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
     yield "Report", f"{report.id}, {report.created}".strip(", ")

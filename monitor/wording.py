@@ -33,7 +33,9 @@ _LEFT_OUT = {
     "over_max_dets": "predictions beyond the surest 100 of an image and a label",
     "unasked_prompt": "answers to a prompt that nobody asked",
     "unlisted_annotation": "annotations of an image or a category that is not listed",
+    "unreadable": "images whose answer or truth is not of this task",
     "failed": "requests that failed",
+    "deleted": "inferences that were deleted meanwhile",
     "duplicate": "earlier answers to the same image",
     "not_answered": "images that one of them did not answer",
 }

@@ -174,7 +174,7 @@ def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:
     done = evaluate(*options)
     assert "12 images sent" in done.stderr
     assert "meta.weather" in done.stdout
-    again = evaluate(*options, "--json")
+    again = evaluate(*options, "--split", "test", "--json")  # the dataset itself names none
     assert "0 images sent, 12 before" in again.stderr
     report = json.loads(again.stdout)
     assert (report["model"]["name"], value(report, "Accuracy")) == ("shapes-classifier", 1.0)
@@ -194,3 +194,8 @@ def test_a_model_that_is_not_there_is_said(server) -> None:
     options = ("--model", "shapes-classifier", "--server", server.host)
     said = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
     assert "expected shapes-classifier to hold annotations.jsonl" in said
+    before = len(server.query({}))
+    options = ("--model", "shapes-detector", "--server", server.host)
+    said = evaluate(*options, "--dataset", IMAGES / "classification", code=2).stderr
+    assert "scene_01.jpg': ground_truth[0]: expected a field `xmin`" in said
+    assert len(server.query({})) == before

@@ -55,7 +55,9 @@ def test_times_are_shown_in_order_and_what_is_cut_is_said(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     options = ("--task", "detection", "--records", tmp_path / "a.jsonl", "--resamples", 0)
     said = run(*options, "--by", "hour", "--by", "meta.a").stdout
-    assert re.findall(r"^│ (\d\d) │", said, re.MULTILINE)[:24] == [f"{hour:02d}" for hour in range(24)]
+    assert re.findall(r"^│ (\d\d) │", said, re.MULTILINE)[:24] == [
+        f"{hour:02d}" for hour in range(24)
+    ]
     assert "meta.a: 24 of 30 values" in said
 
 
@@ -76,6 +78,7 @@ def test_reports_are_written(records, tmp_path, photo_png) -> None:
     run(*options, "--output", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
+    assert "<dt>Files</dt><dd>a.jsonl</dd>" in page
     assert "data:image/jpeg" in page
 
 
@@ -94,8 +97,10 @@ def test_cocos_files(tmp_path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(truth))
     found = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 1}]
     (tmp_path / "p.json").write_text(json.dumps(found))
-    said = run("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json").stdout
-    assert re.search(r"AP +│ 1.000", said)
+    options = ("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json")
+    assert re.search(r"AP +│ 1.000", run(*options).stdout)
+    parameters = json.loads(run(*options, "--json").stdout)["parameters"]
+    assert (parameters["truth"], parameters["predictions"]) == ("t.json", "p.json")
 
 
 MODEL = {"name": "ships", "version": "1", "sha256": "aa"}
@@ -185,6 +190,7 @@ def test_a_cluster_says_the_same(data, tmp_path) -> None:
         (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
         (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
         (["--model", "a", "--dataset", "b", "--data", "d"], "expected --data with a model folder"),
+        (["--model", "no/a", "--dataset", "b"], "expected no/a to be a model folder, or a model's"),
         (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
         (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
     ],

@@ -1,0 +1,91 @@
+"""When to raise an alarm: likely enough no accident, large enough to matter, and enough seen to tell."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from monitor.drift.dependence import Units
+from monitor.drift.kernels import Kernel
+from monitor.drift.permutation import arrangements
+from monitor.report import Signal
+
+LEAST_UNITS = 20
+"""Blocks or sources, of both sides together."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How a comparison is made and judged."""
+
+    alpha: float = 0.05
+    """Share of days with a false alarm, at most, whatever the number of signals and windows."""
+    windows: int = 1
+    """Windows of a day, among which alpha is dealt out."""
+    least_shift: float = 0.1
+    """Smallest shift of a number that matters, as Wasserstein distance over interquartile range."""
+    least_share: float = 0.05
+    """Smallest share of labels that matters, as total variation."""
+    least_distance: float = 0.0
+    """Smallest distance of embeddings that matters, see `signals.embedding`."""
+    insufficient: float = 30.0
+    """Independent values on a side, below which there is no alarm."""
+    low_power: float = 100.0
+    """Independent values on a side, below which only large changes can be seen."""
+    kernel: Kernel = "energy"
+    embedding_rows: int = 2_000
+    """Embeddings of a side that are compared; of more, as many are drawn."""
+    permutations: int = 999
+    seed: int = 0
+
+
+def most_permutations(settings: Settings, signals: int) -> int:
+    """Return how many permutations it takes for one signal of many to get below its share of alpha."""
+    return max(settings.permutations, math.ceil(2 * settings.windows * signals / settings.alpha))
+
+
+def status(units: Units, settings: Settings) -> Literal["ok", "low_power", "insufficient"]:
+    """Tell whether there is enough to see a change."""
+    least = min(units.n_eff)
+    if least < settings.insufficient or not units.comparable:
+        return "insufficient"
+    if units.kind != "rows" and (
+        len(units.current) < LEAST_UNITS
+        or arrangements(units) < -math.log(settings.alpha / settings.windows)
+    ):
+        return "insufficient"
+    return "low_power" if least < settings.low_power else "ok"
+
+
+def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:
+    """Adjust p-values for the number of signals and windows, and raise the alarms.
+
+    Inside a window by Benjamini and Hochberg, over the windows of a day by Bonferroni.
+    """
+    judged = [
+        at for at, one in enumerate(signals) if one.p is not None and one.status != "insufficient"
+    ]
+    adjusted = benjamini_hochberg([signals[at].p or 0.0 for at in judged])
+    made = list(signals)
+    for at, p in zip(judged, adjusted, strict=True):
+        spent = min(p * settings.windows, 1.0)
+        effect = signals[at].effect
+        alarm = (
+            spent < settings.alpha and effect.value is not None and effect.value >= effect.minimum
+        )
+        made[at] = msgspec.structs.replace(signals[at], p_adjusted=spent, alarm=alarm)
+    return made
+
+
+def benjamini_hochberg(p: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number, in the same order.
+
+    Source: scipy.stats.false_discovery_control.
+    """
+    values = np.asarray(p, np.float64)
+    order = np.argsort(values)[::-1]
+    scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
+    adjusted = np.empty(len(values))
+    adjusted[order] = np.minimum(np.minimum.accumulate(scaled), 1.0)
+    return [float(one) for one in adjusted]

@@ -1,0 +1,222 @@
+"""What may change places between baseline and current, if nothing changed: rows, blocks of rows, sources.
+
+Frames of a video resemble their neighbours, so a thousand of them say as much as some dozens of independent
+images. Where sources differ between the sides, such as recordings, whole sources change places. Where the
+same ones are on both, such as cameras, blocks of a source do: long ones, measured by its correlation time.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Codes = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
+
+BLOCK_TIMES = 5
+"""Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
+_QUARTERS = 4
+_QUARTERED = 80
+"""Rows of a series from which its quarters are looked at one by one."""
+_SIGNIFICANT = 3.3
+"""Standard errors of a lag-1 correlation that is believed; the median of four has 1.1/sqrt(n)."""
+
+
+class Place(NamedTuple):
+    """Where the values of one side come from, in time order."""
+
+    sources: Codes
+    """(P,)"""
+    runs: Codes
+    """(P,) rows of a source follow each other only in a run."""
+    keyed: bool
+    """Sources are known."""
+    drawn: bool = False
+    """Rows were left out between runs."""
+
+
+class Units(NamedTuple):
+    """What may change places. A unit is on one side, in one stratum; places change within a stratum."""
+
+    kind: Literal["rows", "blocks", "groups"]
+    of: Codes
+    """(P,) the unit of each value, the baseline's first."""
+    current: npt.NDArray[np.bool_]
+    """(K,)"""
+    strata: Codes
+    """(K,)"""
+    n_eff: tuple[float, float]
+    """How many independent rows each side is worth."""
+    comparable: bool = True
+    """Blocks of both sides are alike."""
+
+
+def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
+    """Find what may change places.
+
+    Args:
+        scores: (P, D) of baseline and current: numbers by which resemblance is measured.
+        places: Of baseline and current; sources have the same codes in both.
+    """
+    if places[0].keyed and places[1].keyed and not _shared(*places):
+        return _groups(scores, places)
+    if _constant(scores, places):
+        places = (_one_source(places[0]), _one_source(places[1]))
+    times = [correlation_time(*both) for both in zip(scores, places, strict=True)]
+    time = max(times)
+    n = (len(scores[0]), len(scores[1]))
+    if time <= 1:
+        current = np.repeat([False, True], n)
+        return Units("rows", np.arange(sum(n)), current, np.zeros(sum(n), np.int64), n)
+    return _blocks(places, time)
+
+
+def correlation_time(scores: Scores, place: Place) -> float:
+    """Return the integrated correlation time in rows: how many rows say as much as an independent one.
+
+    1 where neighbours are not significantly alike. Each correlation is the median of those in the quarters of
+    each source, so that a change in the midst of a window is not taken for memory; what centring them takes
+    away is given back.
+
+    Args:
+        scores: (P, D).
+        place: Of the same rows.
+    """
+    order = np.lexsort((place.runs, place.sources))
+    segments, quarters = _segments(place.sources[order], place.runs[order])
+    if len(segments) < 3:
+        return 1.0
+    rows = scores[order] - _means(scores[order], segments)[segments]
+    length = len(rows) / (segments[-1] + 1)
+    first = _correlation(rows, segments, quarters, 1)
+    if first * np.sqrt(len(rows)) < _SIGNIFICANT:
+        return 1.0
+    found = [first]
+    while len(found) < max(3 * _integrated(found, length), 4) and len(found) < length / 2:
+        found.append(_correlation(rows, segments, quarters, len(found) + 1))
+    return _integrated(found, length)
+
+
+def _integrated(correlations: list[float], length: float) -> float:
+    """Sum correlations up, giving back what the mean of `length` rows took away."""
+    found = np.array(correlations)
+    time = 1.0
+    for _ in range(3):
+        lost = min(time / length, 0.5)
+        time = max(1.0 + 2.0 * float((found * (1 - lost) + lost).sum()), 1.0)
+    return time
+
+
+def _segments(sources: Codes, runs: Codes) -> tuple[Codes, Codes]:
+    """Return the segment of each row, and the quarter of each segment."""
+    starts = np.flatnonzero(np.r_[True, (np.diff(sources) != 0) | (np.diff(runs) != 0)])
+    lengths = np.diff(np.r_[starts, len(sources)])
+    within = np.arange(len(sources)) - np.repeat(starts, lengths)
+    cut = np.where(lengths >= _QUARTERED, _QUARTERS, 1)
+    part = within * np.repeat(cut, lengths) // np.repeat(lengths, lengths)
+    segments = np.repeat(np.cumsum(cut) - cut, lengths) + part
+    return segments, np.arange(int(cut.sum())) % _QUARTERS
+
+
+def _means(rows: Scores, groups: Codes) -> Scores:
+    """Return the mean (G, D) of each group."""
+    sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]), np.float32)
+    np.add.at(sums, groups, rows)
+    counts = np.maximum(np.bincount(groups), 1)[:, None]
+    means: Scores = (sums / counts).astype(np.float32)
+    return means
+
+
+def _correlation(rows: Scores, segments: Codes, quarters: Codes, lag: int) -> float:
+    """Return the correlation of rows with those `lag` later: the median over quarters."""
+    follows = segments[lag:] == segments[:-lag]
+    quarter = quarters[segments]
+    products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows
+    pairs = np.bincount(quarter[lag:], follows, _QUARTERS)
+    squares = np.bincount(quarter, np.einsum("ij,ij->i", rows, rows), _QUARTERS)
+    sums = np.bincount(quarter[lag:], products, _QUARTERS)
+    used = (pairs > 0) & (squares > 0)
+    if not used.any():
+        return 0.0
+    counts = np.bincount(quarter, minlength=_QUARTERS)[used]
+    return float(np.median(sums[used] / pairs[used] / (squares[used] / counts)))
+
+
+def _shared(baseline: Place, current: Place) -> bool:
+    """Tell whether most rows are of sources that are on both sides."""
+    both = np.intersect1d(baseline.sources, current.sources)
+    shares = [np.isin(one.sources, both).mean() for one in (baseline, current)]
+    return bool(sum(shares) >= 1)
+
+
+def _constant(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> bool:
+    """Tell whether a source says it all: no value differs within one, on either side."""
+    return all(
+        np.allclose(one, _means(one, place.sources)[place.sources], atol=1e-6)
+        for one, place in zip(scores, places, strict=True)
+    )
+
+
+def _one_source(place: Place) -> Place:
+    return place._replace(sources=np.zeros_like(place.sources))
+
+
+def _groups(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
+    """Let whole sources change places; one that is on both sides is one on each."""
+    of: list[Codes] = []
+    n_eff: list[float] = []
+    sizes: list[int] = []
+    alike = _likeness(scores, places)
+    for place in places:
+        _, group = np.unique(place.sources, return_inverse=True)
+        of.append(group + sum(sizes))
+        sizes.append(int(group.max(initial=-1)) + 1)
+        n_eff.append(max(len(group) / alike, 1.0))
+    current = np.repeat([False, True], sizes)
+    kind: Literal["rows", "groups"] = "groups" if len(current) < len(np.concatenate(of)) else "rows"
+    return Units(
+        kind, np.concatenate(of), current, np.zeros(len(current), np.int64), (n_eff[0], n_eff[1])
+    )
+
+
+def _likeness(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> float:
+    """Return how many rows of a source say as much as an independent one, on average, 1 at least."""
+    together, apart = 0.0, 0.0
+    for rows, place in zip(scores, places, strict=True):
+        centred = rows - rows.mean(axis=0)
+        sums = np.zeros((int(place.sources.max(initial=-1)) + 1, rows.shape[1]))
+        np.add.at(sums, place.sources, centred)
+        together += float((sums**2).sum())
+        apart += float((centred**2).sum())
+    return max(together / apart, 1.0) if apart else 1.0
+
+
+def _blocks(places: tuple[Place, Place], time: float) -> Units:
+    """Cut each source into blocks of nearly equal length."""
+    of, current, strata = [], [], []
+    length = BLOCK_TIMES * time
+    made = 0
+    comparable = True
+    for side, place in enumerate(places):
+        order = np.lexsort((place.runs, place.sources))
+        sources, runs = place.sources[order], place.runs[order]
+        starts = np.flatnonzero(np.r_[True, (np.diff(sources) != 0) | (np.diff(runs) != 0)])
+        lengths = np.diff(np.r_[starts, len(order)])
+        cut = np.maximum(np.round(lengths / length), 1).astype(np.int64)
+        within = np.arange(len(order)) - np.repeat(starts, lengths)
+        part = within * np.repeat(cut, lengths) // np.repeat(lengths, lengths)
+        unit = np.empty(len(order), np.int64)
+        unit[order] = np.repeat(np.cumsum(cut) - cut, lengths) + part + made
+        made += int(cut.sum())
+        of.append(unit)
+        current.append(np.full(int(cut.sum()), bool(side)))
+        strata.append(np.repeat(sources[starts], cut))
+        comparable &= not (place.drawn and float(np.median(lengths)) < length / 2)
+    return Units(
+        "blocks",
+        np.concatenate(of),
+        np.concatenate(current),
+        np.concatenate(strata),
+        (len(of[0]) / time, len(of[1]) / time),
+        comparable,
+    )

@@ -1,0 +1,241 @@
+"""One column compared, by its kind: which test, which effect, which picture."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.drift import kernels, tests
+from monitor.drift.decision import Settings
+from monitor.drift.dependence import Codes, Place, Scores, Units, units
+from monitor.drift.permutation import Sides, fitted, p_value
+from monitor.drift.samples import Column, Kind
+from monitor.report import Effect, Histogram
+
+GRID = 256
+"""Values, at most, at which permutations compare distribution functions."""
+BINS = 40
+"""Of a histogram in a report."""
+PSI_BINS = 10
+"""Each with an equal share of the baseline."""
+_SCORED_LABELS = 32
+"""The most frequent labels: by them rows are found alike."""
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Pair(NamedTuple):
+    """A column on both sides, with values on both."""
+
+    kind: Kind
+    baseline: Column
+    current: Column
+    places: tuple[Place, Place]
+    """Of the values."""
+
+
+class Found(NamedTuple):
+    """What came out."""
+
+    test: str
+    statistic: float
+    p: float
+    effect: Effect
+    units: Units
+    histogram: Histogram = Histogram()
+    table: tests.Counts | None = None
+    """(2, C) counts that PSI and its kin are taken from."""
+
+
+def look(pair: Pair, settings: Settings, *, most: int, seed: int) -> Found:
+    """Compare a column by the test of its kind.
+
+    Args:
+        pair: The column on both sides.
+        settings: How.
+        most: Permutations of a cheap statistic, at most.
+        seed: Of the permutations.
+    """
+    if pair.kind == "embedding":
+        return _embedding(pair, settings, seed)
+    if pair.kind == "categorical":
+        return _category(pair, settings, most, seed)
+    return _number(pair, settings, most, seed)
+
+
+def _number(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
+    """Compare numbers by Kolmogorov-Smirnov, counts by chi-square; the effect is the same."""
+    before, now = pair.baseline.values, pair.current.values
+    both = np.concatenate([before, now])
+    values = np.unique(both)
+    if len(values) > GRID:
+        values = np.unique(np.quantile(both, np.linspace(0, 1, GRID), method="higher"))
+    codes = np.searchsorted(values, both)
+    scores = (codes / len(values)).astype(np.float32)[:, None]
+    exchanged = units(_split(scores, len(before)), pair.places)
+    effect = tests.wasserstein(before, now) / tests.spread(before, now)
+    edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
+    deciles = _table(np.searchsorted(edges, both, "right"), len(before), len(edges) + 1)
+    if pair.kind == "count":
+        table = _table(codes, len(before), len(values))
+        cells = tests.pooling(table, ordered=True)
+        test, found = "chi_square", _chi_square(cells[codes], exchanged, len(before), most, seed)
+    else:
+        test, found = "ks", tests.ks(before, now)
+        if exchanged.kind != "rows":
+            counts = _per_unit(codes, len(values), exchanged)
+            p = p_value(_largest_distance(counts), exchanged, most=most, seed=seed)
+            found = found._replace(p=p)
+    return Found(
+        test,
+        *found,
+        Effect("wasserstein_iqr", effect, settings.least_shift),
+        exchanged,
+        histogram(before, now),
+        deciles,
+    )
+
+
+def _category(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
+    """Compare labels by chi-square, the rare ones put together."""
+    labels = sorted({*pair.baseline.labels, *pair.current.labels})
+    place = {label: at for at, label in enumerate(labels)}
+    codes = np.concatenate(
+        [
+            np.array([place[label] for label in one.labels], np.int64)[one.values]
+            for one in (pair.baseline, pair.current)
+        ]
+    )
+    n = len(pair.baseline.values)
+    table = _table(codes, n, len(labels))
+    frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_SCORED_LABELS]
+    exchanged = units(_split((codes[:, None] == frequent).astype(np.float32), n), pair.places)
+    cells = tests.pooling(table, ordered=False)
+    found = _chi_square(cells[codes], exchanged, n, most, seed)
+    counts = [[int(one) for one in side] for side in table]
+    return Found(
+        "chi_square",
+        *found,
+        Effect("total_variation", tests.total_variation(table), settings.least_share),
+        exchanged,
+        Histogram(list(labels), *counts),
+        table[:, table.sum(axis=0) > 0],
+    )
+
+
+def _embedding(pair: Pair, settings: Settings, seed: int) -> Found:
+    """Compare embeddings by energy distance or MMD, with permutations.
+
+    The effect is what of the distance is more than permutations have; that of the energy distance is a share
+    of the mean distance between the sides, at most 1.
+    """
+    sides = (pair.baseline.values, pair.current.values.astype(pair.baseline.values.dtype))
+    scores = tuple(np.asarray(one, np.float32) for one in sides)
+    exchanged = units((scores[0], scores[1]), pair.places)
+    n = len(scores[0])
+    drawn = _drawn((n, len(scores[1])), settings.embedding_rows, seed)
+    rows = np.concatenate(scores)[drawn]
+    kept, of = np.unique(exchanged.of[drawn], return_inverse=True)
+    left = exchanged._replace(of=of, current=exchanged.current[kept], strata=exchanged.strata[kept])
+    apart = kernels.distances(rows)
+    current = drawn >= n
+    crossing = float(apart[np.ix_(current, ~current)].mean())
+    kernel = kernels.centred_kernel(apart, settings.kernel)
+    statistic = kernels.between(kernel, current)
+    p, usual = fitted(_quadratic(kernel, left), left, permutations=settings.permutations, seed=seed)
+    scale = 2 * crossing if settings.kernel == "energy" else 1.0
+    effect = (statistic - usual) / scale if scale else 0.0
+    name = {"energy": "energy_coefficient", "mmd": "mmd_squared"}[settings.kernel]
+    return Found(
+        settings.kernel, statistic, p, Effect(name, effect, settings.least_distance), exchanged
+    )
+
+
+def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
+    """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
+    low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
+    edges = np.histogram_bin_edges(np.array([low, high]), bins)
+    counts = (np.histogram(np.clip(one, low, high), edges)[0] for one in (before, now))
+    return Histogram(edges.tolist(), *(one.tolist() for one in counts))
+
+
+def _split(scores: Scores, n: int) -> tuple[Scores, Scores]:
+    return scores[:n], scores[n:]
+
+
+def _table(codes: Codes, n: int, cells: int) -> tests.Counts:
+    """Count (2, C) the first n codes and the others."""
+    sides = [np.bincount(one, minlength=cells) for one in (codes[:n], codes[n:])]
+    return np.array(sides, np.float64)
+
+
+def _per_unit(codes: Codes, cells: int, exchanged: Units) -> Scores:
+    """Count codes (K, C) in each unit."""
+    at = exchanged.of * cells + codes
+    counts = np.bincount(at, minlength=len(exchanged.current) * cells)
+    return counts.reshape(-1, cells).astype(np.float32)
+
+
+def _chi_square(cells: Codes, exchanged: Units, n: int, most: int, seed: int) -> tests.Test:
+    count = int(cells.max()) + 1
+    found = tests.chi_square(_table(cells, n, count))
+    if exchanged.kind == "rows" or count < 2:
+        return found
+    counts = _per_unit(cells, count, exchanged)
+    return found._replace(p=p_value(_squared_distance(counts), exchanged, most=most, seed=seed))
+
+
+def _largest_distance(counts: Scores) -> Callable[[Sides], Numbers]:
+    """Return the Kolmogorov-Smirnov statistic on a grid, for counts (K, V) of units."""
+    below = counts.cumsum(axis=1)
+    total = below.sum(axis=0)
+
+    def statistic(sides: Sides) -> Numbers:
+        now = sides @ below
+        n = now[:, -1:]
+        apart = np.abs(now / n - (total - now) / (total[-1] - n))
+        return np.asarray(apart.max(axis=1), np.float64)
+
+    return statistic
+
+
+def _squared_distance(counts: Scores) -> Callable[[Sides], Numbers]:
+    """Return the chi-square statistic, for counts (K, C) of units."""
+    total = counts.sum(axis=0)
+
+    def statistic(sides: Sides) -> Numbers:
+        now = sides @ counts
+        expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
+        terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))
+        return np.asarray(terms.sum(axis=1), np.float64)
+
+    return statistic
+
+
+def _quadratic(kernel: npt.NDArray[np.float64], exchanged: Units) -> Callable[[Sides], Numbers]:
+    """Return the distance of the sides under a centred kernel, for units."""
+    order = np.argsort(exchanged.of, kind="stable")
+    sizes = np.bincount(exchanged.of)
+    if len(sizes) < len(order):
+        starts = np.cumsum(sizes) - sizes
+        inner = np.add.reduceat(kernel[order][:, order], starts, axis=0)
+        matrix = np.add.reduceat(inner, starts, axis=1).astype(np.float32)
+    else:
+        matrix = kernel[order][:, order].astype(np.float32)
+
+    def statistic(sides: Sides) -> Numbers:
+        n = (sides @ sizes).astype(np.float64)
+        form = np.einsum("ij,ij->i", sides @ matrix, sides).astype(np.float64)
+        return np.asarray(form * (1 / n + 1 / (len(order) - n)) ** 2, np.float64)
+
+    return statistic
+
+
+def _drawn(n: tuple[int, int], most: int, seed: int) -> Codes:
+    """Return positions of pooled rows, no more than that many of each side, in their order."""
+    rng = np.random.default_rng(seed)
+    sides = [
+        np.sort(rng.choice(one, most, replace=False)) if one > most else np.arange(one) for one in n
+    ]
+    return np.concatenate([sides[0], sides[1] + n[0]])

@@ -8,6 +8,7 @@ import numpy as np
 from monitor.drift import tests
 from monitor.drift.decision import Settings, decide, most_permutations, status
 from monitor.drift.dependence import Codes, Place
+from monitor.drift.permutation import Effort
 from monitor.drift.samples import Column, DriftError, Kind, Sample
 from monitor.drift.signals import Pair, look
 from monitor.drift.summary import Summary
@@ -62,7 +63,7 @@ def _signal(pair: Pair, settings: Settings, most: int, known: dict[str, int]) ->
     if not min(n):
         test, effect = _TESTS[pair.kind]
         return Signal(name, pair.kind, test, Effect(effect, None, 0.0), n, status="insufficient")
-    found = look(pair, settings, most=most, seed=zlib.crc32(name.encode(), settings.seed))
+    found = look(pair, settings, Effort(most, zlib.crc32(name.encode(), settings.seed)))
     new = set(pair.current.labels) - set(pair.baseline.labels) - known.keys()
     return Signal(
         name,
@@ -85,6 +86,8 @@ def _signal(pair: Pair, settings: Settings, most: int, known: dict[str, int]) ->
 def _common_kind(baseline: Column, current: Column) -> Kind:
     """Return the kind of both; integers may be few on one side only."""
     kinds = {baseline.kind, current.kind}
+    if not len(current.rows) or not len(baseline.rows):
+        return baseline.kind if len(baseline.rows) else current.kind
     if kinds == {"numeric", "count"}:
         return "numeric"
     if len(kinds) > 1:
@@ -92,7 +95,7 @@ def _common_kind(baseline: Column, current: Column) -> Kind:
             f"expected {baseline.name} to be {baseline.kind} as in the baseline, got {current.kind}"
         )
     shapes = (baseline.values.shape[1:], current.values.shape[1:])
-    if shapes[0] != shapes[1] and min(len(baseline.rows), len(current.rows)):
+    if shapes[0] != shapes[1]:
         raise DriftError(
             f"expected {baseline.name} to be of length {shapes[0][0]} as in the baseline,"
             f" got {shapes[1][0]}"

@@ -15,6 +15,8 @@ Scores = npt.NDArray[np.float32]
 
 BLOCK_TIMES = 5
 """Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
+_MOST_UNITS = 2_000
+"""More are put together, for speed."""
 _QUARTERS = 4
 _QUARTERED = 80
 """Rows of a series from which its quarters are looked at one by one."""
@@ -64,10 +66,8 @@ def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
         places = (_one_source(places[0]), _one_source(places[1]))
     times = [correlation_time(*both) for both in zip(scores, places, strict=True)]
     time = max(times)
-    n = (len(scores[0]), len(scores[1]))
     if time <= 1:
-        current = np.repeat([False, True], n)
-        return Units("rows", np.arange(sum(n)), current, np.zeros(sum(n), np.int64), n)
+        return _rows((len(scores[0]), len(scores[1])))
     return _blocks(places, time)
 
 
@@ -163,19 +163,27 @@ def _one_source(place: Place) -> Place:
 
 def _groups(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
     """Let whole sources change places; one that is on both sides is one on each."""
-    of: list[Codes] = []
-    n_eff: list[float] = []
-    sizes: list[int] = []
     alike = _likeness(scores, places)
-    for place in places:
-        _, group = np.unique(place.sources, return_inverse=True)
-        of.append(group + sum(sizes))
-        sizes.append(int(group.max(initial=-1)) + 1)
-        n_eff.append(max(len(group) / alike, 1.0))
-    current = np.repeat([False, True], sizes)
-    kind: Literal["rows", "groups"] = "groups" if len(current) < len(np.concatenate(of)) else "rows"
+    n = (len(scores[0]), len(scores[1]))
+    sources = [np.unique(place.sources, return_inverse=True)[1] for place in places]
+    counts = [int(one.max(initial=-1)) + 1 for one in sources]
+    if sum(counts) == sum(n):
+        return _rows(n)
+    together = -(-sum(counts) // _MOST_UNITS)
+    sizes = [-(-count // together) for count in counts]
     return Units(
-        kind, np.concatenate(of), current, np.zeros(len(current), np.int64), (n_eff[0], n_eff[1])
+        "groups",
+        np.concatenate([sources[0] // together, sources[1] // together + sizes[0]]),
+        np.repeat([False, True], sizes),
+        np.zeros(sum(sizes), np.int64),
+        (n[0] / alike, n[1] / alike),
+    )
+
+
+def _rows(n: tuple[int, int]) -> Units:
+    """Let every row change places."""
+    return Units(
+        "rows", np.arange(sum(n)), np.repeat([False, True], n), np.zeros(sum(n), np.int64), n
     )
 
 
@@ -194,7 +202,8 @@ def _likeness(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> flo
 def _blocks(places: tuple[Place, Place], time: float) -> Units:
     """Cut each source into blocks of nearly equal length."""
     of, current, strata = [], [], []
-    length = BLOCK_TIMES * time
+    least = BLOCK_TIMES * time
+    length = max(least, sum(len(place.sources) for place in places) / _MOST_UNITS)
     made = 0
     comparable = True
     for side, place in enumerate(places):
@@ -211,7 +220,7 @@ def _blocks(places: tuple[Place, Place], time: float) -> Units:
         of.append(unit)
         current.append(np.full(int(cut.sum()), bool(side)))
         strata.append(np.repeat(sources[starts], cut))
-        comparable &= not (place.drawn and float(np.median(lengths)) < length / 2)
+        comparable &= not (place.drawn and float(np.median(lengths)) < least / 2)
     return Units(
         "blocks",
         np.concatenate(of),

@@ -132,11 +132,11 @@ def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | No
     else:
         rows = np.array([at for at, one in enumerate(values) if one is not None], np.int64)
     if kind == "categorical":
-        labels, codes = _coded([_text(values[at]) for at in rows])
+        labels, codes = _coded([_text(values[at]) for at in rows.tolist()])
         return Column(name, kind, rows, codes, labels)
     try:
         numbers = np.asarray(
-            values if len(rows) == len(values) else [values[at] for at in rows],
+            values if len(rows) == len(values) else [values[at] for at in rows.tolist()],
             np.float32 if kind == "embedding" else np.float64,
         )
     except (TypeError, ValueError) as error:

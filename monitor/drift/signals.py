@@ -1,6 +1,7 @@
 """One column compared, by its kind: which test, which effect, which picture."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +9,20 @@ import numpy.typing as npt
 
 from monitor.drift import kernels, tests
 from monitor.drift.decision import Settings
-from monitor.drift.dependence import Codes, Place, Scores, Units, units
-from monitor.drift.permutation import Sides, fitted, p_value
+from monitor.drift.dependence import Codes, Place, Units, units
+from monitor.drift.permutation import (
+    Effort,
+    Sides,
+    dealing,
+    dealing_rows,
+    dealing_units,
+    fitted,
+    p_value,
+)
 from monitor.drift.samples import Column, Kind
 from monitor.report import Effect, Histogram
 
-GRID = 256
+GRID = 128
 """Values, at most, at which permutations compare distribution functions."""
 BINS = 40
 """Of a histogram in a report."""
@@ -21,7 +30,13 @@ PSI_BINS = 10
 """Each with an equal share of the baseline."""
 _SCORED_LABELS = 32
 """The most frequent labels: by them rows are found alike."""
+_TIED = 0.9
+"""Share of distinct values below which numbers are tied too often for the p-value of KS."""
+_CERTAIN = 20.0
+"""Rows expected in each cell, from which the chi-square distribution is trusted."""
 
+Counted = npt.NDArray[np.float32]
+"""(B, C)"""
 Numbers = npt.NDArray[np.float64]
 
 
@@ -48,56 +63,55 @@ class Found(NamedTuple):
     """(2, C) counts that PSI and its kin are taken from."""
 
 
-def look(pair: Pair, settings: Settings, *, most: int, seed: int) -> Found:
+def look(pair: Pair, settings: Settings, effort: Effort) -> Found:
     """Compare a column by the test of its kind.
 
     Args:
         pair: The column on both sides.
         settings: How.
-        most: Permutations of a cheap statistic, at most.
-        seed: Of the permutations.
+        effort: For statistics that are cheap to permute.
     """
     if pair.kind == "embedding":
-        return _embedding(pair, settings, seed)
+        return _embedding(pair, settings, effort)
     if pair.kind == "categorical":
-        return _category(pair, settings, most, seed)
-    return _number(pair, settings, most, seed)
+        return _category(pair, settings, effort)
+    return _number(pair, settings, effort)
 
 
-def _number(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
+def _number(pair: Pair, settings: Settings, effort: Effort) -> Found:
     """Compare numbers by Kolmogorov-Smirnov, counts by chi-square; the effect is the same."""
     before, now = pair.baseline.values, pair.current.values
+    n = len(before)
     both = np.concatenate([before, now])
-    values = np.unique(both)
-    if len(values) > GRID:
+    distinct = np.unique(both)
+    values = distinct
+    if len(distinct) > GRID:
         values = np.unique(np.quantile(both, np.linspace(0, 1, GRID), method="higher"))
     codes = np.searchsorted(values, both)
     scores = (codes / len(values)).astype(np.float32)[:, None]
-    exchanged = units(_split(scores, len(before)), pair.places)
-    effect = tests.wasserstein(before, now) / tests.spread(before, now)
-    edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
-    deciles = _table(np.searchsorted(edges, both, "right"), len(before), len(edges) + 1)
+    exchanged = units((scores[:n], scores[n:]), pair.places)
     if pair.kind == "count":
-        table = _table(codes, len(before), len(values))
-        cells = tests.pooling(table, ordered=True)
-        test, found = "chi_square", _chi_square(cells[codes], exchanged, len(before), most, seed)
+        cells = tests.pooling(_table(codes, n, len(values)), ordered=True)
+        test, found = "chi_square", _chi_square(cells[codes], exchanged, n, effort)
     else:
         test, found = "ks", tests.ks(before, now)
-        if exchanged.kind != "rows":
-            counts = _per_unit(codes, len(values), exchanged)
-            p = p_value(_largest_distance(counts), exchanged, most=most, seed=seed)
+        tied = len(distinct) < len(both) * _TIED
+        if tied or exchanged.kind != "rows":
+            p = _permuted(_largest_distance, codes, exchanged, n, effort)
             found = found._replace(p=p)
+    effect = tests.wasserstein(before, now) / tests.spread(before, now)
+    edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
     return Found(
         test,
         *found,
         Effect("wasserstein_iqr", effect, settings.least_shift),
         exchanged,
         histogram(before, now),
-        deciles,
+        _table(np.searchsorted(edges, both, "right"), n, len(edges) + 1),
     )
 
 
-def _category(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
+def _category(pair: Pair, settings: Settings, effort: Effort) -> Found:
     """Compare labels by chi-square, the rare ones put together."""
     labels = sorted({*pair.baseline.labels, *pair.current.labels})
     place = {label: at for at, label in enumerate(labels)}
@@ -110,9 +124,10 @@ def _category(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
     n = len(pair.baseline.values)
     table = _table(codes, n, len(labels))
     frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_SCORED_LABELS]
-    exchanged = units(_split((codes[:, None] == frequent).astype(np.float32), n), pair.places)
+    scores = (codes[:, None] == frequent).astype(np.float32)
+    exchanged = units((scores[:n], scores[n:]), pair.places)
     cells = tests.pooling(table, ordered=False)
-    found = _chi_square(cells[codes], exchanged, n, most, seed)
+    found = _chi_square(cells[codes], exchanged, n, effort)
     counts = [[int(one) for one in side] for side in table]
     return Found(
         "chi_square",
@@ -124,7 +139,7 @@ def _category(pair: Pair, settings: Settings, most: int, seed: int) -> Found:
     )
 
 
-def _embedding(pair: Pair, settings: Settings, seed: int) -> Found:
+def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
     """Compare embeddings by energy distance or MMD, with permutations.
 
     The effect is what of the distance is more than permutations have; that of the energy distance is a share
@@ -134,7 +149,7 @@ def _embedding(pair: Pair, settings: Settings, seed: int) -> Found:
     scores = tuple(np.asarray(one, np.float32) for one in sides)
     exchanged = units((scores[0], scores[1]), pair.places)
     n = len(scores[0])
-    drawn = _drawn((n, len(scores[1])), settings.embedding_rows, seed)
+    drawn = _drawn((n, len(scores[1])), settings.embedding_rows, effort.seed)
     rows = np.concatenate(scores)[drawn]
     kept, of = np.unique(exchanged.of[drawn], return_inverse=True)
     left = exchanged._replace(of=of, current=exchanged.current[kept], strata=exchanged.strata[kept])
@@ -143,7 +158,8 @@ def _embedding(pair: Pair, settings: Settings, seed: int) -> Found:
     crossing = float(apart[np.ix_(current, ~current)].mean())
     kernel = kernels.centred_kernel(apart, settings.kernel)
     statistic = kernels.between(kernel, current)
-    p, usual = fitted(_quadratic(kernel, left), left, permutations=settings.permutations, seed=seed)
+    draw = dealing(_quadratic(kernel, left), left)
+    p, usual = fitted(draw, statistic, effort._replace(most=settings.permutations))
     scale = 2 * crossing if settings.kernel == "energy" else 1.0
     effect = (statistic - usual) / scale if scale else 0.0
     name = {"energy": "energy_coefficient", "mmd": "mmd_squared"}[settings.kernel]
@@ -160,57 +176,54 @@ def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
     return Histogram(edges.tolist(), *(one.tolist() for one in counts))
 
 
-def _split(scores: Scores, n: int) -> tuple[Scores, Scores]:
-    return scores[:n], scores[n:]
-
-
 def _table(codes: Codes, n: int, cells: int) -> tests.Counts:
     """Count (2, C) the first n codes and the others."""
     sides = [np.bincount(one, minlength=cells) for one in (codes[:n], codes[n:])]
     return np.array(sides, np.float64)
 
 
-def _per_unit(codes: Codes, cells: int, exchanged: Units) -> Scores:
-    """Count codes (K, C) in each unit."""
-    at = exchanged.of * cells + codes
-    counts = np.bincount(at, minlength=len(exchanged.current) * cells)
-    return counts.reshape(-1, cells).astype(np.float32)
-
-
-def _chi_square(cells: Codes, exchanged: Units, n: int, most: int, seed: int) -> tests.Test:
-    count = int(cells.max()) + 1
-    found = tests.chi_square(_table(cells, n, count))
-    if exchanged.kind == "rows" or count < 2:
+def _chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> tests.Test:
+    """Compare cells; its distribution is trusted where many rows are expected in each."""
+    table = _table(cells, n, int(cells.max()) + 1)
+    found = tests.chi_square(table)
+    least = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
+    if table.shape[1] < 2 or (exchanged.kind == "rows" and least >= _CERTAIN):
         return found
-    counts = _per_unit(cells, count, exchanged)
-    return found._replace(p=p_value(_squared_distance(counts), exchanged, most=most, seed=seed))
+    return found._replace(p=_permuted(_squared_distance, cells, exchanged, n, effort))
 
 
-def _largest_distance(counts: Scores) -> Callable[[Sides], Numbers]:
-    """Return the Kolmogorov-Smirnov statistic on a grid, for counts (K, V) of units."""
-    below = counts.cumsum(axis=1)
-    total = below.sum(axis=0)
+def _permuted(
+    distance: Callable[[Numbers, Counted], Numbers],
+    codes: Codes,
+    exchanged: Units,
+    n: int,
+    effort: Effort,
+) -> float:
+    """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C)."""
+    table = _table(codes, n, int(codes.max()) + 1)
+    statistic = partial(distance, table.sum(axis=0))
+    there = float(statistic(table[1:].astype(np.float32))[0])
+    if exchanged.kind == "rows":
+        return p_value(dealing_rows(statistic, table), there, effort)
+    at = exchanged.of * table.shape[1] + codes
+    counts = np.bincount(at, minlength=len(exchanged.current) * table.shape[1])
+    per_unit = counts.reshape(-1, table.shape[1]).astype(np.float32)
+    draw = dealing_units(statistic, exchanged, per_unit)
+    return p_value(draw, there, effort)
 
-    def statistic(sides: Sides) -> Numbers:
-        now = sides @ below
-        n = now[:, -1:]
-        apart = np.abs(now / n - (total - now) / (total[-1] - n))
-        return np.asarray(apart.max(axis=1), np.float64)
 
-    return statistic
+def _largest_distance(total: Numbers, now: Counted) -> Numbers:
+    """Return the Kolmogorov-Smirnov statistic."""
+    below, n = now.cumsum(axis=1), now.sum(axis=1, keepdims=True)
+    apart = np.abs(below / n - (total.cumsum() - below) / (total.sum() - n))
+    return np.asarray(apart.max(axis=1), np.float64)
 
 
-def _squared_distance(counts: Scores) -> Callable[[Sides], Numbers]:
-    """Return the chi-square statistic, for counts (K, C) of units."""
-    total = counts.sum(axis=0)
-
-    def statistic(sides: Sides) -> Numbers:
-        now = sides @ counts
-        expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
-        terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))
-        return np.asarray(terms.sum(axis=1), np.float64)
-
-    return statistic
+def _squared_distance(total: Numbers, now: Counted) -> Numbers:
+    """Return the chi-square statistic."""
+    expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
+    terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))
+    return np.asarray(terms.sum(axis=1), np.float64)
 
 
 def _quadratic(kernel: npt.NDArray[np.float64], exchanged: Units) -> Callable[[Sides], Numbers]:

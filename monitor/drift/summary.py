@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from monitor.drift.samples import Column, DriftError, Kind, Sample, take
 
+_RUN_ROWS = 200
 Keys = npt.NDArray[np.uint64]
 
 
@@ -43,7 +44,12 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
 
 
 def summarise(
-    sample: Sample, *, rows: int = 10_000, embeddings: int = 2_000, run: int = 1, seed: int = 0
+    sample: Sample,
+    *,
+    rows: int = 10_000,
+    embeddings: int = 2_000,
+    run: int | None = None,
+    seed: int = 0,
 ) -> Summary:
     """Keep what a comparison needs.
 
@@ -51,13 +57,17 @@ def summarise(
         sample: The baseline, or a shard of it.
         rows: Kept, at most.
         embeddings: Kept, at most.
-        run: Span of `sample.order` that is drawn as a whole. Long enough for some hundred rows of a source
-            where rows resemble their neighbours, as in a video; 1 where they do not.
+        run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
+            in a video, stay together. Shards need the same. None: one of about 200 rows of a source.
         seed: Of the draw.
 
     Raises:
         DriftError: A source has two rows of one order.
     """
+    if run is None:
+        n = len(sample.order)
+        span = int(sample.order[-1] - sample.order[0]) + 1 if n else 1
+        run = max(span * max(len(sample.source_names), 1) * _RUN_ROWS // max(n, 1), 1)
     if run < 1:
         raise DriftError(f"expected run to be 1 or more, got {run}")
     labels = {

@@ -11,7 +11,7 @@ from monitor.drift.dependence import Codes, Place
 from monitor.drift.permutation import Effort
 from monitor.drift.samples import Column, DriftError, Kind, Sample
 from monitor.drift.signals import Pair, look
-from monitor.drift.summary import Summary
+from monitor.drift.summary import Summary, summarise
 from monitor.report import Data, Effect, Reference, Report, Signal, Window
 
 _TESTS: dict[Kind, tuple[str, str]] = {
@@ -23,48 +23,55 @@ _TESTS: dict[Kind, tuple[str, str]] = {
 
 
 def compare(
-    baseline: Summary | Sample, current: Sample, settings: Settings | None = None, *, task: str = ""
+    baseline: Summary | Sample,
+    current: Summary | Sample,
+    settings: Settings | None = None,
+    *,
+    task: str = "",
 ) -> Report:
-    """Compare each column of the current sample that the baseline has too.
+    """Compare each column that the baseline has; one that is not current is insufficient.
 
-    Columns that only the baseline has are reported as insufficient. Those that it has not are left out: of
-    them nothing can be said.
+    Of a sample with more rows than `settings.rows`, as many are drawn.
 
     Raises:
         DriftError: A column is of another kind, or its embeddings are of another length.
     """
     settings = settings or Settings()
-    known = {} if isinstance(baseline, Sample) else baseline.labels
-    before = baseline if isinstance(baseline, Sample) else baseline.sample
-    now = {column.name: column for column in current.columns}
-    most = most_permutations(settings, len(before.columns))
-    codes = _common_sources(before, current)
+    before, now = _summary(baseline, settings), _summary(current, settings)
+    effort = Effort(most_permutations(settings, len(before.sample.columns)), settings.seed)
+    codes = _common_sources(before.sample, now.sample)
+    columns = {column.name: column for column in now.sample.columns}
     signals = []
-    for column in before.columns:
-        other = now.get(column.name) or Column(
-            column.name, column.kind, np.zeros(0, np.int64), column.values[:0], column.labels
-        )
+    for column in before.sample.columns:
+        nothing = Column(column.name, column.kind, column.rows[:0], column.values[:0])
+        other = columns.get(column.name, nothing)
         pair = Pair(
             _common_kind(column, other),
             column,
             other,
-            (
-                _place(baseline, codes[0], column),
-                _place(current, codes[1], other),
-            ),
+            (_place(before, codes[0], column), _place(now, codes[1], other)),
         )
-        signals.append(_signal(pair, settings, most, known.get(column.name, {})))
-    return _report(decide(signals, settings), baseline, current, settings, task)
+        new = now.labels.get(column.name, {}).keys() - before.labels.get(column.name, {}).keys()
+        signals.append(_signal(pair, settings, effort, sorted(new)))
+    return _report(decide(signals, settings), before, now, settings, task)
 
 
-def _signal(pair: Pair, settings: Settings, most: int, known: dict[str, int]) -> Signal:
+def _summary(side: Summary | Sample, settings: Settings) -> Summary:
+    if isinstance(side, Summary):
+        return side
+    return summarise(
+        side, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
+    )
+
+
+def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> Signal:
     n = (len(pair.baseline.rows), len(pair.current.rows))
     name = pair.baseline.name
     if not min(n):
         test, effect = _TESTS[pair.kind]
         return Signal(name, pair.kind, test, Effect(effect, None, 0.0), n, status="insufficient")
-    found = look(pair, settings, Effort(most, zlib.crc32(name.encode(), settings.seed)))
-    new = set(pair.current.labels) - set(pair.baseline.labels) - known.keys()
+    seed = zlib.crc32(name.encode(), settings.seed)
+    found = look(pair, settings, effort._replace(seed=seed))
     return Signal(
         name,
         pair.kind,
@@ -77,7 +84,7 @@ def _signal(pair: Pair, settings: Settings, most: int, known: dict[str, int]) ->
         n_eff=found.units.n_eff,
         units=found.units.kind,
         histogram=found.histogram,
-        new_labels=sorted(new),
+        new_labels=new,
         psi=None if found.table is None else Reference(*tests.psi(found.table)),
         js=None if found.table is None else Reference(*tests.jensen_shannon(found.table)),
     )
@@ -114,34 +121,24 @@ def _common_sources(before: Sample, current: Sample) -> tuple[Codes, Codes]:
     return codes[0], codes[1]
 
 
-def _place(side: Summary | Sample, sources: Codes, column: Column) -> Place:
-    sample = side if isinstance(side, Sample) else side.sample
-    runs = np.zeros(len(column.rows), np.int64)
-    drawn = isinstance(side, Summary) and side.drawn(column.kind)
-    if isinstance(side, Summary) and drawn:
-        runs = sample.order[column.rows] // side.run
-    return Place(sources[column.rows], runs, bool(sample.source_names), drawn)
+def _place(side: Summary, sources: Codes, column: Column) -> Place:
+    drawn = side.drawn(column.kind)
+    order = side.sample.order[column.rows]
+    runs = order // side.run if drawn else np.zeros_like(order)
+    return Place(sources[column.rows], runs, bool(side.sample.source_names), drawn)
 
 
 def _report(
-    signals: list[Signal],
-    baseline: Summary | Sample,
-    current: Sample,
-    settings: Settings,
-    task: str,
+    signals: list[Signal], before: Summary, now: Summary, settings: Settings, task: str
 ) -> Report:
     judged = [one for one in signals if one.status != "insufficient"]
     alarm = any(one.alarm for one in signals)
     least = [min((one.n_eff[side] for one in judged), default=None) for side in (0, 1)]
-    rows = len(baseline.order) if isinstance(baseline, Sample) else baseline.n
     parameters = msgspec.to_builtins(settings)
     return Report(
         kind="drift",
         task=task,
-        data=Data(
-            current=Window(n=len(current.order), n_eff=least[1]),
-            baseline=Window(n=rows, n_eff=least[0]),
-        ),
+        data=Data(Window(n=now.n, n_eff=least[1]), Window(n=before.n, n_eff=least[0])),
         status="drift" if alarm else "ok" if judged else "insufficient",
         parameters=parameters | {"correction": "bh", "spending": f"bonferroni/{settings.windows}"},
         signals=signals,

@@ -34,8 +34,10 @@ class Settings(msgspec.Struct, frozen=True):
     low_power: float = 100.0
     """Independent values on a side, below which only large changes can be seen."""
     kernel: Kernel = "energy"
+    rows: int = 100_000
+    """Of a side that are compared; of more, as many are drawn."""
     embedding_rows: int = 2_000
-    """Embeddings of a side that are compared; of more, as many are drawn."""
+    """As `rows`."""
     permutations: int = 999
     seed: int = 0
 

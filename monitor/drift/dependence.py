@@ -53,6 +53,19 @@ class Units(NamedTuple):
     """Blocks of both sides are alike."""
 
 
+class _Series(NamedTuple):
+    """Rows of one side, source by source."""
+
+    rows: Scores
+    """(P, D) less the mean of their segment."""
+    segments: Codes
+    """(P,) quarters of sources."""
+    runs: Codes
+    """(P,)"""
+    quarters: Codes
+    """(S,) which one each segment is."""
+
+
 def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
     """Find what may change places.
 
@@ -83,17 +96,21 @@ def correlation_time(scores: Scores, place: Place) -> float:
         place: Of the same rows.
     """
     order = np.lexsort((place.runs, place.sources))
-    segments, quarters = _segments(place.sources[order], place.runs[order])
-    if len(segments) < 3:
+    runs, sources = place.runs[order], place.sources[order]
+    if len(runs) < 3:
         return 1.0
+    lengths = np.diff(np.r_[_starts(sources), len(sources)])
+    cut = np.where(lengths >= _QUARTERED, _QUARTERS, 1)
+    segments = _parts(lengths, cut)
     rows = scores[order] - _means(scores[order], segments)[segments]
-    length = len(rows) / (segments[-1] + 1)
-    first = _correlation(rows, segments, quarters, 1)
-    if first * np.sqrt(len(rows)) < _SIGNIFICANT:
+    series = _Series(rows, segments, runs, np.arange(int(cut.sum())) % _QUARTERS)
+    first = _correlation(series, 1)
+    if not first * np.sqrt(len(rows)) >= _SIGNIFICANT:
         return 1.0
     found = [first]
+    length = len(rows) / len(series.quarters)
     while len(found) < max(3 * _integrated(found, length), 4) and len(found) < length / 2:
-        found.append(_correlation(rows, segments, quarters, len(found) + 1))
+        found.append(_correlation(series, len(found) + 1))
     return _integrated(found, length)
 
 
@@ -107,15 +124,18 @@ def _integrated(correlations: list[float], length: float) -> float:
     return time
 
 
-def _segments(sources: Codes, runs: Codes) -> tuple[Codes, Codes]:
-    """Return the segment of each row, and the quarter of each segment."""
-    starts = np.flatnonzero(np.r_[True, (np.diff(sources) != 0) | (np.diff(runs) != 0)])
-    lengths = np.diff(np.r_[starts, len(sources)])
-    within = np.arange(len(sources)) - np.repeat(starts, lengths)
-    cut = np.where(lengths >= _QUARTERED, _QUARTERS, 1)
+def _starts(*codes: Codes) -> Codes:
+    """Return the positions at which any of the codes (P,) changes, the first too."""
+    changed = np.any([np.diff(one) != 0 for one in codes], axis=0)
+    return np.flatnonzero(np.r_[True, changed])
+
+
+def _parts(lengths: Codes, cut: Codes) -> Codes:
+    """Return the number (P,) of the part in which a row lies, if series are cut in nearly equal parts."""
+    ends = lengths.cumsum()
+    within = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
     part = within * np.repeat(cut, lengths) // np.repeat(lengths, lengths)
-    segments = np.repeat(np.cumsum(cut) - cut, lengths) + part
-    return segments, np.arange(int(cut.sum())) % _QUARTERS
+    return np.repeat(cut.cumsum() - cut, lengths) + part
 
 
 def _means(rows: Scores, groups: Codes) -> Scores:
@@ -127,9 +147,10 @@ def _means(rows: Scores, groups: Codes) -> Scores:
     return means
 
 
-def _correlation(rows: Scores, segments: Codes, quarters: Codes, lag: int) -> float:
-    """Return the correlation of rows with those `lag` later: the median over quarters."""
-    follows = segments[lag:] == segments[:-lag]
+def _correlation(series: _Series, lag: int) -> float:
+    """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any."""
+    rows, segments, runs, quarters = series
+    follows = (segments[lag:] == segments[:-lag]) & (runs[lag:] == runs[:-lag])
     quarter = quarters[segments]
     products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows
     pairs = np.bincount(quarter[lag:], follows, _QUARTERS)
@@ -209,13 +230,11 @@ def _blocks(places: tuple[Place, Place], time: float) -> Units:
     for side, place in enumerate(places):
         order = np.lexsort((place.runs, place.sources))
         sources, runs = place.sources[order], place.runs[order]
-        starts = np.flatnonzero(np.r_[True, (np.diff(sources) != 0) | (np.diff(runs) != 0)])
+        starts = _starts(sources, runs)
         lengths = np.diff(np.r_[starts, len(order)])
         cut = np.maximum(np.round(lengths / length), 1).astype(np.int64)
-        within = np.arange(len(order)) - np.repeat(starts, lengths)
-        part = within * np.repeat(cut, lengths) // np.repeat(lengths, lengths)
         unit = np.empty(len(order), np.int64)
-        unit[order] = np.repeat(np.cumsum(cut) - cut, lengths) + part + made
+        unit[order] = _parts(lengths, cut) + made
         made += int(cut.sum())
         of.append(unit)
         current.append(np.full(int(cut.sum()), bool(side)))

@@ -145,20 +145,15 @@ def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
     The effect is what of the distance is more than permutations have; that of the energy distance is a share
     of the mean distance between the sides, at most 1.
     """
-    sides = (pair.baseline.values, pair.current.values.astype(pair.baseline.values.dtype))
-    scores = tuple(np.asarray(one, np.float32) for one in sides)
+    scores = [one.values.astype(np.float32) for one in (pair.baseline, pair.current)]
     exchanged = units((scores[0], scores[1]), pair.places)
     n = len(scores[0])
-    drawn = _drawn((n, len(scores[1])), settings.embedding_rows, effort.seed)
-    rows = np.concatenate(scores)[drawn]
-    kept, of = np.unique(exchanged.of[drawn], return_inverse=True)
-    left = exchanged._replace(of=of, current=exchanged.current[kept], strata=exchanged.strata[kept])
-    apart = kernels.distances(rows)
-    current = drawn >= n
+    apart = kernels.distances(np.concatenate(scores))
+    current = np.arange(len(apart)) >= n
     crossing = float(apart[np.ix_(current, ~current)].mean())
     kernel = kernels.centred_kernel(apart, settings.kernel)
     statistic = kernels.between(kernel, current)
-    draw = dealing(_quadratic(kernel, left), left)
+    draw = dealing(_quadratic(kernel, exchanged.of), exchanged)
     p, usual = fitted(draw, statistic, effort._replace(most=settings.permutations))
     scale = 2 * crossing if settings.kernel == "energy" else 1.0
     effect = (statistic - usual) / scale if scale else 0.0
@@ -226,29 +221,19 @@ def _squared_distance(total: Numbers, now: Counted) -> Numbers:
     return np.asarray(terms.sum(axis=1), np.float64)
 
 
-def _quadratic(kernel: npt.NDArray[np.float64], exchanged: Units) -> Callable[[Sides], Numbers]:
-    """Return the distance of the sides under a centred kernel, for units."""
-    order = np.argsort(exchanged.of, kind="stable")
-    sizes = np.bincount(exchanged.of)
-    if len(sizes) < len(order):
+def _quadratic(kernel: Numbers, of: Codes) -> Callable[[Sides], Numbers]:
+    """Return the distance of the sides under a centred kernel, for the units (P,) of its rows."""
+    sizes = np.bincount(of)
+    if len(sizes) < len(of):
+        order = np.argsort(of, kind="stable")
         starts = np.cumsum(sizes) - sizes
-        inner = np.add.reduceat(kernel[order][:, order], starts, axis=0)
-        matrix = np.add.reduceat(inner, starts, axis=1).astype(np.float32)
-    else:
-        matrix = kernel[order][:, order].astype(np.float32)
+        sums = np.add.reduceat(kernel[order], starts, axis=0)
+        kernel = np.add.reduceat(sums[:, order], starts, axis=1)
+    matrix = kernel.astype(np.float32)
 
     def statistic(sides: Sides) -> Numbers:
         n = (sides @ sizes).astype(np.float64)
         form = np.einsum("ij,ij->i", sides @ matrix, sides).astype(np.float64)
-        return np.asarray(form * (1 / n + 1 / (len(order) - n)) ** 2, np.float64)
+        return np.asarray(form * (1 / n + 1 / (len(of) - n)) ** 2, np.float64)
 
     return statistic
-
-
-def _drawn(n: tuple[int, int], most: int, seed: int) -> Codes:
-    """Return positions of pooled rows, no more than that many of each side, in their order."""
-    rng = np.random.default_rng(seed)
-    sides = [
-        np.sort(rng.choice(one, most, replace=False)) if one > most else np.arange(one) for one in n
-    ]
-    return np.concatenate([sides[0], sides[1] + n[0]])

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from monitor.drift.samples import Column, DriftError, Kind, Sample, take
 
-_RUN_ROWS = 200
+_RUN_ROWS = 50
 Keys = npt.NDArray[np.uint64]
 
 
@@ -58,7 +58,7 @@ def summarise(
         rows: Kept, at most.
         embeddings: Kept, at most.
         run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
-            in a video, stay together. Shards need the same. None: one of about 200 rows of a source.
+            in a video, stay together. Shards need the same. None: one of about 50 rows of a source.
         seed: Of the draw.
 
     Raises:

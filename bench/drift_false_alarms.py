@@ -17,10 +17,10 @@ import numpy as np
 
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
-from monitor.drift.samples import Sample, sample
+from monitor.drift.samples import sample
 from monitor.report import Signal
 
-INDEPENDENT = {
+DEPENDENT = {
     "normal": worlds.normal,
     "skewed: lognormal": worlds.lognormal,
     "skewed: scores, beta(8, 1.5)": worlds.beta,
@@ -37,27 +37,30 @@ DEPENDENT = {
     "each frame 5 times, one camera": worlds.copies_of_a_camera,
     "labels that stay, one camera": worlds.sticky_labels,
 }
-ROW = "| {:34} | {:>5} | {:>8} | {:>8} | {:>8} | {:>12} | {:>10} |"
+ROW = "| {:34} | {:>5} | {:>8} | {:>8} | {:>8} | {:>12} | {:>9} | {:>15} |"
 
 
-def one(world: Callable[..., Any], baseline: int, n: int, seed: int) -> tuple[Signal, bool]:
-    """Compare two samples of one world."""
+def one(world: Callable[..., Any], baseline: int, n: int, seed: int) -> tuple[Signal, bool, bool]:
+    """Compare two samples of one world; evidently with all of the baseline, and with 1,000 rows."""
     rng = np.random.default_rng(seed)
     made = [world(rng, size) for size in (baseline, n)]
     made = [one if isinstance(one, tuple) else (one, None) for one in made]
     sides = [sample({"x": values}, sources=sources) for values, sources in made]
     found = compare(sides[0], sides[1], Settings(seed=seed)).signals[0]
-    return found, worlds.evidently(made[0][0], made[1][0])
+    before, now = (np.asarray(values) for values, _ in made)
+    return found, worlds.evidently(before, now), worlds.evidently(before[:1000], now)
 
 
 def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, bool]:
     """Tell whether a quiet day has a window with a p-value below alpha, adjusted or not, or an alarm."""
     rng = np.random.default_rng(seed)
-    before = ten(rng, baseline)
+    before = sample(worlds.quiet(rng, baseline, 10))
     found = [
         signal
         for _ in range(windows)
-        for signal in compare(before, ten(rng, n), Settings(windows=windows, seed=seed)).signals
+        for signal in compare(
+            before, sample(worlds.quiet(rng, n, 10)), Settings(windows=windows, seed=seed)
+        ).signals
     ]
     return (
         any((signal.p or 0.0) < 0.05 for signal in found),
@@ -66,19 +69,12 @@ def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, boo
     )
 
 
-def ten(rng: np.random.Generator, n: int) -> Sample:
-    """Return a sample of ten signals."""
-    made = [world(rng, n) for world in INDEPENDENT.values()]
-    made += [worlds.normal(rng, n), worlds.lognormal(rng, n), worlds.counts(rng, n)]
-    return sample({f"signal{at}": values for at, values in enumerate(made)})
-
-
 def table(made: dict[str, Callable[..., Any]], given: argparse.Namespace, sizes: list[int]) -> None:
     """Print a row for each world and size."""
     for name, world in made.items():
         for n in sizes if given.only in name else []:
             pairs = worlds.repeat(partial(one, world, given.baseline, n), range(given.repeats))
-            found = [signal for signal, _ in pairs]
+            found = [signal for signal, *_ in pairs]
             print(
                 ROW.format(
                     name,
@@ -87,7 +83,8 @@ def table(made: dict[str, Callable[..., Any]], given: argparse.Namespace, sizes:
                     worlds.share([(signal.p or 0.0) < 0.05 / 24 for signal in found]),
                     worlds.share([signal.alarm for signal in found]),
                     worlds.share([signal.status == "insufficient" for signal in found]),
-                    worlds.share([theirs for _, theirs in pairs]),
+                    worlds.share([theirs for _, theirs, _ in pairs]),
+                    worlds.share([theirs for *_, theirs in pairs]),
                 ),
                 flush=True,
             )
@@ -103,10 +100,17 @@ def main() -> None:
     given = parser.parse_args()
     print(
         ROW.format(
-            "nothing changed", "n", "p < 0.05", "p < 0.05/24", "alarm", "insufficient", "evidently"
+            "nothing changed",
+            "n",
+            "p < 0.05",
+            "p < 0.05/24",
+            "alarm",
+            "insufficient",
+            "evidently",
+            "evidently, 1,000",
         )
     )
-    table(INDEPENDENT, given, [50, 200, 1000])
+    table(worlds.INDEPENDENT, given, [50, 200, 1000])
     table(DEPENDENT, given, [50, 200, 1000])
     table({"64-d embeddings": worlds.embeddings}, given, [50, 200, 1000])
     table({"64-d embeddings, AR(0.9), one camera": worlds.video_embeddings}, given, [1000])

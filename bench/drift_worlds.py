@@ -66,6 +66,24 @@ def embeddings(rng: np.random.Generator, n: int) -> Any:
     return rng.normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
+INDEPENDENT: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "normal": normal,
+    "skewed: lognormal": lognormal,
+    "skewed: scores, beta(8, 1.5)": beta,
+    "tied: scores of two digits": rounded,
+    "counts: Poisson(3)": counts,
+    "counts: Poisson(0.3)": few,
+    "20 labels, 16 of them rare": labels,
+}
+
+
+def quiet(rng: np.random.Generator, n: int, signals: int) -> dict[str, Any]:
+    """Return signals of which nothing changes, ten at most."""
+    made = [world(rng, n) for world in INDEPENDENT.values()]
+    made += [normal(rng, n), lognormal(rng, n), counts(rng, n)]
+    return {f"signal{at}": values for at, values in enumerate(made[:signals])}
+
+
 def chain(rng: np.random.Generator, n: int, memory: float = 0.9) -> Any:
     """Return an autoregressive series of unit variance, from its stationary distribution."""
     noise = rng.normal(size=n + 200) * math.sqrt(1 - memory**2)

@@ -27,8 +27,9 @@ class Settings(msgspec.Struct, frozen=True):
     """Smallest shift of a number that matters, as Wasserstein distance over interquartile range."""
     least_share: float = 0.05
     """Smallest share of labels that matters, as total variation."""
-    least_distance: float = 0.0
-    """Smallest distance of embeddings that matters, see `signals.embedding`."""
+    least_distance: float = 0.0005
+    """Smallest distance of embeddings that matters, as a share of the largest possible; about 0.05 standard
+    deviations in each dimension."""
     insufficient: float = 30.0
     """Independent values on a side, below which there is no alarm."""
     low_power: float = 100.0

@@ -29,19 +29,21 @@ def distances(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return apart
 
 
-def centred_kernel(apart: npt.NDArray[np.float64], kernel: Kernel) -> npt.NDArray[np.float64]:
-    """Return the centred kernel (N, N) over distances: theirs below 0, or Gaussian of median width."""
+def kernel_of(apart: npt.NDArray[np.float64], kernel: Kernel) -> npt.NDArray[np.float64]:
+    """Return the kernel (N, N) of distances: them, negative; or a Gaussian as wide as their median."""
     if kernel == "energy":
-        made = -apart
-    else:
-        some = apart[:: len(apart) // _MEDIAN_ROWS + 1]
-        positive = some[some > 0]
-        width = float(np.median(positive)) if len(positive) else 1.0
-        made = np.exp(-((apart / width) ** 2) / 2)
-    means = made.mean(axis=0)
-    made -= means
-    made -= means[:, None]
-    made += means.mean()
+        return -apart
+    some = apart[:: len(apart) // _MEDIAN_ROWS + 1]
+    positive = some[some > 0]
+    width = float(np.median(positive)) if len(positive) else 1.0
+    gaussian: npt.NDArray[np.float64] = np.exp(-((apart / width) ** 2) / 2)
+    return gaussian
+
+
+def centred(kernel: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return a symmetric kernel whose rows and columns sum up to 0."""
+    means = kernel.mean(axis=0)
+    made: npt.NDArray[np.float64] = kernel - means - means[:, None] + means.mean()
     return made
 
 

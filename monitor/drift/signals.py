@@ -142,24 +142,27 @@ def _category(pair: Pair, settings: Settings, effort: Effort) -> Found:
 def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
     """Compare embeddings by energy distance or MMD, with permutations.
 
-    The effect is what of the distance is more than permutations have; that of the energy distance is a share
-    of the mean distance between the sides, at most 1.
+    The effect is the distance, less what permutations have on average, as a share of what it would be if the
+    sides were two points: at most 1.
     """
     scores = [one.values.astype(np.float32) for one in (pair.baseline, pair.current)]
     exchanged = units((scores[0], scores[1]), pair.places)
     n = len(scores[0])
     apart = kernels.distances(np.concatenate(scores))
     current = np.arange(len(apart)) >= n
-    crossing = float(apart[np.ix_(current, ~current)].mean())
-    kernel = kernels.centred_kernel(apart, settings.kernel)
+    kernel = kernels.kernel_of(apart, settings.kernel)
+    scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(current, ~current)].mean())
+    kernel = kernels.centred(kernel)
     statistic = kernels.between(kernel, current)
     draw = dealing(_quadratic(kernel, exchanged.of), exchanged)
     p, usual = fitted(draw, statistic, effort._replace(most=settings.permutations))
-    scale = 2 * crossing if settings.kernel == "energy" else 1.0
-    effect = (statistic - usual) / scale if scale else 0.0
-    name = {"energy": "energy_coefficient", "mmd": "mmd_squared"}[settings.kernel]
+    effect = (statistic - usual) / scale if scale > 0 else 0.0
     return Found(
-        settings.kernel, statistic, p, Effect(name, effect, settings.least_distance), exchanged
+        settings.kernel,
+        statistic,
+        p,
+        Effect(f"{settings.kernel}_coefficient", effect, settings.least_distance),
+        exchanged,
     )
 
 

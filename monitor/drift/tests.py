@@ -84,12 +84,11 @@ def chi_square(table: Counts) -> Test:
 
 
 def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
-    """Put cells together until `LEAST_EXPECTED` are expected in each, on either side.
+    """Put cells together of which fewer than `LEAST_EXPECTED` are expected on either side.
 
     Args:
         table: (2, C) counts, baseline first.
-        ordered: Put neighbours together. Otherwise all rare cells become one, with the rarest of the
-            others if they are too few still.
+        ordered: Put neighbours together. Otherwise all rare cells become one, however few are in it.
 
     Returns:
         int64 (C,) the new cell of each.
@@ -105,11 +104,8 @@ def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
             cells[at] = cell
             filled += total
         return cells
-    by_size = np.argsort(totals, kind="stable")
-    rare = int((totals < least).sum())
-    if 0 < rare < len(totals) and totals[by_size[:rare]].sum() < least:
-        rare += 1
-    cells[by_size[rare:]] = np.arange(min(rare, 1), len(totals) - rare + min(rare, 1))
+    rare = totals < least
+    cells[~rare] = np.arange(int((~rare).sum())) + int(rare.any())
     return cells
 
 

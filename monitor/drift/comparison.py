@@ -37,7 +37,7 @@ def compare(
         DriftError: A column is of another kind, or its embeddings are of another length.
     """
     settings = settings or Settings()
-    before, now = _summary(baseline, settings), _summary(current, settings)
+    before, now = bounded(baseline, settings), bounded(current, settings)
     effort = Effort(most_permutations(settings, len(before.sample.columns)), settings.seed)
     codes = _common_sources(before.sample, now.sample)
     columns = {column.name: column for column in now.sample.columns}
@@ -56,7 +56,8 @@ def compare(
     return _report(decide(signals, settings), before, now, settings, task)
 
 
-def _summary(side: Summary | Sample, settings: Settings) -> Summary:
+def bounded(side: Summary | Sample, settings: Settings) -> Summary:
+    """Return a sample as a summary of no more rows than are compared; a summary as it is."""
     if isinstance(side, Summary):
         return side
     return summarise(

@@ -169,9 +169,14 @@ def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
 def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
     """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
     low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
-    edges = np.histogram_bin_edges(np.array([low, high]), bins)
-    counts = (np.histogram(np.clip(one, low, high), edges)[0] for one in (before, now))
-    return Histogram(edges.tolist(), *(one.tolist() for one in counts))
+    edges = np.unique(np.linspace(low, high, bins + 1))
+    if len(edges) == 1:
+        edges = np.array([low - 0.5, low + 0.5])
+    counts = (
+        np.bincount(np.searchsorted(edges[1:-1], side, "right"), minlength=len(edges) - 1).tolist()
+        for side in (before, now)
+    )
+    return Histogram(edges.tolist(), *counts)
 
 
 def _table(codes: Codes, n: int, cells: int) -> tests.Counts:

@@ -18,7 +18,6 @@ _TESTS: dict[Kind, tuple[str, str]] = {
     "numeric": ("ks", "wasserstein_iqr"),
     "count": ("chi_square", "wasserstein_iqr"),
     "categorical": ("chi_square", "total_variation"),
-    "embedding": ("energy", "energy_coefficient"),
 }
 
 
@@ -69,7 +68,8 @@ def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> S
     n = (len(pair.baseline.rows), len(pair.current.rows))
     name = pair.baseline.name
     if not min(n):
-        test, effect = _TESTS[pair.kind]
+        kernel = (settings.kernel, f"{settings.kernel}_coefficient")
+        test, effect = _TESTS.get(pair.kind, kernel)
         reason = f"expected values on each side, got {n[0]} and {n[1]}"
         return Signal(
             name,

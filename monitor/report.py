@@ -115,6 +115,61 @@ class Comparison(msgspec.Struct, frozen=True):
     """Images and answers of either that do not count here, by reason, such as `not_answered`."""
 
 
+class Effect(msgspec.Struct, frozen=True):
+    """How large a change is, in a unit that does not grow with the number of images."""
+
+    name: str
+    value: float | None
+    minimum: float
+    """Smaller ones raise no alarm."""
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How often each value was seen."""
+
+    edges: list[float | str] = []
+    """Of the bins, one more than there are; the outer bins hold all beyond. Of a category: its labels."""
+    baseline: list[int] = []
+    current: list[int] = []
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A distance that never raises an alarm, and what it would be on average if nothing had changed."""
+
+    value: float
+    expected: float
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One column, compared."""
+
+    name: str
+    kind: Literal["numeric", "count", "categorical", "embedding"]
+    test: str
+    """`ks`, `chi_square`, `energy` or `mmd`."""
+    effect: Effect
+    n: tuple[int, int]
+    """Values of baseline and current that were compared."""
+    statistic: float | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    """For all signals of the window and all windows of a day; None where the values say too little."""
+    alarm: bool = False
+    status: Literal["ok", "low_power", "insufficient"] = "ok"
+    """`low_power`: only large changes can be seen. `insufficient`: none can."""
+    reason: str = ""
+    """Why it is insufficient."""
+    n_eff: tuple[float, float] = (0.0, 0.0)
+    """How many independent values each side is worth."""
+    units: Literal["rows", "blocks", "groups"] = "rows"
+    """What was taken as independent: values, blocks of a source, or sources."""
+    histogram: Histogram = Histogram()
+    new_labels: list[str] = []
+    """That the baseline has not."""
+    psi: Reference | None = None
+    js: Reference | None = None
+
+
 class Picture(msgspec.Struct, frozen=True):
     """A drawing that belongs to a report."""
 
@@ -136,7 +191,7 @@ class Report(msgspec.Struct, frozen=True):
     model: ReportedModel = ReportedModel()
     parameters: dict[str, Any] = {}
     metrics: list[Metric] = []
-    signals: list[Any] = []
+    signals: list[Signal] = []
     curves: dict[str, list[dict[str, Any]]] = {}
     """By kind, such as `pr`, `roc`, `reliability`."""
     confusion: Confusion | None = None

@@ -1,0 +1,147 @@
+"""How often drift is seen where something changed.
+
+The alarm of one signal in one window, with all its gates (p below alpha, effect, enough independent rows); and
+the same as one of ten signals, nine of which did not change, in one of 24 windows of a day. Beside them,
+evidently's default rules on the same samples: read them with how often they alarm when nothing changed.
+
+Flags: `--repeats N` (500), `--baseline N` (2,000), `--only NAME` for some of the changes.
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import drift_worlds as worlds
+import numpy as np
+
+from monitor.drift.comparison import compare
+from monitor.drift.decision import Settings
+from monitor.drift.samples import sample
+
+ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
+
+
+class Change(NamedTuple):
+    """What is there before and after; the functions return values, and their sources if they have any."""
+
+    n: int
+    before: Callable[[np.random.Generator, int], Any]
+    after: Callable[[np.random.Generator, int], Any]
+
+
+def moved_labels(rng: np.random.Generator, n: int) -> Any:
+    """Return labels of which a tenth became another, a frequent one."""
+    shares = worlds.SHARES.copy()
+    shares[[0, 3]] += [-0.1, 0.1]
+    return np.array(worlds.LABELS)[rng.choice(20, n, p=shares)]
+
+
+def new_label(rng: np.random.Generator, n: int) -> Any:
+    """Return labels of which a tenth became one that there was not."""
+    made = worlds.labels(rng, n)
+    made[rng.random(n) < 0.1] = "new"
+    return made
+
+
+def outliers(distance: float, rng: np.random.Generator, n: int) -> Any:
+    """Return embeddings of which a tenth is that many times as far from the middle, in any direction."""
+    made = worlds.embeddings(rng, n)
+    made[: n // 10] *= distance
+    return made
+
+
+def cluster(distance: float, rng: np.random.Generator, n: int) -> Any:
+    """Return embeddings of which a tenth is shifted by that many deviations in one direction."""
+    made = worlds.embeddings(rng, n)
+    made[: n // 10, 0] += distance
+    return made
+
+
+def shifted(world: Callable[..., Any], shift: float, rng: np.random.Generator, n: int) -> Any:
+    """Return values, and sources if there are any, moved up."""
+    made = world(rng, n)
+    return (made[0] + shift, made[1]) if isinstance(made, tuple) else made + np.float32(shift)
+
+
+def wider(rng: np.random.Generator, n: int) -> Any:
+    """Return values that scatter by 1.3."""
+    return worlds.normal(rng, n) * 1.3
+
+
+def more(rng: np.random.Generator, n: int) -> Any:
+    """Return numbers of objects, four on average instead of three."""
+    return rng.poisson(4, n)
+
+
+CHANGES = {
+    "0.5 sd": Change(100, worlds.normal, partial(shifted, worlds.normal, 0.5)),
+    "0.5 sd, few rows": Change(50, worlds.normal, partial(shifted, worlds.normal, 0.5)),
+    "0.2 sd": Change(1000, worlds.normal, partial(shifted, worlds.normal, 0.2)),
+    "spread x 1.3": Change(1000, worlds.normal, wider),
+    "counts: Poisson(3) to Poisson(4)": Change(200, worlds.counts, more),
+    "labels: total variation 0.1": Change(500, worlds.labels, moved_labels),
+    "labels: a tenth is new": Change(200, worlds.labels, new_label),
+    "64-d: a tenth far out, x 2": Change(200, worlds.embeddings, partial(outliers, 2.0)),
+    "64-d: a tenth far out, x 1.5": Change(200, worlds.embeddings, partial(outliers, 1.5)),
+    "64-d: a tenth far out, 8 sd one way": Change(200, worlds.embeddings, partial(cluster, 8.0)),
+    "64-d: 0.1 sd in each dimension": Change(
+        200, worlds.embeddings, partial(shifted, worlds.embeddings, 0.1)
+    ),
+    "AR(0.9), 4 cameras: 0.5 sd": Change(
+        1000, worlds.cameras, partial(shifted, worlds.cameras, 0.5)
+    ),
+    "AR(0.9), recordings: 0.5 sd": Change(
+        1000, worlds.recordings, partial(shifted, worlds.recordings, 0.5)
+    ),
+    "AR(0.9), no source key: 0.5 sd": Change(
+        1000, worlds.unkeyed, partial(shifted, worlds.unkeyed, 0.5)
+    ),
+    "AR(0.9), no source key: 1 sd": Change(
+        1000, worlds.unkeyed, partial(shifted, worlds.unkeyed, 1.0)
+    ),
+}
+
+
+def one(change: Change, baseline: int, seed: int) -> tuple[bool, bool, bool, bool]:
+    """Tell who sees it: alone, among many, evidently, and evidently with a baseline of 1,000."""
+    rng = np.random.default_rng(seed)
+    made = [change.before(rng, baseline), change.after(rng, change.n)]
+    made = [side if isinstance(side, tuple) else (side, None) for side in made]
+    sides = [
+        sample({"x": values} | worlds.quiet(rng, len(values), 9), sources=sources)
+        for values, sources in made
+    ]
+    settings = Settings(windows=24, seed=seed)
+    found = compare(sides[0], sides[1], settings).signals[0]
+    alone = (
+        found.status != "insufficient"
+        and (found.p or 0.0) < settings.alpha
+        and (found.effect.value or 0.0) >= found.effect.minimum
+    )
+    before, now = (np.asarray(values) for values, _ in made)
+    return (
+        alone,
+        found.alarm,
+        worlds.evidently(before, now),
+        worlds.evidently(before[:1000], now),
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=500)
+    parser.add_argument("--baseline", type=int, default=2000)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    print(ROW.format("change", "n", "alarm", "one of 24 x 10", "evidently", "evidently, 1,000"))
+    for name, change in CHANGES.items():
+        if given.only in name:
+            seen = worlds.repeat(partial(one, change, given.baseline), name, given.repeats)
+            shares = [worlds.share(list(flags)) for flags in zip(*seen, strict=True)]
+            print(ROW.format(name, change.n, *shares), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Samples for the studies of drift, and the rules of thumb that other tools go by.
+
+evidently's rules are written down from their published formulas (version 0.7): up to 1,000 rows of baseline
+a p-value below 0.05 of KS, of chi-square with the baseline taken as exact, or for two labels of a z-test;
+beyond, Wasserstein distance over the baseline's standard deviation, or Jensen-Shannon distance, of 0.1 and
+more. Embeddings: a linear classifier tells the sides apart with an area under its curve above 0.55.
+"""
+
+import math
+import os
+import zlib
+from collections.abc import Callable
+from multiprocessing import Pool
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from scipy.spatial.distance import jensenshannon
+
+LABELS = [f"label{at:02}" for at in range(20)]
+SHARES = np.array([0.3, 0.25, 0.2, 0.15, *[0.1 / 16] * 16])
+"""Four frequent labels and sixteen rare ones."""
+DIMENSIONS = 64
+CAMERAS = 4
+RECORDING = 25
+"""Frames of a recording."""
+COPIES = 5
+
+
+def normal(rng: np.random.Generator, n: int) -> Any:
+    """Return independent values."""
+    return rng.normal(size=n)
+
+
+def lognormal(rng: np.random.Generator, n: int) -> Any:
+    """Return values with a long tail."""
+    return rng.lognormal(size=n)
+
+
+def beta(rng: np.random.Generator, n: int) -> Any:
+    """Return values like scores: most near 1."""
+    return rng.beta(8, 1.5, size=n)
+
+
+def rounded(rng: np.random.Generator, n: int) -> Any:
+    """Return scores of two digits, many of them tied."""
+    return np.round(rng.beta(8, 1.5, size=n), 2)
+
+
+def counts(rng: np.random.Generator, n: int) -> Any:
+    """Return numbers of objects, three on average."""
+    return rng.poisson(3, n)
+
+
+def few(rng: np.random.Generator, n: int) -> Any:
+    """Return numbers of objects, mostly none."""
+    return rng.poisson(0.3, n)
+
+
+def labels(rng: np.random.Generator, n: int) -> Any:
+    """Return labels, sixteen of twenty of them rare."""
+    return np.array(LABELS)[rng.choice(20, n, p=SHARES)]
+
+
+def embeddings(rng: np.random.Generator, n: int) -> Any:
+    """Return independent embeddings."""
+    return rng.normal(size=(n, DIMENSIONS)).astype(np.float32)
+
+
+INDEPENDENT: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "normal": normal,
+    "skewed: lognormal": lognormal,
+    "skewed: scores, beta(8, 1.5)": beta,
+    "tied: scores of two digits": rounded,
+    "counts: Poisson(3)": counts,
+    "counts: Poisson(0.3)": few,
+    "20 labels, 16 of them rare": labels,
+}
+
+
+def quiet(rng: np.random.Generator, n: int, signals: int) -> dict[str, Any]:
+    """Return signals of which nothing changes, ten at most."""
+    made = [world(rng, n) for world in INDEPENDENT.values()]
+    made += [normal(rng, n), lognormal(rng, n), counts(rng, n)]
+    return {f"signal{at}": values for at, values in enumerate(made[:signals])}
+
+
+def chain(rng: np.random.Generator, n: int, memory: float = 0.9) -> Any:
+    """Return an autoregressive series of unit variance, from its stationary distribution."""
+    noise = rng.normal(size=n + 200) * math.sqrt(1 - memory**2)
+    values = np.empty(n + 200)
+    values[0] = rng.normal()
+    for at in range(1, n + 200):
+        values[at] = memory * values[at - 1] + noise[at]
+    return values[200:]
+
+
+def cameras(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return autoregressive series of cameras, which are a deviation apart, frame by frame."""
+    series = [chain(rng, n // CAMERAS + 1) + camera for camera in range(CAMERAS)]
+    return np.stack(series, axis=1).ravel()[:n], [f"camera{at % CAMERAS}" for at in range(n)]
+
+
+def recordings(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return recordings, each a piece of an autoregressive series of its own."""
+    series = [chain(rng, RECORDING) for _ in range(math.ceil(n / RECORDING))]
+    side = rng.integers(1 << 40)
+    return np.concatenate(series)[:n], [f"{side}-{at // RECORDING}" for at in range(n)]
+
+
+def copies(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return frames that are there five times each, with a key for each frame."""
+    side = rng.integers(1 << 40)
+    return np.repeat(rng.normal(size=n // COPIES), COPIES), [
+        f"{side}-{at // COPIES}" for at in range(n)
+    ]
+
+
+def copies_of_a_camera(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return frames that are there five times each, with one key for all."""
+    return np.repeat(rng.normal(size=n // COPIES), COPIES), ["camera"] * n
+
+
+def sticky_labels(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return labels of a camera, of which nine in ten are the last one's."""
+    fresh = rng.random(n) > 0.9
+    drawn = rng.choice(20, n, p=SHARES)
+    last = np.maximum.accumulate(np.where(fresh | (np.arange(n) == 0), np.arange(n), 0))
+    return np.array(LABELS)[drawn[last]], ["camera"] * n
+
+
+def video_embeddings(rng: np.random.Generator, n: int) -> tuple[Any, list[str]]:
+    """Return embeddings of a camera, each dimension an autoregressive series."""
+    noise = rng.normal(size=(n + 100, DIMENSIONS)) * math.sqrt(1 - 0.81)
+    for at in range(1, n + 100):
+        noise[at] += 0.9 * noise[at - 1]
+    return noise[100:].astype(np.float32), ["camera"] * n
+
+
+def unkeyed(rng: np.random.Generator, n: int) -> tuple[Any, None]:
+    """Return an autoregressive series of which nothing says that it is one."""
+    return chain(rng, n), None
+
+
+def evidently(baseline: Any, current: Any) -> bool:
+    """Tell whether evidently's default rule sees drift."""
+    if baseline.ndim == 2:
+        return _classifier(baseline, current)
+    small = len(baseline) <= 1000
+    number = baseline.dtype.kind in "iuf" and len(np.unique(baseline)) > 5
+    if number and small:
+        return bool(stats.ks_2samp(baseline, current).pvalue < 0.05)
+    if number:
+        return bool(
+            stats.wasserstein_distance(baseline, current) / max(float(np.std(baseline)), 0.001)
+            >= 0.1
+        )
+    values = np.unique(np.concatenate([baseline, current]))
+    before, now = (
+        np.array([(one == value).sum() for value in values]) for one in (baseline, current)
+    )
+    if not small:
+        return bool(jensenshannon(before, now) >= 0.1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = stats.chisquare(now, before * (now.sum() / before.sum())).pvalue
+    return bool(found < 0.05)
+
+
+def _classifier(baseline: Any, current: Any) -> bool:
+    from sklearn.linear_model import SGDClassifier  # noqa: PLC0415 - only here
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - only here
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415 - only here
+
+    rows = np.concatenate([baseline, current])
+    side = np.repeat([1, 0], [len(baseline), len(current)])
+    seen, unseen, known, asked = train_test_split(rows, side, test_size=0.5, random_state=42)
+    model = SGDClassifier(loss="log_loss", random_state=42).fit(seen, known)
+    return bool(roc_auc_score(asked, model.predict_proba(unseen)[:, 1]) > 0.55)
+
+
+def repeat(work: Callable[[int], Any], name: str, count: int) -> list[Any]:
+    """Do something for each of that many seeds, in two processes that give way to others."""
+    first = zlib.crc32(name.encode())
+    with Pool(2, os.nice, (10,)) as pool:
+        return pool.map(work, range(first, first + count), chunksize=max(count // 20, 1))
+
+
+def share(flags: list[bool]) -> str:
+    """Write a share in percent."""
+    return f"{100 * sum(flags) / len(flags):.1f} %"

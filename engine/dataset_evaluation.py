@@ -165,7 +165,8 @@ def _evaluate(
     narrowed = [jobs[0].of_snapshot, asked["where"]]
     if split is not None:
         narrowed.append({"meta.dataset_snapshot_split": {"eq": split}})
-    where = {"and": [one for one in narrowed if one is not None]}
+    kept = [one for one in narrowed if one is not None]
+    where = kept[0] if len(kept) == 1 else {"and": kept}
     asked |= {"model": jobs[0].model, "version": jobs[0].version, "where": where}
     asked["compare"] = [
         {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]

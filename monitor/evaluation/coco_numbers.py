@@ -34,6 +34,11 @@ def twelve() -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
+    """Return the parameters of a label's number."""
+    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+
+
 def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
     return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
 
@@ -54,7 +59,7 @@ def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[M
         Metric(
             kind,
             number(of[at]),
-            {**_parameters(iou, "all", MOST[-1], label), "n": "objects"},
+            label_parameters(iou, label),
             n=int(to_find[at]),
         )
         for kind, iou, of in values

@@ -37,7 +37,10 @@ _LONGEST_PX = 1 << 31
 
 
 class Headline(NamedTuple):
-    """One of the numbers that stand above, over several weightings of the images."""
+    """One of the numbers that stand above, over several weightings of the images.
+
+    One of a single label lends its interval to the metric of the findings with its type and parameters.
+    """
 
     type: str
     parameters: dict[str, Any]

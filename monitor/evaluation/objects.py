@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves
-from monitor.evaluation.coco_numbers import AREA_NAMES, label_metrics, precision_curves, twelve
+from monitor.evaluation.coco_numbers import (
+    AREA_NAMES,
+    AVERAGED,
+    label_metrics,
+    label_parameters,
+    precision_curves,
+    twelve,
+)
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import (
     IGNORED,
@@ -74,10 +81,14 @@ class EvaluatedObjects:
         )
 
     def headlines(self, weights: Doubles) -> list[Headline]:
-        """Compute COCO's twelve numbers for each weighting (B, I)."""
-        values = twelve_numbers(self.ranking, weights)
+        """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
+        values, by_label = twelve_numbers(self.ranking, weights)
         return [
-            Headline(kind, parameters, values[at]) for at, (kind, parameters) in enumerate(twelve())
+            *(Headline(*named, of) for named, of in zip(twelve(), values, strict=True)),
+            *(
+                Headline("AP", label_parameters(AVERAGED, label), of)
+                for label, of in zip(self.state.labels, by_label, strict=True)
+            ),
         ]
 
     def findings(self) -> Findings:

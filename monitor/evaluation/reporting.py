@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.evaluators import Evaluated, Evaluator, Headline
+from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
 from monitor.evaluation.matching import Doubles
 from monitor.evaluation.state import EvaluatedImage, State, merge, select
 from monitor.report import (
@@ -75,8 +75,9 @@ def evaluate(
     started = time.monotonic()
     evaluated = evaluation.evaluate(state)
     weights = resampled(len(state.ids), asked)
-    metrics = _metrics(_headlines(evaluated, weights, step), len(state.ids))
+    found = _headlines(evaluated, weights, step)
     findings = evaluated.findings()
+    metrics = [*_metrics(_overall(found), len(state.ids)), *_with_intervals(findings, found)]
     comparisons = [_compared(evaluation, state, *other, asked=asked, step=step) for other in others]
     return Report(
         kind="evaluation",
@@ -93,7 +94,7 @@ def evaluate(
             "resamples": asked.resamples,
             "seed": asked.seed,
         },
-        metrics=[*metrics, *findings.metrics],
+        metrics=metrics,
         curves=findings.curves,
         confusion=findings.confusion,
         confusion_pixels=findings.confusion_pixels,
@@ -140,6 +141,24 @@ def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
     ]
 
 
+def _overall(headlines: Sequence[Headline]) -> list[Headline]:
+    """Leave out the headlines of single labels."""
+    return [one for one in headlines if one.parameters.get("label") is None]
+
+
+def _with_intervals(findings: Findings, headlines: Sequence[Headline]) -> list[Metric]:
+    """Return the findings' metrics, those of labels with the intervals of their headlines."""
+    intervals = {
+        (one.type, str(one.parameters)): interval(one.values)
+        for one in headlines
+        if one.parameters.get("label") is not None
+    }
+    return [
+        msgspec.structs.replace(one, ci95=intervals.get((one.type, str(one.parameters)), one.ci95))
+        for one in findings.metrics
+    ]
+
+
 def number(value: float) -> float | None:
     """Return a number as a report has it: None where it is undefined."""
     return float(value) if np.isfinite(value) else None
@@ -171,7 +190,7 @@ def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) ->
         for value in common[:MOST_SLICES]:
             inside = [at for at, one in enumerate(values) if one == value]
             evaluated = evaluation.evaluate(select(state, inside))
-            found = _headlines(evaluated, weights[:, inside], step)
+            found = _overall(_headlines(evaluated, weights[:, inside], step))
             slices.append(Slice(by, value, len(inside), _metrics(found, len(inside))))
     return slices
 
@@ -219,7 +238,7 @@ def _compared(
     its = merge([its._replace(ids=[state.ids[ours[image]] for image in its.images])])
     weights = resampled(len(both), asked)
     found, theirs_found = (
-        _headlines(evaluation.evaluate(part), weights, step) for part in (mine, its)
+        _overall(_headlines(evaluation.evaluate(part), weights, step)) for part in (mine, its)
     )
     differences = [  # a model that gives several labels an image has other headlines
         one._replace(values=one.values - another.values)

@@ -53,20 +53,23 @@ class _Part(NamedTuple):
     """(E,) the odd ones before it within its group."""
 
 
-def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
-    """Compute COCO's twelve numbers.
+def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles]:
+    """Compute COCO's twelve numbers, and each label's average precision.
 
     Args:
         ranking: At COCO's thresholds and ranges of area.
         weights: (B, I) whole numbers, 0 or more.
 
     Returns:
-        (12, B) in COCO's order, NaN where there is nothing to find.
+        (12, B) in COCO's order, and (K, B) of labels, over all thresholds and areas; NaN where there is nothing
+        to find.
     """
     block = max(1, _WEIGHTS // max(weights.shape[1], 1))
     if len(weights) > block:
         parts = [weights[low : low + block] for low in range(0, len(weights), block)]
-        return np.concatenate([twelve_numbers(ranking, part) for part in parts], axis=1)
+        made = [twelve_numbers(ranking, part) for part in parts]
+        twelve, by_label = (np.concatenate(some, axis=1) for some in zip(*made, strict=True))
+        return twelve, by_label
     shape = len(AREAS), len(ranking.bounds) - 1, len(weights)
     to_find = (ranking.to_find @ weights.T).reshape(shape)
     columns = np.ascontiguousarray(weights.T)
@@ -74,6 +77,7 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
     precision = np.zeros((len(THRESHOLDS), len(AREAS), len(weights)))
     recall = np.zeros_like(precision)
     early = np.zeros((len(MOST) - 1, len(THRESHOLDS), len(weights)))
+    by_label = np.full(shape[1:], np.nan)
     for first, after in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
         part = _part(ranking, first, after, used)
         rows = len(part.place) + part.inside.size + 1
@@ -81,7 +85,8 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
         for low in range(0, len(weights), wide):
             of = np.s_[..., low : low + wide]
             found = _part_numbers(part, columns[of], to_find[:, first:after][of])
-            precision[of] += found[0]
+            precision[of] += found[0].sum(axis=2)
+            by_label[first:after][of] = found[0][:, 0].mean(axis=0)
             recall[of] += found[1]
             early[of] += found[2]
     labels = np.count_nonzero(to_find, axis=1)  # (A, B)
@@ -89,7 +94,7 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
         precision /= labels
         recall /= labels
         early /= labels[0]
-    return np.array(
+    twelve = np.array(
         [
             precision[:, 0].mean(axis=0),
             precision[0, 0],
@@ -99,6 +104,7 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
             *recall.mean(axis=0),
         ]
     )
+    return twelve, np.where(to_find[0] > 0, by_label, np.nan)
 
 
 def _spans(bounds: Integers, most: int) -> Iterator[tuple[int, int]]:
@@ -141,7 +147,7 @@ def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
 def _part_numbers(
     part: _Part, columns: Doubles, to_find: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Return average precision and recall (T, A, B), and recall among the first (2, T, B), over labels.
+    """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B), both over labels.
 
     Args:
         part: Some labels.
@@ -178,7 +184,7 @@ def _part_numbers(
     recall = np.zeros((groups, shape[-1]))
     recall[here] = recalls[[after - 1 for after in bounds[1:]]]
     average = _sums(precision * _steps(recalls, starts), part.group, groups) / len(RECALLS)
-    return average.reshape(shape).sum(axis=2), recall.reshape(shape).sum(axis=2), early
+    return average.reshape(shape), recall.reshape(shape).sum(axis=2), early
 
 
 def _steps(recalls: Doubles, starts: Integers) -> Doubles:

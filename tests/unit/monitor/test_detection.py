@@ -16,7 +16,7 @@ from pycocotools.cocoeval import COCOeval
 from monitor.evaluation.average_precision import curves
 from monitor.evaluation.detection import Detection
 from monitor.evaluation.evaluators import evaluator, state_of
-from monitor.evaluation.reporting import evaluate
+from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from monitor.report import ReportedModel, Window
 
@@ -44,7 +44,7 @@ def whole(images, shards=1, by=()):
 def headlines(images, weights=None):
     state = whole(images)
     weights = np.ones((1, len(state.ids))) if weights is None else weights
-    return np.stack([one.values for one in Detection().evaluate(state).headlines(weights)])
+    return np.stack([one.values for one in Detection().evaluate(state).headlines(weights)[:12]])
 
 
 def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
@@ -149,7 +149,7 @@ def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
     images = made(seed)
     state = whole(images, shards=3)
     evaluated = Detection().evaluate(state)
-    found = evaluated.headlines(np.ones((1, len(images))))
+    found = evaluated.headlines(np.ones((1, len(images))))[:12]
     drawn = curves(evaluated.ranking)
     precision, recall, scores, numbers = pycocotools_of(images)
     mine = [drawn.precision, drawn.recall, drawn.scores, [one.values[0] for one in found]]
@@ -162,7 +162,7 @@ def test_headlines_are_named_in_the_order_of_coco():
     evaluated = Detection().evaluate(whole(made(0)))
     names = [
         (one.type, one.parameters["iou"], one.parameters["area"], one.parameters["max_dets"])
-        for one in evaluated.headlines(np.ones((1, 12)))
+        for one in evaluated.headlines(np.ones((1, 12)))[:12]
     ]
     ten = "0.50:0.95"
     assert names == [
@@ -431,3 +431,49 @@ def test_a_label_that_nothing_finds_is_worth_its_misses():
     errors = Detection().evaluate(whole([nothing])).findings().errors_tide
     assert errors["Miss"] is None
     assert errors["Loc"] == 0
+
+
+def test_each_label_has_an_interval_of_the_same_resamples():
+    images = made(3, images=30, ties=False)
+    report = evaluate(
+        Detection(),
+        whole(images),
+        task="OBJECT_DETECTION",
+        model=ReportedModel(),
+        window=Window(),
+        asked=Asked(resamples=50),
+    )
+    averaged = [
+        one
+        for one in report.metrics
+        if one.type == "AP" and one.parameters["iou"] == "0.50:0.95" and one.parameters["label"]
+    ]
+    assert {one.parameters["label"] for one in averaged} == set(whole(images).labels)
+    averaged = [one for one in averaged if one.value is not None]
+    assert len(averaged) > 1
+    for one in averaged:
+        low, high = one.ci95
+        assert low <= one.value <= high
+    # of one label alone, the mean over labels is the label's
+    label = averaged[0].parameters["label"]
+    alone = [
+        image(
+            one.id,
+            *(
+                [each for each in msgspec.json.decode(some) if each["label"] == label]
+                for some in (one.predictions, one.ground_truth)
+            ),
+        )
+        for one in images
+    ]
+    state = whole(alone)
+    found = evaluate(
+        Detection(),
+        state,
+        task="OBJECT_DETECTION",
+        model=ReportedModel(),
+        window=Window(),
+        asked=Asked(resamples=50),
+    )
+    assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
+    assert all(one.parameters.get("label") is None for one in report.metrics[:12])

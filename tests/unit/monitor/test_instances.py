@@ -133,7 +133,7 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     theirs = reference(*as_coco(images), "segm")
     for ours, its in zip(arrays_of(state, pair_overlap(state)), theirs, strict=True):
         np.testing.assert_allclose(ours, its, rtol=0, atol=1e-12)
-    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))
+    headlines = Instances().evaluate(state).headlines(np.ones((1, len(state.ids))))[:12]
     np.testing.assert_allclose(
         [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )

@@ -35,11 +35,12 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, and the store
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, the store, and evaluation
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/protocol_cost.py
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
+	@$(BIN)/python bench/evaluation_speed.py
 
 # make bench RECORDS=1000000; the store of each size is kept.
 RECORDS := 200000

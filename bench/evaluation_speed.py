@@ -2,8 +2,8 @@
 
 Each side computes COCO's twelve numbers in the same process, turn by turn; all must agree. The peers load
 from lists of dicts in memory, as their dataset and results are once their files are read. Ours loads from
-arrays, and from rows as the store gives them: the predictions and the truth of each image as JSON text,
-with `--store` read from a SQLite database before. CPU is that of all threads of the process.
+arrays, and from rows as the store gives them: the predictions and the truth of each image as JSON text;
+with `--store` also from a SQLite store, its pages included. CPU is that of all threads of the process.
 
 The data: 20 objects and 25 detections an image, 80 labels, 1 % crowds, areas that are not w * h.
 
@@ -14,12 +14,13 @@ Flags: `--images 1000 5000`; `--rounds N`; `--slow` for pycocotools beyond 1,000
 import argparse
 import contextlib
 import io
+import random
 import resource
-import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,17 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from store_records import END_MS, fill, record
 
 from monitor.evaluation.detection import Detection
 from monitor.evaluation.evaluators import state_of
+from monitor.evaluation.reporting import Asked, resampled
 from monitor.evaluation.state import EvaluatedImage, State, Table, merge
+from store.blobs.files import BlobStore
+from store.ids import first_at
+from store.inferences import Inferences, QueryRequest
+from store.records import JournaledChange, TruthStatement
+from store.writer import Writer
 
 LABELS, TRUTHS, FOUND = 80, 20, 25
 NAMES = [f"label {number:02}" for number in range(LABELS)]
@@ -122,8 +130,12 @@ def coco_of(found: Table, truths: Table, images: int) -> Coco:
     return Coco(dataset, results)
 
 
-def rows_of(found: Table, truths: Table, images: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Return tables as rows of the store: id, predictions, truth."""
+Row = tuple[int, bytes, bytes]
+"""As a page of the store has it: a number, predictions and truth as JSON."""
+
+
+def rows_of(found: Table, truths: Table, images: int) -> Iterator[Row]:
+    """Return tables as rows of the store."""
     sides = []
     for table in (found, truths):
         boxes: list[list[dict[str, Any]]] = [[] for _ in range(images)]
@@ -140,16 +152,7 @@ def rows_of(found: Table, truths: Table, images: int) -> Iterator[tuple[int, byt
         yield number, msgspec.json.encode(predictions), msgspec.json.encode(there)
 
 
-def stored(rows: list[tuple[int, bytes, bytes]], path: Path) -> Callable[[], Any]:
-    """Keep rows in a database; return what reads them."""
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE inference (seq INTEGER PRIMARY KEY, predictions, truth)")
-    connection.executemany("INSERT INTO inference VALUES (?, ?, ?)", rows)
-    connection.commit()
-    return lambda: connection.execute("SELECT seq, predictions, truth FROM inference ORDER BY seq")
-
-
-def state_of_rows(rows: Any) -> State:
+def state_of_rows(rows: list[Row]) -> State:
     """Turn rows into a state, shard by shard."""
     images = [
         EvaluatedImage(str(seq), msgspec.Raw(predictions), msgspec.Raw(truth))
@@ -157,6 +160,46 @@ def state_of_rows(rows: Any) -> State:
     ]
     shards = [images[low : low + SHARD] for low in range(0, len(images), SHARD)]
     return merge([state_of(Detection(), shard, []) for shard in shards])
+
+
+@contextlib.contextmanager
+def stored(rows: list[Row]) -> Iterator[Inferences]:
+    """Put rows into a SQLite store, by its own writer."""
+
+    def journaled() -> Iterator[Any]:
+        chance, moment = random.Random(0), first_at(END_MS)
+        for number, predictions, truth in rows:
+            seq = moment + 2 * number
+            made = record(seq, chance)
+            yield msgspec.structs.replace(made, predictions=msgspec.json.decode(predictions))
+            known = TruthStatement("id", str(seq), msgspec.json.decode(truth))
+            yield JournaledChange(seq + 1, known)
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(folder / "journal", journaled())
+        url = f"sqlite:///{folder / 'store.db'}"
+        writer = Writer(folder / "journal", url)
+        writer.drain()
+        writer.close()
+        inferences = Inferences(url, folder / "journal", BlobStore(folder / "blobs"), timeout_s=60)
+        yield inferences
+        inferences.close()
+
+
+def state_of_store(inferences: Inferences) -> State:
+    """Turn all that is stored into a state, page by page."""
+    states, cursor = [], None
+    while True:
+        request = QueryRequest(where={}, order="ts", limit=SHARD, cursor=cursor)
+        page = inferences.query(request)
+        images = [
+            EvaluatedImage(one.id, one.predictions, one.ground_truth) for one in page.inferences
+        ]
+        states.append(state_of(Detection(), images, []))
+        cursor = page.cursor
+        if cursor is None:
+            return merge(states)
 
 
 def state_of_arrays(found: Table, truths: Table, images: int) -> State:
@@ -241,18 +284,17 @@ def compare(images: int, arguments: argparse.Namespace) -> None:
     found, truths = made(images)
     data = coco_of(found, truths, images)
     rows = list(rows_of(found, truths, images))
-    source: Callable[[], Any] = lambda: rows  # noqa: E731 - or what reads the database
-    with tempfile.TemporaryDirectory() as folder:
-        if arguments.store:
-            source = stored(rows, Path(folder) / "store.db")
-        sides: dict[str, Side] = {
-            "ours, arrays": (lambda: state_of_arrays(found, truths, images), numbers_of),
-            "ours, rows": (lambda: state_of_rows(source()), numbers_of),
-            "hotcoco": hotcoco_peer(data),
-            "faster-coco-eval": peer(data, faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
-        }
-        if images <= SHARD or arguments.slow:
-            sides["pycocotools"] = peer(data, COCO, COCOeval)
+    sides: dict[str, Side] = {
+        "ours, arrays": (lambda: state_of_arrays(found, truths, images), numbers_of),
+        "ours, rows": (lambda: state_of_rows(rows), numbers_of),
+        "hotcoco": hotcoco_peer(data),
+        "faster-coco-eval": peer(data, faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster),
+    }
+    if images <= SHARD or arguments.slow:
+        sides["pycocotools"] = peer(data, COCO, COCOeval)
+    with stored(rows) if arguments.store else contextlib.nullcontext() as inferences:
+        if inferences:
+            sides["ours, a store"] = (lambda: state_of_store(inferences), numbers_of)
         costs: dict[str, list[Cost]] = {name: [] for name in sides}
         for number in range(arguments.rounds):
             results = {}
@@ -289,28 +331,34 @@ def show(images: int, costs: dict[str, list[Cost]]) -> None:
         )
 
 
-def large(images: int) -> None:
-    """Evaluate many images, from JSON that is made shard by shard, and print seconds and memory."""
-    states, reading = [], 0.0
+def large(images: int, resamples: int) -> None:
+    """Evaluate many images, from JSON that is made shard by shard; print CPU and peaks of memory."""
+    steps: dict[str, float] = {}
+
+    def step(name: str, work: Callable[[], Any]) -> Any:
+        begun = time.process_time()
+        result = work()
+        steps[name] = steps.get(name, 0.0) + time.process_time() - begun
+        if not name.startswith("read"):
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(f"{name:24}{steps[name]:8.1f} CPU s, peak {peak:.2f} GiB", flush=True)
+        return result
+
+    print(f"{images} images, {FOUND} detections and {TRUTHS} objects each, {LABELS} labels")
+    states = []
     for low in range(0, images, SHARD):
         rows = [(low + seq, *texts) for seq, *texts in rows_of(*made(SHARD, low), SHARD)]
-        begun = time.perf_counter()
-        states.append(state_of_rows(rows))
-        reading += time.perf_counter() - begun
-    steps = {"reading": reading}
-    begun = time.perf_counter()
-    state = merge(states)
-    del states
-    steps["merging"], begun = time.perf_counter() - begun, time.perf_counter()
-    evaluated = Detection().evaluate(state)
-    steps["matching"], begun = time.perf_counter() - begun, time.perf_counter()
-    numbers = evaluated.headlines(np.ones((1, images)))
-    steps["twelve numbers"], begun = time.perf_counter() - begun, time.perf_counter()
-    evaluated.findings()
-    steps["the rest of the report"] = time.perf_counter() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"\n{images} images: AP {numbers[0].values[0]:.4f}, peak of memory {peak:.2f} GiB")
-    print(", ".join(f"{name} {seconds:.1f} s" for name, seconds in steps.items()))
+        states.append(step("read", partial(state_of_rows, rows)))
+    print(f"{'read':24}{steps['read']:8.1f} CPU s")
+    state = step("merge", lambda: merge(states))
+    states.clear()
+    evaluated = step("match", lambda: Detection().evaluate(state))
+    ones = np.ones((1, images))
+    numbers = step("twelve numbers", lambda: evaluated.headlines(ones))
+    step("the rest of the report", evaluated.findings)
+    weights = resampled(images, Asked(resamples))
+    step(f"{resamples} resamples", lambda: evaluated.headlines(weights))
+    print(f"AP {numbers[0].values[0]:.4f}")
 
 
 def main() -> None:
@@ -321,9 +369,10 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="pycocotools on all sizes")
     parser.add_argument("--store", action="store_true", help="rows from a SQLite database")
     parser.add_argument("--large", type=int, nargs="?", const=100_000, help="only so many images")
+    parser.add_argument("--resamples", type=int, default=200, help="of --large")
     arguments = parser.parse_args()
     if arguments.large:
-        large(arguments.large)
+        large(arguments.large, arguments.resamples)
         return
     for images in arguments.images:
         compare(images, arguments)

@@ -42,6 +42,13 @@ KINDS = ("sqlite", "postgresql")
 LIMIT = 50
 _STEP = 250
 DAY_MS = 86_400_000
+_BY_HAND = {
+    "application_name": "quadriga",
+    "prepare_threshold": None,
+    "options": "-c jit=off -c statement_timeout=30000",
+}
+"""Of connections for plain SQL, whose plans are PostgreSQL's choice."""
+
 _STR = "JOIN meta_str AS {0} ON {0}.seq = i.seq JOIN meta_key AS {0}_key ON {0}_key.id = {0}.key"
 _NUM = _STR.replace("meta_str", "meta_num")
 _CAMERA = _STR.format("c")
@@ -217,6 +224,7 @@ class Bench:
         blobs = BlobStore(folder / "blobs")
         self._inferences = Inferences(url, folder / "journal", blobs, timeout_s=60)
         self._readers = Readers(url, timeout_s=30)
+        self._engine = sa.create_engine(url, connect_args=_BY_HAND) if "psycopg" in url else None
         self._clock = Clock(url)
         self._arguments = arguments
 
@@ -240,6 +248,8 @@ class Bench:
         """Close all connections."""
         self._inferences.close()
         self._readers.close()
+        if self._engine:
+            self._engine.dispose()
         self._clock.close()
 
     @staticmethod
@@ -260,7 +270,7 @@ class Bench:
             begun = time.perf_counter()
             try:
                 costs.rows.append(ask(start))
-            except QueryTimeoutError:  # so long it took at least
+            except (QueryTimeoutError, sa.exc.OperationalError):  # so long it took at least
                 until = 0.0
             costs.wall_ms.append((time.perf_counter() - begun) * 1000)
             costs.cpu_ms.append(sum(self._clock.stop()) * 1000)
@@ -278,7 +288,7 @@ class Bench:
             f"SELECT i.* FROM inference AS i {question.joins} WHERE {question.condition}"
             f" ORDER BY i.seq DESC LIMIT {LIMIT} OFFSET {start.offset}"
         )
-        with self._readers.snapshot() as connection:
+        with self._engine.connect() if self._engine else self._readers.snapshot() as connection:
             return len(run(connection, text, question.values).all())
 
     def _deep(self, question: Question) -> Start:

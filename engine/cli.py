@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import settings as settings_module
+from engine.evaluate_command import evaluate_command
 from engine.export_commands import export_command, import_command
 from engine.settings import Settings, SettingsError
 from engine.store_commands import fail, migrate, store, store_options, store_settings
@@ -230,6 +231,7 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     sys.exit(0 if holds else 1)
 
 
+main.add_command(evaluate_command)
 main.add_command(export_command)
 main.add_command(import_command)
 main.add_command(migrate)

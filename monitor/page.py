@@ -3,7 +3,7 @@
 Loads jinja2 and matplotlib: import it where a page is made.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -30,6 +30,7 @@ _EXCLUDED = {
     "unseen_label": "predictions of a label that no truth has",
     "failed": "requests that failed",
     "duplicate": "earlier answers to the same image",
+    "not_answered": "images that one of them did not answer",
 }
 
 
@@ -66,6 +67,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         differences=wording.differences,
         interval=wording.interval,
         number=wording.number,
+        left_out=_left_out,
         plain=wording.plain,
         title=wording.title,
         titles=wording.titles,
@@ -86,10 +88,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
         ],
-        excluded=[
-            (f"{count:,}", _EXCLUDED.get(reason, reason.replace("_", " ")))
-            for reason, count in report.data.excluded.items()
-        ],
+        excluded=_left_out(report.data.excluded),
         headlines=wording.headlines(report),
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
@@ -99,6 +98,15 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         cards=gallery(report, image_bytes),
     )
     return wording.printable(written)
+
+
+def _left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return what does not count, and why, in words."""
+    return [
+        (f"{count:,}", _EXCLUDED.get(reason, reason.replace("_", " ")))
+        for reason, count in excluded.items()
+        if count
+    ]
 
 
 def _charts(report: Report) -> Iterator[Chart]:

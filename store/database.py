@@ -25,6 +25,9 @@ _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AWAY = ("25006", "42501", "42P01")
 """A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
 
+_CHANGED = "0A000"
+"""What a plan was kept for has columns of other types now; a new connection plans anew."""
+
 _TOO_LARGE = ("54000",)
 """A value that no index takes, though PostgreSQL calls it an operational error."""
 
@@ -226,13 +229,18 @@ class Readers:
                 self._source.prepare(connection)
                 if not connection.info.get("is_current"):
                     _check_revision(connection)
-                yield connection
+                try:
+                    yield connection
+                    connection.commit()  # a rollback makes the driver forget its plans
+                except sa.exc.DBAPIError:
+                    connection.invalidate()
+                    raise
         except sa.exc.TimeoutError as error:
             raise QueryTimeoutError(
                 f"expected a free connection within {self._timeout_s:g} s, got none"
             ) from error
         except sa.exc.DBAPIError as error:
-            if not is_away(error):
+            if not is_away(error) and _state(error) != _CHANGED:
                 raise
             raise self._translated(error) from error
 
@@ -268,11 +276,15 @@ def is_away(error: Exception) -> bool:
     A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
     PostgreSQL says more by its SQLSTATE.
     """
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    state = _state(error)
     if state in _AWAY or state in _TOO_LARGE:
         return state in _AWAY
     away = sa.exc.OperationalError | sa.exc.InterfaceError
     return isinstance(error, away) or type(error) is sa.exc.DatabaseError
+
+
+def _state(error: Exception) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 def _check_revision(connection: sa.Connection) -> None:

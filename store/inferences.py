@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from store.blobs.urls import PRESIGN_S, BlobUrls
 from store.database import Readers, journal_offsets, run
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
-from store.query.catalog import marks
 from store.query.plan import NARROW, Planner, Window
 from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
@@ -42,11 +42,13 @@ _LATEST = (
 
 IDS_AT_ONCE = 10_000
 ANY_TYPE = "application/octet-stream"
-_SELECT = (  # outer joins never drive
-    f"SELECT {RECORD_COLUMNS}, t.annotations"
-    " FROM inference AS i LEFT JOIN model AS k ON k.id = i.model_id"
+_JOINS = (  # outer joins never drive
+    " inference AS i LEFT JOIN model AS k ON k.id = i.model_id"
     " LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
 )
+_COLUMNS = f"{RECORD_COLUMNS}, t.annotations"
+_SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
+_SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -122,21 +124,24 @@ class Inferences:
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
-            plan = Planner(connection, self._narrow).plan(tree)
-            search = Search(connection, plan, descending=request.order == "-ts")
-            # One more tells whether there is another page.
-            ids, resume = search.first(request.limit + 1, after, self._budget)
-            rows = _rows(connection, ids[: request.limit], request.order)
+            planner = Planner(connection, tree, self._narrow)
+            search = partial(Search, connection, descending=request.order == "-ts")
+            limit = request.limit + 1  # one more tells whether there is another page
+            guess, resume = planner.guess(), None
+            rows = search(guess).soon(limit, after, _SELECT_ALL) if guess else []
+            if not rows:
+                rows, resume = search(planner.plan).first(limit, after, self._budget, _SELECT_ALL)
             count = None
             if request.count not in (None, "none"):
-                count = _count(search, self._budget, is_capped=request.count == "capped")
-        if len(ids) > request.limit:
-            resume = ids[request.limit - 1]
+                is_capped = request.count == "capped"
+                count = _count(search(planner.plan), self._budget, is_capped=is_capped)
+        if len(rows) > request.limit:
+            resume = rows[request.limit - 1][0]
         return Page(
-            [_stored(row) for row in rows],
+            [_stored(row) for row in rows[: request.limit]],
             None if resume is None else cursor(resume, query),
             count.count if count else None,
-            len(ids) < request.limit and resume is not None,
+            len(rows) < request.limit and resume is not None,
             count.is_exact if count else None,
         )
 
@@ -155,9 +160,10 @@ class Inferences:
         tree, after = QueryRequest(where=where).tree(now_us), Window()
         while True:
             with self._readers.snapshot() as connection:
-                plan = Planner(connection, self._narrow).plan(tree)
+                plan = Planner(connection, tree, self._narrow).plan
                 search = Search(connection, plan, descending=False)
-                ids, resume = search.first(IDS_AT_ONCE, after, self._budget)
+                rows, resume = search.first(IDS_AT_ONCE, after, self._budget)
+            ids = [int(row[0]) for row in rows]
             yield ids
             if len(ids) == IDS_AT_ONCE:
                 resume = ids[-1]
@@ -174,7 +180,7 @@ class Inferences:
         tree = request.tree()
         with self._readers.snapshot() as connection:
             search = Search(
-                connection, Planner(connection, self._narrow).plan(tree), descending=True
+                connection, Planner(connection, tree, self._narrow).plan, descending=True
             )
             return _count(search, self._budget, is_capped=False)
 
@@ -242,7 +248,7 @@ class Inferences:
             return None
         try:
             with self._readers.snapshot() as connection:
-                row = run(connection, f"{_SELECT} WHERE i.seq = ?", (seq,)).first()
+                row = run(connection, _SELECT, (seq,)).first()
         except NotReadyError:
             return None
         return None if row is None else _stored(row)
@@ -301,21 +307,13 @@ class Inferences:
             time.sleep(0.01)
 
 
-def _rows(connection: sa.Connection, ids: list[int], order: str) -> list[Any]:
-    if not ids:
-        return []
-    direction = "DESC" if order == "-ts" else "ASC"
-    statement = f"{_SELECT} WHERE i.seq IN ({marks(ids)}) ORDER BY i.seq {direction}"
-    return list(run(connection, statement, tuple(ids)))
-
-
 def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     """Count up to the cap, and if need be the rest."""
-    ids, resume = search.first(COUNT_CAP, Window(), budget)
-    if resume is None and len(ids) < COUNT_CAP:
-        return Count(len(ids), is_exact=True)
+    rows, resume = search.first(COUNT_CAP, Window(), budget)
+    if resume is None and len(rows) < COUNT_CAP:
+        return Count(len(rows), is_exact=True)
     if is_capped:
-        return Count(len(ids), is_exact=False)
+        return Count(len(rows), is_exact=False)
     return Count(search.count(), is_exact=True)
 
 

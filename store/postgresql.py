@@ -22,9 +22,18 @@ _SETTINGS = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
-    "prepare_threshold": None,  # plans depend on the values, and poolers between keep none
 }
 _EVERY = "-c timezone=UTC -c jit=off -c search_path=public"
+_READING = (
+    "-c default_transaction_read_only=on -c plan_cache_mode=force_generic_plan"
+    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c max_parallel_workers_per_gather=0"
+)
+"""A statement asked often is planned once, for any values: it goes along indexes, in loops."""
+
+_RECYCLE_S = 300
+"""A plan lasts no longer, should tables grow without being analyzed."""
+
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
 _LASTING = "-c synchronous_commit=on"
 """The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""
@@ -52,7 +61,11 @@ def open_writer(url: sa.URL) -> sa.Engine:
         _with_driver(url),
         pool_size=1,
         max_overflow=0,
-        connect_args={**_SETTINGS, "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s"},
+        connect_args={
+            **_SETTINGS,
+            "options": f"{_EVERY} {_LASTING} -c lock_timeout=5s",
+            "prepare_threshold": None,  # plans depend on the values
+        },
     )
 
 
@@ -60,17 +73,15 @@ class Source:
     """Where readers get their connections from."""
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
-        options = f"{_EVERY} -c statement_timeout={round(timeout_s * 1000)}"
+        options = f"{_EVERY} {_READING} -c statement_timeout={round(timeout_s * 1000)}"
         self.engine = sa.create_engine(
             _with_driver(url),
             pool_size=connections,
             max_overflow=0,
             pool_timeout=timeout_s,
+            pool_recycle=_RECYCLE_S,
             isolation_level="REPEATABLE READ",  # the statements of one answer see one state
-            connect_args={
-                **_SETTINGS,
-                "options": f"{options} -c default_transaction_read_only=on",
-            },
+            connect_args={**_SETTINGS, "options": options},
         )
 
     @staticmethod

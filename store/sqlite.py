@@ -22,7 +22,7 @@ _WRITER_SETTINGS = (
     "wal_autocheckpoint=4000",
     "cache_size=-65536",
 )
-_READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=1073741824")
+_READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=2147418112")
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
 _BESIDE = ("-wal", "-shm")
 """What SQLite keeps beside a database that is open."""

@@ -152,7 +152,7 @@ def comparison(headlines):
         for at, one in enumerate(theirs)
     ]
     differences[4] = Metric(theirs[4].type, None, theirs[4].parameters)
-    return Comparison(OTHER, 480, theirs, differences[:-1])
+    return Comparison(OTHER, 480, theirs, differences[:-1], {"not_answered": 20})
 
 
 def box(label, *corners, score=None):

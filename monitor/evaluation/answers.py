@@ -114,9 +114,9 @@ def bleu_counts(answer: str, references: Sequence[str]) -> list[float]:
 
 
 def bleu_of(counts: Sequence[float]) -> float:
-    """Return BLEU, 0 to 100, of added counts; NaN where there are none, or without sacrebleu."""
+    """Return BLEU, 0 to 100, of added counts; NaN without sacrebleu."""
     bleu = _bleu()
-    if bleu is None or not any(counts) or any(map(math.isnan, counts)):
+    if bleu is None or any(map(math.isnan, counts)):
         return float("nan")
     length, reference, *rest = map(int, counts)
     score = bleu.compute_bleu(rest[:4], rest[4:], length, reference, smooth_method="exp")

@@ -12,15 +12,19 @@ from monitor.evaluation.evaluators import Evaluated, decode
 from monitor.evaluation.matching import Integers
 from monitor.evaluation.multi_label import MultiLabel
 from monitor.evaluation.single_label import SingleLabel
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from tasks.predictions import Classification as Answer
+from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    label: str
+    score: Number
 
 
 class _Truth(msgspec.Struct, frozen=True):
     label: str
 
 
-_ANSWERS = msgspec.json.Decoder(list[Answer])
+_ANSWERS = msgspec.json.Decoder(list[_Answer])
 _TRUTHS = msgspec.json.Decoder(list[_Truth])
 
 
@@ -36,7 +40,7 @@ class Classification:
         """Read scores and true labels.
 
         Raises:
-            EvaluationError: They are something else, or a score is not finite.
+            EvaluationError: They are something else.
         """
         answers = [
             decode(_ANSWERS, one.predictions, f"image {one.id!r}: predictions") for one in images
@@ -46,12 +50,6 @@ class Classification:
         ]
         score = np.array([one.score for some in answers for one in some], np.float64)
         image, label = _columns(answers, labels)
-        bad = np.flatnonzero(~np.isfinite(score))
-        if bad.size:
-            where = images[image[bad[0]]].id
-            raise EvaluationError(
-                f"image {where!r}: predictions: expected finite scores, got {float(score[bad[0]])}"
-            )
         number = np.arange(len(image)) - np.searchsorted(image, image)
         kept = _once(image, label, np.lexsort((-score, label, image)))
         true_image, true_label = _columns(truths, labels)
@@ -73,7 +71,7 @@ class Classification:
 
 
 def _columns(
-    lists: Sequence[Sequence[Answer | _Truth]], labels: Labels
+    lists: Sequence[Sequence[_Answer | _Truth]], labels: Labels
 ) -> tuple[Integers, Integers]:
     """Return the position of the image and the label of each."""
     image = np.repeat(np.arange(len(lists)), [len(some) for some in lists])

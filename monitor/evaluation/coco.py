@@ -14,7 +14,7 @@ from monitor.evaluation.masks import overlaps
 from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -42,17 +42,19 @@ class _Category(msgspec.Struct):
 class _Annotation(msgspec.Struct, gc=False):
     image_id: _Id
     category_id: int
-    bbox: tuple[float, float, float, float] | None = None
+    bbox: tuple[Number, Number, Number, Number] | None = None
     segmentation: Segmentation | None = None
-    area: float | None = None
+    area: Number | None = None
     iscrowd: int | bool = 0
+    oriented_bbox: dict[str, float] | None = None
+    """As `store.exchange.datasets` writes it."""
 
 
 class _Result(msgspec.Struct, gc=False):
     image_id: _Id
     category_id: int
-    score: float
-    bbox: tuple[float, float, float, float] | None = None
+    score: Number
+    bbox: tuple[Number, Number, Number, Number] | None = None
     segmentation: Segmentation | None = None
 
 
@@ -62,9 +64,9 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-_TRUTH = msgspec.json.Decoder(_Truth)
-_RESULTS = msgspec.json.Decoder(list[_Result])
-_IMAGE = msgspec.json.Decoder(_Image)
+TRUTH = msgspec.json.Decoder(_Truth)
+RESULTS = msgspec.json.Decoder(list[_Result])
+IMAGE = msgspec.json.Decoder(_Image)
 
 
 class _Objects(NamedTuple):
@@ -111,16 +113,16 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known: _Truth = decode(_TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    known: _Truth = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
     answers: list[_Result] = decode(
-        _RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
+        RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
     )
     has_masks = any(one.segmentation is not None for one in answers)
     task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
     images: list[_Image] = [
-        decode(_IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
+        decode(IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
     ]
     labels = [str(one.id) if one.name is None else one.name for one in known.categories]
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")

@@ -11,27 +11,35 @@ import numpy as np
 from monitor.evaluation.evaluators import Evaluated, decode
 from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Labels,
+    Magnitude,
+    Number,
+    State,
+    Table,
+)
 
 
 class _Predicted(msgspec.Struct, gc=False):
     label: str
-    score: float
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
+    score: Number
+    xmin: Number
+    ymin: Number
+    xmax: Number
+    ymax: Number
 
 
 class _True(msgspec.Struct, gc=False):
     label: str
-    xmin: float
-    ymin: float
-    xmax: float
-    ymax: float
+    xmin: Number
+    ymin: Number
+    xmax: Number
+    ymax: Number
     crowd: bool = False
     difficult: bool = False
-    area: float | None = None
+    area: Magnitude | None = None
 
 
 _PREDICTED = msgspec.json.Decoder(list[_Predicted])
@@ -46,7 +54,7 @@ class Detection:
         """Read boxes; see `Evaluator.tables`.
 
         Raises:
-            EvaluationError: One lacks a field, has a number that is not finite, or ends before it begins.
+            EvaluationError: One lacks a field, has a number that is none or huge, or ends before it begins.
         """
         found = [
             decode(_PREDICTED, one.predictions, f"image {one.id!r}: predictions") for one in images
@@ -68,28 +76,14 @@ def _predictions(
     images: Sequence[EvaluatedImage], found: list[list[_Predicted]], labels: Labels
 ) -> Table:
     flat = list(chain.from_iterable(found))
-    score = _numbers(flat, "score")
-    table = {**_boxes(images, "predictions", found, flat, labels), "score": score}
-    wrong = np.flatnonzero(~np.isfinite(score))
-    if wrong.size:
-        at = int(wrong[0])
-        raise EvaluationError(
-            f"{_place(images, 'predictions', table, at)}: expected a finite score, got {score[at]}"
-        )
-    return table
+    table = _boxes(images, "predictions", found, flat, labels)
+    return {**table, "score": _numbers(flat, "score")}
 
 
 def _truths(images: Sequence[EvaluatedImage], there: list[list[_True]], labels: Labels) -> Table:
     flat = list(chain.from_iterable(there))
     table = _boxes(images, "ground_truth", there, flat, labels)
     given = np.array([np.nan if one.area is None else one.area for one in flat], np.float64)
-    wrong = np.flatnonzero((given < 0) | np.isinf(given))
-    if wrong.size:
-        at = int(wrong[0])
-        raise EvaluationError(
-            f"{_place(images, 'ground_truth', table, at)}: expected area to be 0 or more,"
-            f" got {given[at]}"
-        )
     return {
         **table,
         "area": np.where(np.isnan(given), table["area"], given),
@@ -119,23 +113,19 @@ def _boxes(
         "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
         "box": np.concatenate([corners[:, :2], sides], axis=1),
     }
-    wrong = np.flatnonzero(~((sides >= 0) & np.isfinite(sides)).all(axis=1))
+    wrong = np.flatnonzero((sides < 0).any(axis=1))
     if wrong.size:
         at = int(wrong[0])
         got = ", ".join(map(str, corners[at].tolist()))
+        place = f"image {images[table['image'][at]].id!r}: {kind}[{table['number'][at]}]"
         raise EvaluationError(
-            f"{_place(images, kind, table, at)}: expected finite xmin <= xmax and ymin <= ymax,"
-            f" got {', '.join(_CORNERS)} of {got}"
+            f"{place}: expected xmin <= xmax and ymin <= ymax, got {', '.join(_CORNERS)} of {got}"
         )
     return table
 
 
 def _numbers(objects: list[Any], name: str) -> Doubles:
     return np.fromiter(map(attrgetter(name), objects), np.float64, len(objects))
-
-
-def _place(images: Sequence[EvaluatedImage], kind: str, table: Table, at: int) -> str:
-    return f"image {images[table['image'][at]].id!r}: {kind}[{table['number'][at]}]"
 
 
 def box_overlap(state: State) -> Overlap:

@@ -33,6 +33,8 @@ _ALIASES = {
     "image-text": "IMAGE_TEXT_TO_TEXT",
 }
 
+_LONGEST_PX = 1 << 31
+
 
 class Headline(NamedTuple):
     """One of the numbers that stand above, over several weightings of the images."""
@@ -121,7 +123,7 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
         by: What is to be sliced by; see `monitor.evaluation.slicing`.
 
     Raises:
-        EvaluationError: They are not of this task.
+        EvaluationError: They are not of this task, or of no size that an image can have.
     """
     images = list(images)
     known = [image for image in images if bytes(image.ground_truth) != b"null"]
@@ -131,14 +133,22 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
     return State(
         [image.id for image in known],
         [image.id if image.image is None else image.image for image in known],
-        np.array([(image.width or 0, image.height or 0) for image in known], np.int64).reshape(
-            -1, 2
-        ),
+        np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
         {name: slice_values(known, name) for name in by},
         list(labels.numbers),
         tables,
         {"no_truth": left_out} if left_out else {},
     )
+
+
+def _size(image: EvaluatedImage) -> tuple[int, int]:
+    width, height = image.width or 0, image.height or 0
+    if not (0 <= width < _LONGEST_PX and 0 <= height < _LONGEST_PX):
+        raise EvaluationError(
+            f"image {image.id!r}: expected width and height of 0 to {_LONGEST_PX} pixels,"
+            f" got {width} and {height}"
+        )
+    return width, height
 
 
 def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) -> Any:
@@ -149,9 +159,11 @@ def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) ->
     """
     try:
         return decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         what = message.replace("Object missing required field ", "Expected a field ")
         raise EvaluationError(
             f"{where}{place.rstrip('`')}: {what[:1].lower()}{what[1:]}"
         ) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

@@ -16,7 +16,15 @@ from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Doubles, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.semantic import BACKGROUND, IGNORED
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Labels,
+    Magnitude,
+    Number,
+    State,
+    Table,
+)
 
 NO_OBJECTS = IGNORED | {BACKGROUND}
 """Labels of segments that are no objects."""
@@ -32,7 +40,7 @@ class _Point(msgspec.Struct, gc=False):
 
 class _Found(msgspec.Struct):
     label: str
-    score: float
+    score: Number
     contour: list[list[_Point]]
 
 
@@ -41,7 +49,7 @@ class _There(msgspec.Struct):
     contour: list[list[_Point]]
     crowd: bool = False
     difficult: bool = False
-    area: float | None = None
+    area: Magnitude | None = None
 
 
 _Segment = TypeVar("_Segment", _Found, _There)
@@ -127,9 +135,6 @@ def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
     masks = _masks(image, [one.contour for one in found], places[0])
     others = _masks(image, [one.contour for one in there], places[1])
     given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
-    for at in np.flatnonzero(given < 0):
-        where = f"{places[1]}[{there_numbers[at]}]"
-        raise EvaluationError(f"{where}: expected an area of 0 or more, got {given[at]}")
     predictions = _objects(found, numbers, labels)
     truths = _objects(there, there_numbers, labels)
     crowd = np.array([one.crowd for one in there], np.bool_)

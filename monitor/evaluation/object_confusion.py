@@ -8,8 +8,10 @@ stand against the background.
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from monitor.evaluation.label_counts import confusion as confusion_of
 from monitor.evaluation.matching import (
     IGNORED,
     Doubles,
@@ -77,7 +79,6 @@ def confusion(state: State, pairs: Confused) -> Confusion:
     predicted = np.append(found["label"], labels)[pairs.prediction]
     true = np.append(there["label"], labels)[pairs.truth]
     cell = true * (labels + 1) + predicted
-    counts = np.bincount(cell, minlength=(labels + 1) ** 2).reshape(labels + 1, -1)
     names = [*state.labels, None]
     examples = []
     for at in _chosen(cell):
@@ -92,17 +93,17 @@ def confusion(state: State, pairs: Confused) -> Confusion:
                 str(found["number"][prediction]) if prediction >= 0 else None,
             )
         )
-    return Confusion(
+    nothing = -1
+    counted = confusion_of(
         state.labels,
-        counts[:-1, :-1].tolist(),
-        {name: int(count) for name, count in zip(state.labels, counts[-1], strict=False) if count},
-        {
-            name: int(count)
-            for name, count in zip(state.labels, counts[:, -1], strict=False)
-            if count
-        },
-        examples,
-        {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"},
+        np.where(true < labels, true, nothing),
+        np.where(predicted < labels, predicted, nothing),
+        np.ones(len(true), np.int64),
+        of="objects",
+    )
+    rule = {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"}
+    return msgspec.structs.replace(
+        counted, examples=examples, parameters={**counted.parameters, **rule}
     )
 
 

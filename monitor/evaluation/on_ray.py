@@ -1,9 +1,9 @@
-"""Reads shards on the machines of a Ray cluster, an extra; each has to have Quadriga and reach the database."""
+"""Reads shards on the machines of a Ray cluster, an extra; each has to have Quadriga, and reach the data."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, TypeVar
@@ -27,21 +27,21 @@ AHEAD = 4
 """Shards that wait or are read, for each processor of the cluster."""
 
 _Item = TypeVar("_Item")
+_Made = TypeVar("_Made")
 
 
-class OnRay:
-    """Reads shards on a Ray cluster.
+class Cluster:
+    """A Ray cluster.
 
     Args:
         address: `ray` for one on this machine, for the time being; else as `ray.init` takes it, such as
             `ray://head:10001` or `auto`.
-        database_url: The database, as the machines of the cluster reach it.
 
     Raises:
         EvaluationError: There is no cluster at this address.
     """
 
-    def __init__(self, address: str, database_url: str) -> None:
+    def __init__(self, address: str) -> None:
         own = address == "ray"
         try:
             ray.init(
@@ -54,26 +54,46 @@ class OnRay:
             raise EvaluationError(
                 f"expected a Ray cluster at {address!r:.80}, got: {error}"
             ) from error
-        self._url = database_url
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # it has no types
         self._most = AHEAD * max(int(resources.get("CPU", 1)), 1)
-        self._read: Any = ray.remote(_read)
+        self._do: Any = ray.remote(_do)
 
-    def map(
-        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
-    ) -> Iterator[Shard]:
-        """As `monitor.evaluation.stored.Places.map`."""
+    def map(self, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
+        """Do some work for each item, and yield what comes of it in their order, as the built-in `map`."""
         waiting: deque[Any] = deque()
         for item in items:
             if len(waiting) == self._most:
                 yield ray.get(waiting.popleft())
-            waiting.append(self._read.remote(self._url, read, item))
+            waiting.append(self._do.remote(work, item))
         while waiting:
             yield ray.get(waiting.popleft())
 
     def close(self) -> None:
         """Leave the cluster; one that was for the time being ends."""
         ray.shutdown()
+
+
+class StoredOnCluster:
+    """Reads shards of what is stored on a cluster.
+
+    Args:
+        cluster: See there.
+        database_url: The database, as the machines of the cluster reach it.
+    """
+
+    def __init__(self, cluster: Cluster, database_url: str) -> None:
+        self._cluster = cluster
+        self._url = database_url
+
+    def map(
+        self, read: Callable[[Inferences, _Item], Shard], items: Iterable[_Item]
+    ) -> Iterator[Shard]:
+        """As `monitor.evaluation.stored.Places.map`."""
+        return self._cluster.map(partial(_read, self._url, read), items)
+
+
+def _do(work: Callable[[_Item], _Made], item: _Item) -> _Made:
+    return work(item)
 
 
 def _read(url: str, read: Callable[[Inferences, _Item], Shard], item: _Item) -> Shard:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,12 +11,19 @@ from monitor.evaluation.dota import DotaObjects
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
 from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Labels,
+    Magnitude,
+    Number,
+    State,
+    Table,
+)
 from tasks.geometry import ratio
 from tasks.rotated import convex_intersection_areas, xywhr_to_corners
 
-_Side = Annotated[float, msgspec.Meta(ge=0)]
-_Pair = tuple[float, float]
+_Pair = tuple[Number, Number]
 
 _AT_ONCE = 4096
 """Pairs of boxes that are clipped at once: their corners stay in the cache."""
@@ -24,25 +31,25 @@ _AT_ONCE = 4096
 
 class _Found(msgspec.Struct, gc=False):
     label: str
-    score: float
-    cx: float
-    cy: float
-    w: _Side
-    h: _Side
-    r: float
+    score: Number
+    cx: Number
+    cy: Number
+    w: Magnitude
+    h: Magnitude
+    r: Number
 
 
 class _There(msgspec.Struct):
     label: str
-    cx: float | None = None
-    cy: float | None = None
-    w: _Side | None = None
-    h: _Side | None = None
-    r: float | None = None
+    cx: Number | None = None
+    cy: Number | None = None
+    w: Magnitude | None = None
+    h: Magnitude | None = None
+    r: Number | None = None
     corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
     crowd: bool = False
     difficult: bool = False
-    area: _Side | None = None
+    area: Magnitude | None = None
 
 
 _FOUND = msgspec.json.Decoder(list[_Found])

@@ -135,7 +135,7 @@ def _headlines(evaluated: Evaluated, weights: Counts, step: Step) -> list[Headli
 def _metrics(headlines: Sequence[Headline], n: int) -> list[Metric]:
     """Return headlines whose first values are those of the whole, the others a bootstrap's."""
     return [
-        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values[1:]), n)
+        Metric(one.type, number(one.values[0]), one.parameters, interval(one.values), n)
         for one in headlines
     ]
 
@@ -146,12 +146,19 @@ def number(value: float) -> float | None:
 
 
 def interval(values: Doubles) -> tuple[float | None, float | None] | None:
-    """Return the middle 95 % of what a bootstrap gave."""
-    known = values[np.isfinite(values)]
+    """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
+
+    Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
+    all of their resamples.
+
+    Args:
+        values: (1 + B,) the number, then those of the resamples.
+    """
+    known = values[1:][np.isfinite(values[1:])]
     if not known.size:
         return None
     low, high = np.percentile(known, [2.5, 97.5])
-    return float(low), float(high)
+    return float(np.fmin(low, values[0])), float(np.fmax(high, values[0]))
 
 
 def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) -> list[Slice]:

@@ -31,7 +31,12 @@ Segmentation = list[list[float]] | RunLengths
 
 
 def masks_of(segmentations: Sequence[Segmentation | None], sizes: Integers, where: Where) -> Masks:
-    """Read segmentations.
+    """Read segmentations as masks; see `runs_of`."""
+    return from_runs(runs_of(segmentations, sizes, where), sizes[:, 1])
+
+
+def runs_of(segmentations: Sequence[Segmentation | None], sizes: Integers, where: Where) -> Runs:
+    """Read segmentations as runs.
 
     Args:
         segmentations: (N,) of any number of images.
@@ -78,7 +83,7 @@ def masks_of(segmentations: Sequence[Segmentation | None], sizes: Integers, wher
         np.concatenate([one, other])[order]
         for one, other in zip(by_counts[1:], by_polygons[1:], strict=True)
     )
-    return from_runs(Runs(region[order], start, end), sizes[:, 1])
+    return Runs(region[order], start, end)
 
 
 def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Integers, Integers]:

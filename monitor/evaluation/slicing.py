@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
-from store.metadata import flatten
+from store.errors import MetadataError
+from store.metadata import Scalar, flatten
 
 TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
 """Parts of an RFC 3339 time in UTC."""
@@ -20,7 +21,7 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
         by: `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
 
     Raises:
-        EvaluationError: It is none of these.
+        EvaluationError: It is none of these, or the metadata of an image cannot be searched.
     """
     if by in TIMES:
         part = TIMES[by]
@@ -30,7 +31,14 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
         raise EvaluationError(
             f"expected meta.<path>, {', '.join(TIMES)} to slice by, got {by!r:.80}"
         )
-    return [_text(flatten(image.metadata).get(path)) for image in images]
+    return [_text(_flat(image).get(path)) for image in images]
+
+
+def _flat(image: EvaluatedImage) -> dict[str, Scalar]:
+    try:
+        return flatten(image.metadata)
+    except MetadataError as error:
+        raise EvaluationError(f"image {image.id!r}: {error}") from error
 
 
 def _text(value: Any) -> str | None:

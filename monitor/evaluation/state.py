@@ -6,7 +6,7 @@ the images; so however the images were dealt out, the same state comes out, bit 
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +18,14 @@ Column = npt.NDArray[Any]
 Table = dict[str, Column]
 """Columns of equal length. `image` is the position of the image; columns whose name ends in `label` are
 positions of labels, -1 for none. Rows of an image are in the order of its predictions or truths."""
+
+
+_LARGEST = 1e50
+Number = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+"""A score or a coordinate: so small that areas and products of them are numbers, too."""
+
+Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+"""A length or an area."""
 
 
 class EvaluationError(ValueError):

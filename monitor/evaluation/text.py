@@ -125,6 +125,8 @@ class _Evaluated:
         ]
         counts = weights @ self._added(self._questions["bleu"])
         bleu = np.array([bleu_of(one) for one in counts], np.float64)
+        asked = np.bincount(self._image, minlength=weights.shape[1])
+        bleu[weights @ asked == 0] = np.nan
         described = Headline("CIDEr", _CIDER, self._mean(self._cider, weights))
         return [*means[:-1], Headline("BLEU", _BLEU, bleu), means[-1], described]
 

@@ -18,6 +18,12 @@ from monitor.evaluation.ranked import Ranking
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""
 
+_FEW = 8
+"""Weightings looked at together at least, as a line of the cache holds so many, ..."""
+
+_MOST = 1 << 23
+"""... if they are not more numbers than this."""
+
 _WEIGHTS = 1 << 22
 """Weights of images looked at together, for the memory of their copies."""
 
@@ -70,7 +76,8 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> Doubles:
     early = np.zeros((len(MOST) - 1, len(THRESHOLDS), len(weights)))
     for first, after in _spans(ranking.bounds, _AT_ONCE // (4 * max(len(weights), 1))):
         part = _part(ranking, first, after, used)
-        wide = max(1, _AT_ONCE // (len(part.place) + part.inside.size + 1))
+        rows = len(part.place) + part.inside.size + 1
+        wide = max(1, _AT_ONCE // rows, min(_FEW, _MOST // rows))
         for low in range(0, len(weights), wide):
             of = np.s_[..., low : low + wide]
             found = _part_numbers(part, columns[of], to_find[:, first:after][of])

@@ -1,6 +1,7 @@
 """Inferences as Parquet: a row each, with labels, scores and boxes as lists; an extra (pyarrow)."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from store.errors import QueryError
 from store.exchange import shapes
 from store.exchange.datasets import nested
 from store.ids import milliseconds
-from store.records import StoredInference
+from store.records import StoredInference, timestamp_text
 
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000
@@ -117,8 +118,28 @@ class ParquetFile:
         return self._images.get(image.hash)
 
 
-def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
+def row_groups(path: Path) -> int:
+    """Return how many parts a file has that can be read by themselves.
+
+    Raises:
+        QueryError: It is no Parquet file.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            return int(file.num_row_groups)
+    except pa.ArrowInvalid as error:
+        raise QueryError(f"expected {path.name} to be Parquet, got: {error}") from error
+
+
+def read_parquet(
+    path: Path, group: int | None = None, *, images: bool = True
+) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield each row as JSON, as the API answers an inference, and its image.
+
+    Args:
+        path: Of the file.
+        group: The one part of it that is read; None: all.
+        images: Whether images are read.
 
     Raises:
         QueryError: It is no Parquet file, or none of inferences.
@@ -130,8 +151,10 @@ def read_parquet(path: Path) -> Iterator[tuple[bytes, bytes | None]]:
                 raise QueryError(
                     f"expected Parquet with a column {min(missing)}, got {file.schema_arrow.names}"
                 )
-            known = [name for name in (*SCHEMA.names, "image") if name in file.schema_arrow.names]
-            for batch in file.iter_batches(200, columns=known):
+            names = (*SCHEMA.names, "image") if images else SCHEMA.names
+            known = [name for name in names if name in file.schema_arrow.names]
+            groups = None if group is None else [group]
+            for batch in file.iter_batches(200, groups, known):
                 for row in batch.to_pylist():
                     yield _line(row), row.get("image")
     except pa.ArrowInvalid as error:
@@ -142,6 +165,9 @@ def _line(row: dict[str, Any]) -> bytes:
     given = {field: row.get(name) for name, (field, _) in _FIELDS.items()}
     whole = nested({field: value for field, value in given.items() if value is not None})
     whole["id"] = str(row["id"])
+    if isinstance(row.get("created_at"), datetime):
+        since_1970 = row["created_at"].astimezone(UTC).timestamp()
+        whole["created_at"] = timestamp_text(round(since_1970 * 1000))
     for name in _JSON:
         if (text := row.get(name)) is not None:
             whole[name] = msgspec.Raw(text.encode())

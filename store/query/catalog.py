@@ -1,12 +1,13 @@
 """What the database knows by name: metadata keys, labels and models, as ids of its index tables."""
 
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from store.database import run
-from store.query.syntax import Compare, Filter, Place, Predicted, Range, leaves
+from store.query.syntax import Compare, Filter, Range, leaves
 from store.schema import MAX_KEYS, KeyType
 
 TASKS = {
@@ -17,8 +18,6 @@ TASKS = {
     "IMAGE_TEXT_TO_TEXT": "image-text",
 }
 """Short names of tasks."""
-
-_PLACE_EXISTS = (Compare("geo", "exists", True),)
 
 
 class Model(NamedTuple):
@@ -31,42 +30,65 @@ class Model(NamedTuple):
 
 
 class Catalog:
-    """Ids of what a filter names, as one snapshot of the database has them."""
+    """Ids of what a filter names, as one snapshot of the database has them.
+
+    A name keeps its id, so those found before are known of the connection.
+    """
 
     def __init__(self, connection: sa.Connection, tree: Filter) -> None:
         found = leaves(tree)
         compares = [leaf for leaf in found if isinstance(leaf, Compare)]
+        self._connection = connection
+        self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
+        self._labels: dict[str, int] = connection.info.setdefault("labels", {})
+        self._read_paths: set[str] = set()
         paths = {
             leaf.field[5:]
             for leaf in found
             if isinstance(leaf, Compare | Range) and leaf.field.startswith("meta.")
         }
-        if any(isinstance(leaf, Place) or leaf in _PLACE_EXISTS for leaf in found):
-            paths.add("")  # of the cells
-        names = {
-            name for leaf in found if isinstance(leaf, Predicted) for name in leaf.labels or ()
-        }
-        keys = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
-        self.keys = {
-            (path, KeyType(type_)): int(number)
-            for path, type_, number in _named(connection, keys, paths)
-        }
-        unknown = paths - {path for path, _ in self.keys}
-        counted = run(connection, "SELECT count(*) FROM meta_key") if unknown else None
-        is_spent = counted is not None and counted.scalar_one() >= MAX_KEYS
-        self.not_indexed = unknown if is_spent else set()
-        """Paths that metadata may have though no index does."""
-        labels = "SELECT name, id FROM label WHERE name IN ({})"
-        self.labels = {name: int(number) for name, number in _named(connection, labels, names)}
+        self._read_keys({path for path in paths if path not in self._keys})
         self.models: list[Model] = []
         if any(leaf.field in {"model", "version", "task"} for leaf in compares):
-            rows: Iterable[Any] = run(connection, "SELECT id, name, version, task FROM model")
+            rows: Iterable[Any] = run(connection, "SELECT id, name, version, task FROM model").all()
             self.models = [Model(*row) for row in rows]
+
+    def key(self, path: str, type_: KeyType) -> int | None:
+        """Return the id of a metadata key; `None` where nobody has it with a value of this type."""
+        if type_ not in self._keys.get(path, ()) and path not in self._read_paths:
+            self._read_keys({path})
+        return self._keys.get(path, {}).get(type_)
+
+    def is_indexed(self, path: str) -> bool:
+        """Tell whether an index has all that metadata has at a path."""
+        return path in self._keys or not self._is_spent
+
+    def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
+        """Return the labels that have one of these names."""
+        names = set(names)
+        rows = _named(
+            self._connection,
+            "SELECT name, id FROM label WHERE name IN ({})",
+            names - self._labels.keys(),
+        )
+        self._labels |= {name: int(number) for name, number in rows}
+        return tuple(self._labels[name] for name in names if name in self._labels)
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the models that have one of these names, versions or tasks, in any case."""
         wanted = {str(name).lower() for name in names}
         return tuple(model.id for model in self.models if wanted & _aliases(field, model))
+
+    @cached_property
+    def _is_spent(self) -> bool:
+        there = run(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
+        return int(there) >= MAX_KEYS
+
+    def _read_keys(self, paths: set[str]) -> None:
+        keys = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
+        for path, type_, number in _named(self._connection, keys, paths):
+            self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
+        self._read_paths |= paths
 
 
 def _aliases(field: str, model: Model) -> set[str]:
@@ -82,7 +104,7 @@ def _aliases(field: str, model: Model) -> set[str]:
 def _named(connection: sa.Connection, statement: str, names: set[str]) -> list[Any]:
     if not names:
         return []
-    return list(run(connection, statement.format(marks(names)), tuple(names)))
+    return list(run(connection, statement.format(marks(names)), tuple(names)).all())
 
 
 def marks(values: Collection[Any]) -> str:

@@ -9,13 +9,16 @@ from itertools import accumulate, pairwise
 
 from store.query import geo
 from store.query.catalog import Catalog
-from store.query.sql import FALSE, Scan, Sql, Test
+from store.query.sql import EMPTY_RANGE, FALSE, Scan, Sql, Test
 from store.query.syntax import Box, Near, Place, Polygon
 from store.query.words import Words
 from store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
 MAX_RANGES = 12
+_AT_ONCE = 8
+"""Ranges are so many, or twice or thrice that, so that a database sees few statements."""
+
 _MARGIN = 1e-9
 """Degrees; a hand's width is 1e-6."""
 
@@ -24,7 +27,7 @@ _Edge = tuple[float, float, float, float]
 
 def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     """Translate that a place lies in a shape."""
-    key = catalog.keys.get(("", KeyType.CELL))
+    key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE  # nothing has a place
     if isinstance(leaf.shape, Near):
@@ -34,17 +37,20 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     else:
         edges = _edges(leaf.shape)
         box, test = _bounds(edges), _in_ring(edges)
-    scans = tuple(
-        Scan("meta_num AS d", Sql("d.key = ? AND d.val BETWEEN ? AND ?",
-                                  (key, float(low), float(high))), ordered=False)
-        for low, high in cells(box)
-    )  # fmt: skip
+    ranges = cells(box)
+    ranges += [EMPTY_RANGE] * (-len(ranges) % _AT_ONCE)
+    bounds = tuple(bound for low, high in ranges for bound in (key, float(low), float(high)))
+    scan = Scan(
+        f"(VALUES {', '.join(['(?, ?, ?)'] * len(ranges))}) AS r CROSS JOIN meta_num AS d",
+        Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
+        ordered=False,
+    )
     text = f"EXISTS (SELECT 1 FROM {words.place} WHERE {test.text})"
-    return Test(Sql(text, test.values), scans)
+    return Test(Sql(text, test.values), (scan,))
 
 
 def cells(box: Box) -> list[tuple[int, int]]:
-    """Return ranges of cells that together hold every place in a box."""
+    """Return ranges of cells, apart from each other, that together hold every place in a box."""
     found: list[tuple[int, int]] = []
     for part in _spans(box):
         rows = geo.row(max(part.south - _MARGIN, -90)), geo.row(min(part.north + _MARGIN, 90))
@@ -53,7 +59,7 @@ def cells(box: Box) -> list[tuple[int, int]]:
             geo.column(min(part.east + _MARGIN, 180)),
         )
         found += _quads(rows, columns)
-    return found
+    return _merged(found)
 
 
 def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, int]]:
@@ -73,7 +79,7 @@ def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, i
         if len(whole) + len(quartered) > 2 * MAX_RANGES:
             break
         partly = quartered
-    return _merged([*whole, *(_range_of(*quad) for quad in partly)])
+    return [*whole, *(_range_of(*quad) for quad in partly)]
 
 
 def _overlap(

@@ -45,11 +45,11 @@ def _meta(leaf: Compare, catalog: Catalog, words: Words) -> Test:
     scans: list[Scan] = []
     exact = True
     if leaf.operator == "exists":
-        keys = [(type_, catalog.keys.get((path, type_))) for type_ in KeyType]
+        keys = [(type_, catalog.key(path, type_)) for type_ in KeyType]
         scans = [key_scan(type_, key) for type_, key in keys if key is not None]
         tests = [Sql(words.present)] if scans or not is_indexed else []
     for type_, values in _by_type(values_of(leaf)).items() if leaf.operator != "exists" else ():
-        key = catalog.keys.get((path, type_))
+        key = catalog.key(path, type_)
         if is_indexed and key is None:
             continue  # nobody has this key with a value of this type
         tests.append(_json_test(type_, leaf.operator, values, words))
@@ -74,7 +74,7 @@ def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
     test = _on_key(leaf.field, [Sql(text, tuple(map(words.exact, values)))], words)
     if not is_indexed:
         return Test(test)
-    key = catalog.keys.get((path, type_))
+    key = catalog.key(path, type_)
     if key is None:
         return FALSE
     exact, cut = _exact[type_](values)
@@ -87,7 +87,7 @@ def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
 def _path(field: str, catalog: Catalog) -> tuple[bool, str]:
     """Return whether an index has a field's values, and its path."""
     root, _, path = field.partition(".")
-    return root == "meta" and path not in catalog.not_indexed, path
+    return root == "meta" and catalog.is_indexed(path), path
 
 
 def _on_key(field: str, tests: list[Sql], words: Words) -> Sql:

@@ -5,7 +5,8 @@ it gives. Where all are wide, one whose index gives its ids in order drives, or 
 by time: most rows match. Ids are times, so a time range bounds every plan.
 """
 
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,6 +21,7 @@ from store.query.sql import (
     FALSE,
     MAX_MERGED,
     TRUE,
+    WALK,
     Scan,
     Sql,
     Test,
@@ -38,11 +40,6 @@ WALKED_ROW_COST = 8
 MAX_PROBES = 16
 MAX_SCANS = 64
 """Of an OR; SQLite joins at most 500 selects."""
-
-_NO_JOINS_BUT_LOOPS = (
-    "SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),"
-    " set_config('max_parallel_workers_per_gather', '0', true)"
-)
 
 
 class Window(NamedTuple):
@@ -71,51 +68,70 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Plans filters within one snapshot of the database.
+    """Plans a filter within one snapshot of the database.
 
     Args:
         connection: The snapshot.
+        tree: The filter.
         narrow: See `NARROW`; an argument so that tests can force each plan.
     """
 
-    def __init__(self, connection: sa.Connection, narrow: int = NARROW) -> None:
+    def __init__(self, connection: sa.Connection, tree: Filter, narrow: int = NARROW) -> None:
         self._connection = connection
         self._words = WORDS[connection.dialect.name]
         self._narrow = narrow
         self._probes = 0
-        if connection.dialect.name == "postgresql":
-            run(connection, _NO_JOINS_BUT_LOOPS)
-
-    def plan(self, tree: Filter) -> Plan:
-        """Plan a filter."""
-        catalog = Catalog(self._connection, tree)
+        self._wide: set[Any] = connection.info.setdefault("wide", set())
+        catalog = Catalog(connection, tree)
         asked, rest = Window(), []
         for part in _conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
                 asked = asked.narrowed(*seq_range(part))
             else:
                 rest.append(part)
-        window = asked if asked.low <= asked.high else Window(*EMPTY_RANGE)
-        parts = [part for part in (self._compile(part, catalog) for part in rest) if part != TRUE]
-        chosen = self._choose(parts, window, is_bounded=asked != Window())
-        tests = tuple(part.test for part in parts if not (part is chosen and part.exact))
-        is_dense = all(part.scans is not None and part.dense for part in parts)
-        scans = None if chosen is None else chosen.scans
-        return Plan(scans, tests, window, asked != Window(), is_dense)
+        self._is_bounded = asked != Window()
+        self._window = asked if asked.low <= asked.high else Window(*EMPTY_RANGE)
+        self._parts = [
+            part for part in (self._compile(part, catalog) for part in rest) if part != TRUE
+        ]
+        self._usable = sorted(
+            (part for part in self._parts if part.scans is not None), key=_preference
+        )
 
-    def _choose(self, parts: list[Test], window: Window, *, is_bounded: bool) -> Test | None:
+    @cached_property
+    def plan(self) -> Plan:
+        """How to find the matches, chosen by what the indexes hold."""
+        return self._planned(self._choose())
+
+    def guess(self) -> Plan | None:
+        """Return a plan that needs no look at the indexes, and finds a page soon if matches come often.
+
+        `None` where `plan` needs no look either, or what would drive it was narrow lately.
+        """
+        ordered = next((part for part in self._usable if _in_order(part)), None)
+        if ordered:
+            return self._planned(ordered) if len(self._usable) > 1 else None
+        plan = self._planned(None)
+        is_wide = self._usable and all(_subject(part) in self._wide for part in self._usable)
+        return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
+
+    def _planned(self, chosen: Test | None) -> Plan:
+        tests = tuple(part.test for part in self._parts if not (part is chosen and part.exact))
+        is_dense = all(part.scans is not None and part.dense for part in self._parts)
+        scans = None if chosen is None else chosen.scans
+        return Plan(scans, tests, self._window, self._is_bounded, is_dense)
+
+    def _choose(self) -> Test | None:
         """Return the part that drives, `None` to walk."""
-        usable = [part for part in parts if part.scans is not None]
+        usable = self._usable
         if len(usable) == 1 and _in_order(usable[0]):
             return usable[0]
-        usable.sort(key=_preference)
-        best, rows = self._narrowest(usable, window)
+        best, rows = self._narrowest(usable, self._window)
         if best is None:
             return next((part for part in usable if _in_order(part)), None)
-        if is_bounded and not _in_order(best):
+        if self._is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
-            walk = Scan("inference AS d", Sql("1 = 1"), ordered=True)
-            if self._count(walk, window, cap + 1) <= cap:
+            if self._count((WALK,), self._window, cap + 1) <= cap:
                 return None
         return best
 
@@ -124,28 +140,27 @@ class Planner:
         for part in parts:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
-            rows = 0
-            for scan in part.scans:
-                self._probes += 1
-                rows += self._count(scan, window, fewest - rows)
-                if rows >= fewest:
-                    break
+            self._probes += len(part.scans)
+            rows = self._count(part.scans, window, fewest)
+            (self._wide.add if rows > self._narrow else self._wide.discard)(_subject(part))
             if rows < fewest:
                 best, fewest = part, rows
         return best, fewest
 
-    def _count(self, scan: Scan, window: Window, cap: int) -> int:
-        """Count the rows that a scan reads, up to a cap."""
-        text, values = (
-            f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}",
-            scan.condition.values,
-        )
-        if scan.ordered:
-            text, values = f"{text} AND d.seq BETWEEN ? AND ?", (*values, *window)
-        counted = run(
-            self._connection, f"SELECT count(*) FROM ({text} LIMIT ?) AS c", (*values, cap)
-        )
-        return int(counted.scalar_one())
+    def _count(self, scans: tuple[Scan, ...], window: Window, cap: int) -> int:
+        """Count the rows that scans read, up to a cap."""
+        texts: list[str] = []
+        values: list[Any] = []
+        for scan in scans:
+            texts.append(f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}")
+            values += scan.condition.values
+            if scan.ordered:
+                texts[-1] += " AND d.seq BETWEEN ? AND ?"
+                values += window
+        if not scans:
+            return 0
+        text = f"SELECT count(*) FROM ({' UNION ALL '.join(texts)} LIMIT ?) AS c"
+        return int(run(self._connection, text, (*values, cap)).scalar_one())
 
     def _compile(self, tree: Filter, catalog: Catalog) -> Test:
         if isinstance(tree, Leaf):
@@ -201,6 +216,11 @@ def in_order(scans: tuple[Scan, ...]) -> bool:
 
 def _in_order(part: Test) -> bool:
     return part.scans is not None and in_order(part.scans)
+
+
+def _subject(part: Test) -> tuple[Any, ...]:
+    """Return what a part looks for in its index, as a metadata key or a label."""
+    return tuple((scan.source, scan.condition.values[:1]) for scan in (part.scans or ())[:1])
 
 
 def _preference(part: Test) -> tuple[bool, bool]:

@@ -21,7 +21,7 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
     """Translate what some prediction has, or so many have."""
     labels = None
     if leaf.labels is not None:
-        labels = tuple(catalog.labels[name] for name in leaf.labels if name in catalog.labels)
+        labels = catalog.label_ids(leaf.labels)
     can_be_none = all(_IS_BOUND[operator](0.0, bound) for operator, bound in leaf.count)
     needs_one = not leaf.count or not can_be_none
     if labels == ():

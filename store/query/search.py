@@ -6,17 +6,21 @@ ends as soon as it has enough matches. What is not done within the budget is sai
 
 import re
 import time
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from store.database import run
 from store.errors import QueryError
-from store.query.plan import Plan, Window, in_order
-from store.query.sql import Scan, Sql
+from store.query.plan import Plan, Window
+from store.query.sql import WALK, Scan, Sql
 
 MOST_ROWS = 10_000
 """Of a window."""
+
+FEW, OFTEN = 64, 16
+"""Matches come often if one of so many among the first few candidates is one."""
 
 _COLUMN = re.compile(r"\bi\.(\w+)")
 
@@ -34,9 +38,10 @@ class Budget(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Ids of matches, in order."""
+    """Matches, in order."""
 
-    ids: list[int]
+    rows: list[Any]
+    """What the search selects, the id first."""
     resume: int | None
     """The last candidate that was looked at, where the budget ended the search."""
 
@@ -57,28 +62,29 @@ class Search:
         self._direction = "DESC" if descending else "ASC"
         self._is_sqlite = connection.dialect.name == "sqlite"
 
-    def first(self, limit: int, after: Window, budget: Budget) -> Found:
+    def first(self, limit: int, after: Window, budget: Budget, select: str = "{}") -> Found:
         """Return the first matches.
 
         Args:
             limit: How many at most.
             after: Where a page begins, as its cursor says.
             budget: What it may take.
+            select: What to select of them, the id first; `{}` is a table of their ids.
 
         Raises:
             QueryError: No index and no time bounds what had to be looked at.
         """
         window = self._plan.window.narrowed(*after)
-        found: list[int] = []
+        found: list[Any] = []
         if window.low > window.high or self._plan.scans == ():
             return Found(found, None)
         if not self._plan.tests:
-            return Found(self._ids(self._candidates(window, limit)), None)
+            return Found(self._selected(select, self._candidates(window, limit)), None)
         self._check_bounded(budget)
         deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
         while True:
             rows = min(rows, left)
-            found += self._ids(self._matches(window, rows, limit - len(found)))
+            found += self._selected(select, self._matches(window, rows, limit - len(found)))
             if len(found) >= limit:
                 return Found(found, None)
             end = self._end(window, rows)
@@ -91,6 +97,17 @@ class Search:
             if window.low > window.high:
                 return Found(found, None)
             rows = min(rows * 3, MOST_ROWS)
+
+    def soon(self, limit: int, after: Window, select: str) -> list[Any]:
+        """Return the first matches, as `first`, if they come often; else none."""
+        window = self._plan.window.narrowed(*after)
+        if window.low > window.high or self._plan.scans == ():
+            return []
+        if len(self._selected("{}", self._matches(window, FEW, limit))) < min(FEW // OFTEN, limit):
+            return []
+        rows = min(limit * OFTEN * 2, MOST_ROWS)
+        found = self._selected(select, self._matches(window, rows, limit))
+        return found if len(found) == limit else []
 
     def count(self) -> int:
         """Count all matches."""
@@ -125,8 +142,9 @@ class Search:
                 "or a metadata key with eq, in, gt, ge, lt or le"
             )
 
-    def _ids(self, statement: Sql) -> list[int]:
-        return [int(seq) for (seq,) in run(self._connection, statement.text, statement.values)]
+    def _selected(self, select: str, ids: Sql) -> list[Any]:
+        rows = run(self._connection, select.format(ids.text), ids.values).all()
+        return sorted(rows, key=itemgetter(0), reverse=self._descending)
 
     def _candidates(self, window: Window, rows: int) -> Sql:
         """Return the ids of so many candidates, in order."""
@@ -136,27 +154,22 @@ class Search:
     def _end(self, window: Window, rows: int) -> int | None:
         """Return the last of so many candidates; `None` where there are fewer."""
         text, values = self._ordered(window, rows)
-        ids = self._ids(Sql(f"{text} LIMIT 1 OFFSET ?", (*values, rows - 1)))
-        return ids[0] if ids else None
+        last = run(self._connection, f"{text} LIMIT 1 OFFSET ?", (*values, rows - 1)).scalar()
+        return None if last is None else int(last)
 
     def _ordered(self, window: Window, rows: int) -> Sql:
-        scans, direction = self._plan.scans, self._direction
-        if scans is None:
-            text = "SELECT d.seq FROM inference AS d WHERE d.seq BETWEEN ? AND ?"
-            return Sql(f"{text} ORDER BY d.seq {direction}", tuple(window))
-        if len(scans) == 1 and scans[0].ordered:
-            text, values = _select(scans[0], window)
-            return Sql(f"{text} ORDER BY d.seq {direction}", values)
-        if in_order(scans):  # the first of each hold the first of all
-            parts = [_select(scan, window) for scan in scans]
-            text = " UNION ".join(
-                f"SELECT seq FROM ({part.text} ORDER BY d.seq {direction} LIMIT ?) AS d{at}"
-                for at, part in enumerate(parts)
-            )
-            values = tuple(value for part in parts for value in (*part.values, rows))
-            return Sql(f"SELECT seq FROM ({text}) AS u ORDER BY seq {direction}", values)
-        text, values = _union(scans, window)
-        return Sql(f"SELECT seq FROM ({text}) AS u ORDER BY seq {direction}", values)
+        """Return the ids of at least so many candidates, in order: the first of each scan."""
+        order = f"ORDER BY 1 {self._direction}"
+        scans = (WALK,) if self._plan.scans is None else self._plan.scans
+        parts = [_select(scan, window) for scan in scans]
+        if len(parts) == 1:
+            return Sql(f"{parts[0].text} {order}", parts[0].values)
+        text = " UNION ".join(
+            f"SELECT seq FROM ({part.text} {order} LIMIT ?) AS d{at}"
+            for at, part in enumerate(parts)
+        )
+        values = tuple(value for part in parts for value in (*part.values, rows))
+        return Sql(f"SELECT seq FROM ({text}) AS u {order}", values)
 
     def _matches(self, window: Window, rows: int, limit: int) -> Sql:
         """Return the ids of the matches among so many candidates."""
@@ -188,16 +201,18 @@ class Search:
 
 
 def _select(scan: Scan, window: Window) -> Sql:
-    text = f"SELECT d.seq FROM {scan.source} WHERE {scan.condition.text} AND d.seq BETWEEN ? AND ?"
-    return Sql(text, (*scan.condition.values, *window))
+    # The plus leaves the index of what is looked for, not that of ids; metadata has but the one.
+    seq = "d.seq" if scan.ordered or scan.source.startswith("meta_") else "+d.seq"
+    text = f"SELECT {seq} AS seq FROM {scan.source} WHERE {scan.condition.text}"
+    if window == Window():
+        return Sql(text, scan.condition.values)
+    return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))
 
 
 def _union(scans: tuple[Scan, ...], window: Window) -> Sql:
     """Return the ids that scans give, each once."""
     parts = [_select(scan, window) for scan in scans]
     text = " UNION ".join(part.text for part in parts)
-    if len(parts) == 1 and not scans[0].ordered:
-        text = text.replace("SELECT", "SELECT DISTINCT", 1)
     return Sql(text, tuple(value for part in parts for value in part.values))
 
 

@@ -26,6 +26,7 @@ _COLUMNS = {
     "predictions": "i.prediction_count",
 }
 _INDEXED_COLUMNS = {"request_id": "d.request_id", "input.hash": "d.input_hash"}
+_FEEDBACK = "(SELECT DISTINCT seq FROM feedback) AS d"
 _TRUTH = (
     "EXISTS (SELECT 1 FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
     " WHERE g.seq = i.seq AND t.annotations IS NOT NULL{0} LIMIT 1 OFFSET 0)"
@@ -40,12 +41,16 @@ class Sql(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """A range of an index, as `SELECT d.seq FROM <source> WHERE <condition>`."""
+    """A range of an index, as `SELECT d.seq FROM <source> WHERE <condition>`; it gives an id once."""
 
     source: str
     condition: Sql
     ordered: bool
-    """Whether its ids come in order, each once, as where one value is looked for."""
+    """Whether its ids come in order, as where one value is looked for."""
+
+
+WALK = Scan("inference AS d", Sql("1 = 1"), ordered=True)
+"""All inferences."""
 
 
 class Test(NamedTuple):
@@ -151,7 +156,7 @@ def _answer(leaf: Compare, _: Catalog, words: Words) -> Test:
 
 
 def _place_exists(_: Compare, catalog: Catalog, words: Words) -> Test:
-    key = catalog.keys.get(("", KeyType.CELL))
+    key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE
     test = f"EXISTS (SELECT 1 FROM {words.place} WHERE p.latitude + p.longitude IS NOT NULL)"
@@ -169,7 +174,7 @@ def _truth(leaf: Compare, _: Catalog, words: Words) -> Test:
 
 def _feedback(*_: object) -> Test:
     test = "EXISTS (SELECT 1 FROM feedback AS f WHERE f.seq = i.seq LIMIT 1 OFFSET 0)"
-    return Test(Sql(test), (Scan("feedback AS d", Sql("1 = 1"), ordered=False),))
+    return Test(Sql(test), (Scan(_FEEDBACK, Sql("1 = 1"), ordered=False),))
 
 
 def compared(expression: str, operator: str, values: tuple[Scalar, ...], words: Words) -> Sql:

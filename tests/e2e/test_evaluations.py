@@ -141,7 +141,7 @@ def test_an_evaluation_outlives_kills_and_tells_the_same(data) -> None:
         job_id = submit(server, **asked)
         for shards in (1, 3):
             made = data / "jobs" / job_id / "shards"
-            server.wait_until(lambda made=made, n=shards: len(list(made.glob("0*"))) >= n)
+            server.wait_until(lambda made=made, n=shards: len(list(made.glob("whole-*"))) >= n)
             os.kill(server.child_pid("jobs"), signal.SIGKILL)
         assert told(report_of(server, job_id)) == expected
         job = server.call("GET", f"/api/jobs/{job_id}")[1]

@@ -427,6 +427,11 @@ def test_reliability_says_how_often_a_bin_is_right():
             b"[]",
             r"image '7': predictions\[0\].score: expected `float`, got `str`",
         ),
+        (
+            b'[{"label":"a","score":-1e51}]',
+            b"[]",
+            r"image '7': predictions\[0\].score: expected `float` >= -1e\+50",
+        ),
         (b"{}", b"[]", "image '7': predictions: expected `array`, got `object`"),
         (b"[]", b'["a"]', r"image '7': ground_truth\[0\]: expected `object`, got `str`"),
     ],

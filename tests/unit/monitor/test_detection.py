@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from pathlib import Path
 
 import hotcoco
 import msgspec
@@ -251,6 +252,14 @@ PLAIN = [
 ]
 
 
+def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
+    monkeypatch.setattr("monitor.evaluation.label_counts.MOST_LABELS", 1)
+    confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
+    assert confusion.labels == ["car"]
+    assert confusion.matrix == [[1]]
+    assert confusion.parameters["labels"] == 3
+
+
 def test_what_is_behind_each_number_is_named():
     findings = Detection().evaluate(whole(PLAIN)).findings()
     assert findings.confusion.labels == ["bus", "car", "dog"]
@@ -343,7 +352,9 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
         ([{"label": "car"}], [], r"predictions\[0\]: expected a field `score`"),
         ([CAR | {"ymax": None}], [], r"predictions\[0\].ymax: expected `float`, got `null`"),
         ([], [CAR, CAR | {"label": 3}], r"ground_truth\[1\].label: expected `str`, got `int`"),
-        ([], [CAR | {"area": -1}], r"ground_truth\[0\]: expected area to be 0 or more, got -1.0"),
+        ([], [CAR | {"area": -1}], r"ground_truth\[0\].area: expected `float` >= 0"),
+        ([], [CAR | {"xmax": 1e51}], r"ground_truth\[0\].xmax: expected `float` <= 1e\+50"),
+        ([CAR | {"score": -1e51}], [], r"predictions\[0\].score: expected `float` >= -1e\+50"),
         ([], {}, r"ground_truth: expected `array`, got `object`"),
     ],
 )  # fmt: skip
@@ -357,3 +368,55 @@ def test_a_number_that_is_none_is_refused(number):
     text = msgspec.json.encode([CAR]).replace(b'"xmax":3', b'"xmax":' + number)
     with pytest.raises(EvaluationError, match="image '1': predictions"):
         whole([EvaluatedImage("1", msgspec.Raw(text), msgspec.Raw(b"[]"))])
+
+
+def test_the_example_of_the_document_gives_its_numbers():
+    text = (Path(__file__).parents[3] / "docs/evaluation.md").read_text()
+    section = text.partition("\n## Detection\n")[2].partition("\n## ")[0]
+    lines = section.partition("```json\n")[2].partition("```")[0].splitlines()
+    images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
+    evaluated = Detection().evaluate(whole(images))
+    findings = evaluated.findings()
+    ap = evaluated.headlines(np.ones((1, 3)))[1].values[0]
+    half = {"score": 0.5, "iou": 0.5, "label": None}
+    numbers = [
+        ap,
+        metric(findings, "AP", iou=0.75, label="bus"),
+        metric(findings, "Precision", **half),
+        metric(findings, "Recall", **half),
+    ]
+    shown = [row.split("|")[-2].strip() for row in section.splitlines() if "`iou` 0." in row]
+    assert [str(round(number, 4)) for number in numbers] == shown
+
+
+def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
+    findings = (
+        Detection()
+        .evaluate(
+            whole(
+                [
+                    image(
+                        1,
+                        [box("car", 0, 0, 8, 8, score=score) for score in (0.9, 0.8)]
+                        + [box("car", 50, 0, 60, 10, score=0.7)],
+                        [
+                            box("bus", 0, 0, 10, 10, crowd=True),
+                            box("dog", 50, 0, 60, 10, difficult=True),
+                            box("dog", 90, 0, 99, 10),
+                        ],
+                    )
+                ]
+            )
+        )
+        .findings()
+    )
+    assert findings.confusion.matrix == [[0] * 3] * 3
+    assert findings.confusion.hallucinations == {}
+    assert findings.confusion.misses == {"dog": 1}
+
+
+def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
+    predictions = [box("car", 0, 0, 9, 9, score=1 - one / 200) for one in range(103)]
+    findings = Detection().evaluate(whole([image(1, predictions, [CAR])])).findings()
+    assert findings.excluded == {"over_max_dets": 3}
+    assert sum(findings.confusion.hallucinations.values()) == 100

@@ -255,7 +255,8 @@ FAR = {**SEGMENT, "contour": contour([(0, 0), (1e300, 0)])}
         ([{"label": "a"}], [], {}, "image '1': predictions\\[0\\]: expected a field `score`"),
         ([], [{"label": "a"}], {}, "image '1': ground_truth\\[0\\]: expected a field `contour`"),
         ([SEGMENT, FAR], [], {}, "image '1': predictions: expected points near the image, got 1e\\+300"),
-        ([], [{**SEGMENT, "area": -1}], {}, "image '1': ground_truth\\[0\\]: expected an area of 0 or more"),
+        ([{**SEGMENT, "score": 1e51}], [], {}, "image '1': predictions\\[0\\].score: expected `float` <= 1e\\+50"),
+        ([], [{**SEGMENT, "area": -1}], {}, "image '1': ground_truth\\[0\\].area: expected `float` >= 0"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_image_is_named(predictions, truths, fields, message):

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 
 from monitor.evaluation import reading, stored
-from monitor.evaluation.on_ray import OnRay
+from monitor.evaluation.files import evaluate_parquet
+from monitor.evaluation.on_ray import Cluster, StoredOnCluster
 from monitor.evaluation.parameters import EvaluationParameters
+from monitor.evaluation.reporting import Asked
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
+from store.blobs.files import BlobStore
+from store.exchange import parquet
+from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
@@ -18,17 +23,11 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 
 
 @pytest.fixture(scope="module")
-def cluster_of():
+def cluster():
     """Start a cluster once: it takes some seconds."""
-    places = []
-
-    def on(url):
-        places.append(OnRay("ray", url))
-        return places[-1]
-
-    yield on
-    for one in places:
-        one.close()
+    made = Cluster("ray")
+    yield made
+    made.close()
 
 
 def box(source):
@@ -74,18 +73,47 @@ def told(report):
     return msgspec.structs.replace(report, id="", created="", provenance={})
 
 
-def test_a_cluster_gives_the_same_report(place, database_url, cluster_of):
+def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     asked = EvaluationParameters(
         "one", by=["meta.camera_id"], compare=[{"model": "other"}], resamples=5
     )
     asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
     here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, places=cluster_of(database_url))
+    there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
 
 
-def test_what_fails_on_a_cluster_says_why(place, database_url, cluster_of):
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("store.exchange.export.PAGE", 100)
+    path = tmp_path / "one.parquet"
+    asked = ExportParameters({"model": "one"}, "parquet", images=False)
+    export(place.inferences, BlobStore(tmp_path / "blobs"), asked, path)
+    stored_report = evaluate_stored(
+        place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
+    )
+    assert parquet.row_groups(path) > 1
+    for each in (map, cluster.map):
+        report = evaluate_parquet(
+            path, "detection", by=["meta.camera_id"], asked=Asked(resamples=5), each=each
+        )
+        assert report.metrics == stored_report.metrics
+        assert report.slices == stored_report.slices
+        assert report.worst == stored_report.worst
+        assert report.data.current.start == stored_report.data.current.start
+        assert report.data.current.end == stored_report.data.current.end
+
+
+def test_what_is_no_parquet_is_said(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"{}")
+    with pytest.raises(EvaluationError, match=r"expected a\.parquet to be Parquet, got: "):
+        evaluate_parquet(path, "detection")
+
+
+def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
     bad = make_record(
         9 * 10**6 << 22, model=ModelReference("one", "1", "aa" * 32), predictions=[{"label": 1}]
     )
@@ -93,10 +121,12 @@ def test_what_fails_on_a_cluster_says_why(place, database_url, cluster_of):
     place.change(TruthStatement("id", str(bad.seq), []))
     with pytest.raises(EvaluationError, match="Expected `str`, got `int`"):
         evaluate_stored(
-            place.inferences, EvaluationParameters("one"), places=cluster_of(database_url)
+            place.inferences,
+            EvaluationParameters("one"),
+            places=StoredOnCluster(cluster, database_url),
         )
 
 
 def test_a_cluster_that_is_none_is_said():
     with pytest.raises(EvaluationError, match="expected a Ray cluster at 'nowhere://x'"):
-        OnRay("nowhere://x", "sqlite://")
+        Cluster("nowhere://x")

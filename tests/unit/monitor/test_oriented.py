@@ -241,6 +241,10 @@ WRONG = {
         image([box(0, 0, -1, 1, 0)], []),
         r"predictions\[0\].w: expected `float` >= 0",
     ),
+    "a huge corner": (
+        image([], [quad([(0, 0)] * 3 + [(1e51, 0)])]),
+        r"ground_truth\[0\].corners\[3\]\[0\]: expected `float` <= 1e\+50",
+    ),
     "a missing field": (
         image([quad([(0, 0)] * 4)], []),
         r"predictions\[0\]: expected a field `cx`",

@@ -277,3 +277,9 @@ def test_undefined_numbers_of_every_kind_have_a_page():
         undefined(), metrics=[Metric(HOSTILE, None, {HOSTILE: [HOSTILE, None]})]
     )
     assert "undefined" in made(report)
+
+
+def test_what_a_comparison_leaves_out_is_said():
+    report = detection()
+    assert report.comparisons[0].excluded == {"not_answered": 20}
+    assert "Left out: 20 images that one of them did not answer." in page(report, lambda _: None)

@@ -6,7 +6,7 @@ import pytest
 
 from monitor.evaluation import reporting
 from monitor.evaluation.evaluators import EVALUATORS, evaluator, state_of
-from monitor.evaluation.reporting import Asked, evaluate, resampled, with_pictures
+from monitor.evaluation.reporting import Asked, evaluate, interval, resampled, with_pictures
 from monitor.evaluation.state import merge
 from monitor.page import page
 from monitor.report import Report, ReportedModel, Window
@@ -197,3 +197,13 @@ def test_every_task_has_a_report_of_nothing(task):
         again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
         assert again.metrics == report.metrics
         assert "<html" in page(report, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("number", "low", "high"), [(0.1, 0.1, 0.785), (0.5, 0.215, 0.785), (0.9, 0.215, 0.9)]
+)
+def test_an_interval_holds_its_number(number, low, high):
+    resamples = np.linspace(0.2, 0.8, 41)
+    assert interval(np.append(number, resamples)) == pytest.approx((low, high))
+    assert interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
+    assert interval(np.array([number, np.nan])) is None

@@ -106,3 +106,18 @@ def test_slices_are_the_values_of_metadata_and_parts_of_the_time():
     }
     with pytest.raises(EvaluationError, match="to slice by, got 'camera'"):
         state_of(Counted(), images, ["camera"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metadata": {"a": "\0"}}, "image '7': expected metadata 'a' to be text without NUL"),
+        ({"metadata": {"a.b": 1, "a": {"b": 2}}}, "image '7': expected metadata key 'a.b' once"),
+        ({"width": 1 << 70}, "image '7': expected width and height of 0 to .* got 1180591620717411303424"),
+        ({"height": -1}, "image '7': expected width and height of 0 to .* got 7 and -1"),
+    ],
+)  # fmt: skip
+def test_what_no_image_can_have_is_refused(fields, message):
+    image = msgspec.structs.replace(image_of(7, "a"), **fields)
+    with pytest.raises(EvaluationError, match=message):
+        state_of(Counted(), [image], ["meta.a"])

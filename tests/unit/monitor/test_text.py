@@ -207,3 +207,9 @@ def test_what_is_no_answer_is_refused(found, there, message):
 
 def test_the_task_is_found_by_its_name():
     assert isinstance(evaluator("image-text"), Text)
+
+
+def test_empty_answers_have_a_bleu_and_no_questions_have_none():
+    pairs = [image("1", [said("")], [{"answers": ["", ""]}])]
+    assert values(report(pairs))["BLEU"] == BLEU().corpus_score([""], [[""], [""]]).score == 0
+    assert values(report([image("1", [], [])]))["BLEU"] is None

@@ -1,0 +1,199 @@
+"""A model run over a dataset through a server: each image once, whatever was stopped before.
+
+What is done is what is stored: an image whose answer by the same version, under the same snapshot and with
+the same parameters, is there already is not sent again. Then the ground truth follows, joined by id.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from engine.server_client import Refused, ServerClient, model_path
+from monitor.datasets.dataset import DatasetImage
+from proto.messages import MAX_NAME_BYTES
+
+AT_ONCE = 500
+"""Statements of ground truth in one request."""
+
+_SHOWN_S = 0.5
+_LOST = {404, 429, 503}
+"""Answers after which no other image needs to be tried."""
+
+Tell = Callable[[str], None]
+
+
+class Job(NamedTuple):
+    """What is run over what."""
+
+    model: str
+    version: str
+    task: str
+    snapshot: str
+    parameters: dict[str, Any]
+    """Of each request."""
+    threads: int
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Return the filter that finds the answers."""
+        return {
+            "and": [
+                {"model": {"eq": self.model}},
+                {"version": {"eq": self.version}},
+                self.of_snapshot,
+            ]
+        }
+
+    @property
+    def of_snapshot(self) -> dict[str, Any]:
+        """Return the part of the filter that holds for any model."""
+        given = self._given
+        asked = {"meta.dataset_parameters": {"eq": given} if given else {"exists": False}}
+        return {"and": [{"meta.dataset_snapshot_id": {"eq": self.snapshot}}, asked]}
+
+    @property
+    def _given(self) -> str:
+        return json.dumps(self.parameters, sort_keys=True) if self.parameters else ""
+
+    def metadata(self, image: DatasetImage) -> dict[str, Any]:
+        """Return what is stored with an answer."""
+        own = {
+            "dataset_snapshot_id": self.snapshot,
+            "dataset_snapshot_split": image.split,
+            "dataset_path": image.path,
+            "dataset_parameters": self._given,
+        }
+        return image.metadata | {key: value for key, value in own.items() if value}
+
+
+class Ran(NamedTuple):
+    """What became of the images."""
+
+    sent: int
+    stored_before: int
+    failed: dict[str, str]
+    """Why, by path."""
+
+
+class _Answer(NamedTuple):
+    """One that is stored."""
+
+    inference_id: str
+    truth: Any
+    """As it is stored; None for none."""
+
+
+def run(server: ServerClient, job: Job, images: Sequence[DatasetImage], tell: Tell) -> Ran:
+    """Run a model over images, and state what is true of them.
+
+    Raises:
+        ServerError: The server is away; what was done is kept.
+    """
+    answers = dict(_stored(server, job))
+    left = [image for image in images if image.path not in answers]
+    before = len(images) - len(left)
+    failed: dict[str, str] = {}
+    with closing(_sent(server, job, left)) as sent:
+        for path, answered in sent:
+            if isinstance(answered, str):
+                failed[path] = answered
+            else:
+                answers[path] = answered
+            tell(f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed")
+    _state_truths(server, images, answers, tell)
+    return Ran(len(left) - len(failed), before, failed)
+
+
+def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
+    """Return the answers that are stored already, by path."""
+    body: dict[str, Any] = {"where": job.where, "limit": 1000, "consistency": "journal"}
+    while True:
+        page = server.call("POST", "/api/inferences/query", body)
+        for record in page["inferences"]:
+            if record["status"] == 200:
+                path = record["metadata"].get("dataset_path", "")
+                yield path, _Answer(record["id"], record["ground_truth"])
+        if page["cursor"] is None:
+            return
+        body["cursor"] = page["cursor"]
+
+
+def _sent(
+    server: ServerClient, job: Job, images: Sequence[DatasetImage]
+) -> Generator[tuple[str, _Answer | str], None, None]:
+    """Send images, some at once, and yield by path what came back: an answer, or why none did.
+
+    Where this is closed, or one thread meets a server that is away, the images under way are finished
+    and no others begun.
+    """
+    stop, lock, waiting = threading.Event(), threading.Lock(), iter(images)
+    done: list[tuple[str, _Answer | str]] = []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                with lock:
+                    image = next(waiting, None)
+                if image is None:
+                    return
+                done.append((image.path, _infer(server, job, image)))
+        finally:
+            server.close()
+
+    with ThreadPoolExecutor(job.threads) as pool:
+        futures: list[Future[None]] = [pool.submit(work) for _ in range(job.threads)]
+        try:
+            running: set[Future[None]] = set(futures)
+            while running:
+                ended, running = wait(running, _SHOWN_S, FIRST_EXCEPTION)
+                while done:
+                    yield done.pop()
+                for one in ended:
+                    one.result()
+        finally:
+            stop.set()
+    yield from done
+
+
+def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str:
+    """Send an image; return the answer, or why there is none."""
+    parameters = {**job.parameters, "metadata": json.dumps(job.metadata(image))}
+    if job.task == "IMAGE_TEXT_TO_TEXT" and "prompts" not in parameters:
+        prompts = [one["prompt"] for one in image.truth or () if "prompt" in one]
+        parameters |= {"prompts": prompts} if prompts else {}
+    name = image.path.encode()[-MAX_NAME_BYTES // 2 :].decode(errors="ignore")
+    try:
+        data = image.read()
+    except OSError as error:
+        return f"expected the image, got: {error}"
+    try:
+        answer = server.infer(model_path(job.model, job.version), data, name, parameters)
+    except Refused as error:
+        if error.status in _LOST:
+            raise
+        return str(error)
+    inference_id = answer["outputs"][0]["parameters"].get("inference_id")
+    return _Answer(inference_id, None) if inference_id else "expected it to be stored, got no id"
+
+
+def _state_truths(
+    server: ServerClient,
+    images: Sequence[DatasetImage],
+    answers: dict[str, _Answer],
+    tell: Tell,
+) -> None:
+    """State what is true of the answers, where that is not stored yet."""
+    items = [
+        {"value": answers[image.path].inference_id, "annotations": image.truth}
+        for image in images
+        if image.path in answers
+        and image.truth is not None
+        and answers[image.path].truth != image.truth
+    ]
+    for first in range(0, len(items), AT_ONCE):
+        body = {"join": "id", "source": "dataset", "items": items[first : first + AT_ONCE]}
+        server.call("POST", "/api/ground-truth", body)
+        tell(f"{first} of {len(items)} ground truths")

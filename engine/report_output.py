@@ -1,0 +1,128 @@
+"""A report for who asked for it on the command line: as a table, as JSON, as a page."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from monitor import wording
+from monitor.report import Metric, Report
+
+_MOST_SLICES = 20
+
+Page = Callable[[Report], str]
+"""Makes the page of a report."""
+
+
+def put_out(report: Report, *, as_json: bool, output: Path | None, page: Page) -> None:
+    """Show a report, and write it to a file if there is one.
+
+    Args:
+        report: To be shown.
+        as_json: Print JSON and nothing else.
+        output: A file `.json` or `.html`.
+        page: Asked where it is `.html`.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if output is not None:
+        is_page = output.suffix == ".html"
+        output.write_bytes(page(report).encode() if is_page else _json(report))
+    if as_json:
+        click.echo(_json(report))
+        return
+    console = Console()
+    console.print(_headlines(report))
+    console.print(_counts(report))
+    for table in _slices(report):
+        console.print(table)
+    if output is not None:
+        console.print(f"Report: {output}", soft_wrap=True)
+
+
+def check_output(output: Path | None) -> None:
+    """See that a file is one that can be written, before all the work."""
+    if output is not None and output.suffix not in {".html", ".json"}:
+        raise click.BadParameter(
+            f"expected a file .html or .json, got {output.name}", param_hint="--output"
+        )
+
+
+def pictures_of(folder: Path | None) -> Callable[[str], bytes | None]:
+    """Return what finds the image of a name below a folder, with its ending or without."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()] if folder else []
+    found = {path.stem: path for path in files} | {path.name: path for path in files}
+    found |= {path.relative_to(folder or path).as_posix(): path for path in files}
+
+    def image_bytes(name: str) -> bytes | None:
+        return found[name].read_bytes() if name in found else None
+
+    return image_bytes
+
+
+def tell(text: str) -> None:
+    """Show how far it is, on one line, where somebody looks."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{text}", err=True, nl=False)
+
+
+def _json(report: Report) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report)) + b"\n"
+
+
+def _headlines(report: Report) -> Table:
+    name = f"{report.model.name} {report.model.version}".strip()
+    table = Table(title=Text(name or report.task))
+    for column in ("", "value", "95 %", *(one.model.name for one in report.comparisons)):
+        table.add_column(Text(column), justify="right" if column else "left")
+    differences = [
+        {(one.type, str(one.parameters)): one for one in each.differences}
+        for each in report.comparisons
+    ]
+    for metric in wording.headlines(report):
+        key = metric.type, str(metric.parameters)
+        others = [_difference(each.get(key)) for each in differences]
+        shown = wording.title(metric), wording.number(metric.value), wording.interval(metric)
+        table.add_row(*map(Text, (*shown, *others)))
+    return table
+
+
+def _difference(metric: Metric | None) -> str:
+    """Say by how much the model is above another."""
+    if metric is None or metric.value is None:
+        return wording.UNDEFINED
+    sign = "+" if metric.value > 0 else ""
+    between = "" if metric.ci95 is None else f" ({wording.interval(metric)})"
+    return f"{sign}{wording.number(metric.value)}{between}"
+
+
+def _counts(report: Report) -> Text:
+    counts = [f"{report.data.current.n:,} images"]
+    counts += [
+        f"{count:,} {reason.replace('_', ' ')}" for reason, count in report.data.excluded.items()
+    ]
+    if report.status == "insufficient":
+        counts.append("too few to say anything")
+    counts += [f"{one.n:,} images in common with {one.model.name}" for one in report.comparisons]
+    return Text(", ".join(counts))
+
+
+def _slices(report: Report) -> list[Table]:
+    """Return a table for each thing that is sliced by, with the first headlines."""
+    tables = []
+    for by in dict.fromkeys(one.by for one in report.slices):
+        slices = [one for one in report.slices if one.by == by][:_MOST_SLICES]
+        table = Table(title=Text(by))
+        for column in ("", "images", *map(wording.title, slices[0].metrics[:4])):
+            table.add_column(Text(column), justify="right" if column else "left")
+        for one in slices:
+            numbers = [wording.number(metric.value) for metric in one.metrics[:4]]
+            table.add_row(*map(Text, (wording.plain(one.value), f"{one.n:,}", *numbers)))
+        tables.append(table)
+    return tables

@@ -1,0 +1,1 @@
+"""Datasets as others lay them out: images with what is true of them."""

@@ -1,0 +1,89 @@
+"""COCO's annotations and results in the form of the wire: boxes by their edges, masks as contours."""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from monitor.evaluation.coco import IMAGE, RESULTS, TRUTH
+from monitor.evaluation.evaluators import decode
+from monitor.evaluation.run_lengths import Segmentation, runs_of
+from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from tasks.contours import rings, to_points
+
+
+def images_of_coco(
+    truth: Path, predictions: Path, task: str, ids: Collection[str]
+) -> list[EvaluatedImage]:
+    """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
+    if not ids:
+        return []
+    known = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    answers = decode(RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name)
+    labels = label_names(known.categories)
+    sizes = {str(one.id): (one.width, one.height) for one in map(IMAGE.decode, known.images)}
+    sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})
+    for side, rows in zip(sides, (answers, known.annotations), strict=True):
+        for row in rows:
+            image = str(row.image_id)
+            if image in side and row.category_id in labels:
+                score = {"score": row.score} if side is sides[0] else {}
+                shape = shape_of_coco(task, row, sizes[image], image)
+                side[image].append({"label": labels[row.category_id], **score, **shape})
+    found, there = sides
+    return [EvaluatedImage(one, _raw(found[one]), _raw(there[one]), *sizes[one]) for one in ids]
+
+
+def label_names(categories: Iterable[Any]) -> dict[int, str]:
+    """Return the names of categories, by their ids."""
+    return {one.id: str(one.id) if one.name is None else one.name for one in categories}
+
+
+def shape_of_coco(
+    task: str, row: Any, size: tuple[int | None, int | None], where: str
+) -> dict[str, Any]:
+    """Return the shape of an annotation or a result, as the task has it.
+
+    Args:
+        task: `OBJECT_DETECTION`, `ORIENTED_OBJECT_DETECTION` or `IMAGE_SEGMENTATION`.
+        row: Of `annotations` or of the results.
+        size: Width and height of the image.
+        where: Names it.
+
+    Returns:
+        A box, an oriented box, or a contour that is filled to the same pixels.
+
+    Raises:
+        EvaluationError: It lacks that, or a mask has not the size of the image.
+    """
+    if task == "IMAGE_SEGMENTATION":
+        return {"contour": _contour(row.segmentation, size, where)}
+    if task == "ORIENTED_OBJECT_DETECTION":
+        if row.oriented_bbox is None:
+            raise EvaluationError(f"{where}: expected an oriented_bbox, got none")
+        return dict(row.oriented_bbox)
+    if row.bbox is None:
+        raise EvaluationError(f"{where}: expected a bbox, got none")
+    x, y, width, height = row.bbox
+    return {"xmin": x, "ymin": y, "xmax": x + width, "ymax": y + height}
+
+
+def _contour(
+    segmentation: Segmentation | None, size: tuple[int | None, int | None], where: str
+) -> list[list[dict[str, float]]]:
+    width, height = size[0] or 0, size[1] or 0
+    if width <= 0 or height <= 0:
+        raise EvaluationError(f"{where}: expected width and height of the image, got {size}")
+    runs = runs_of([segmentation], np.array([(width, height)], np.int64), lambda _: where)
+    turns = np.zeros(width * height + 1, np.int8)
+    np.add.at(turns, runs.start, 1)
+    np.add.at(turns, runs.end, -1)
+    mask = np.cumsum(turns[:-1], dtype=np.int8).reshape(width, height).T.astype(np.uint8)
+    outlines = rings(np.ascontiguousarray(mask))
+    return [[{"x": one.x, "y": one.y} for one in to_points(ring)] for ring in outlines]
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))

@@ -1,0 +1,196 @@
+"""`quadriga evaluate` over datasets, through servers: the figures of the sample models come out again."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sample_models.training.measure_images import read_labels, read_samples
+from sample_models.training.measurement import measure_classifier
+from sample_models.training.text_generation import measure_answers
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
+from tests.unseen_scenes import figures, write_unseen
+
+pytestmark = pytest.mark.timeout(300)
+
+ALL = '{"score_threshold": 0.001}'
+"""What average precision ranks."""
+
+LAST_DIGIT = 1.5e-4
+"""The figures were measured by code of its own before the evaluation: it suppresses and cuts a few boxes otherwise."""
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "engine.cli", "evaluate", *map(str, arguments)]
+
+
+def evaluate(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(*arguments), cwd=ROOT, check=False, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def report_of(*arguments: object) -> dict:
+    return json.loads(evaluate(*arguments, "--json", "--resamples", 0).stdout)
+
+
+def value(report: dict, kind: str, **parameters: object) -> float:
+    (found,) = [
+        one["value"]
+        for one in report["metrics"]
+        if one["type"] == kind and parameters.items() <= one["parameters"].items()
+    ]
+    return found
+
+
+def average_precision(report: dict, iou: object, label: str | None = None) -> float:
+    return value(report, "AP", rule="COCO", iou=iou, area="all", max_dets=100, label=label)
+
+
+@pytest.fixture
+def unseen(tmp_path):
+    def write(model: str, count: int | None = None) -> Path:
+        write_unseen(model, tmp_path / model, count)
+        return tmp_path / model
+
+    return write
+
+
+def test_the_detectors_figures_come_out_again(server, unseen) -> None:
+    folder, known = unseen("shapes-detector"), figures("shapes-detector")
+    options = ("--model", "shapes-detector", "--dataset", folder, "--server", server.host)
+    report = report_of(*options, "--parameters", ALL)
+    assert report["data"]["current"]["n"] == known["samples"]
+    assert round(average_precision(report, 0.5), 4) == known["map50"]
+    assert round(average_precision(report, 0.75), 4) == known["map75"]
+    assert round(average_precision(report, "0.50:0.95"), 4) == known["map50_95"]
+    for label, expected in known["ap50_per_class"].items():
+        assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
+
+
+def test_the_oriented_detectors_figures_come_out_again(server, unseen) -> None:
+    model = "ships-oriented-detector"
+    folder, known = unseen(model), figures(model)
+    options = ("--model", model, "--dataset", folder, "--server", server.host)
+    report = report_of(*options, "--parameters", ALL)
+    assert round(average_precision(report, 0.5), 4) == known["map50"]
+    assert round(average_precision(report, 0.75), 4) == known["map75"]
+    for label, expected in known["ap50_per_class"].items():
+        assert average_precision(report, 0.5, label) == pytest.approx(expected, abs=LAST_DIGIT)
+    # As with LAST_DIGIT; at high thresholds of overlap a little more.
+    assert average_precision(report, "0.50:0.95") == pytest.approx(known["map50_95"], abs=5e-4)
+
+
+def test_the_segmenters_figures_come_out_again(server, unseen) -> None:
+    model = "shapes-segmenter"
+    folder, known = unseen(model), figures(model)
+    report = report_of("--model", model, "--dataset", folder, "--server", server.host)
+    assert round(value(report, "mIOU", background=True), 4) == known["miou"]
+    assert round(value(report, "PixelAccuracy"), 4) == known["pixel_accuracy"]
+    for label, expected in known["iou_per_class"].items():
+        if label != "background":
+            assert round(value(report, "IOU", label=label), 4) == expected
+
+
+def test_the_classifier_is_as_good_as_measured_without_a_server(server, unseen) -> None:
+    model = "shapes-classifier"
+    folder, labels = unseen(model, 200), read_labels(SAMPLE_MODELS / model)
+    samples = (
+        (image, labels.index(rows[0]["class_label"])) for image, rows in read_samples(folder)
+    )
+    known = measure_classifier(SAMPLE_MODELS / model / "model.onnx", samples, labels)
+    report = report_of("--model", model, "--dataset", folder, "--server", server.host)
+    assert value(report, "Accuracy") == known["accuracy"]
+    for label, expected in known["accuracy_per_class"].items():
+        assert round(value(report, "Recall", label=label), 4) == expected
+
+
+def test_answers_are_as_good_as_measured_without_a_server(server, unseen) -> None:
+    model = "shapes-image-text"
+    folder = unseen(model, 60)
+    asked = [
+        (image, {row["context"]: row["generated_text"] for row in rows})
+        for image, rows in read_samples(folder)
+    ]
+    wordings = {prompt: (prompt,) for _, answers in asked for prompt in answers}
+    known = measure_answers(SAMPLE_MODELS / model, asked, wordings)["exact_match"]
+    prompts = [prompt for _, answers in asked for prompt in answers]
+    report = report_of("--model", model, "--dataset", folder, "--server", server.host)
+    expected = sum(known[prompt] for prompt in prompts) / len(prompts)
+    assert value(report, "ExactMatch") == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_run_that_was_ended_goes_on(server, unseen) -> None:
+    folder, where = unseen("shapes-detector", 120), {"meta.dataset_snapshot_id": "ended"}
+    options = ("--model", "shapes-detector", "--dataset", folder, "--server", server.host)
+    options += ("--snapshot", "ended", "--threads", 1)
+    for ending, stored in ((signal.SIGKILL, 10), (signal.SIGINT, 40)):
+        running = subprocess.Popen(command(*options), cwd=ROOT, stderr=subprocess.DEVNULL)
+        server.wait_until(lambda least=stored: len(server.query(where)) >= least)
+        running.send_signal(ending)
+        assert running.wait(60) != 0
+    before = len(server.query(where))
+    assert 40 <= before < 120
+    done = evaluate(*options, "--json")
+    assert f"{120 - before} images sent, {before} before" in done.stderr
+    records = server.query(where)
+    assert sorted(one["metadata"]["dataset_path"] for one in records) == [
+        f"{at:04d}.png" for at in range(120)
+    ]
+    assert all(one["ground_truth"] for one in records)
+    assert json.loads(done.stdout)["data"]["current"]["n"] == 120
+    assert "0 images sent, 120 before" in evaluate(*options, "--json").stderr
+
+
+def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) -> None:
+    for line in (IMAGES / "classification" / "annotations.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        for split in ("train", "val"):
+            folder = tmp_path / "set" / split / row["annotations"][0]["class_label"]
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(IMAGES / "classification" / row["path"], folder)
+    (tmp_path / "set" / "val" / "circle" / "bad.png").write_text("no image")
+    model = "shapes-classifier"
+    options = ("--model", model, "--dataset", tmp_path / "set", "--server", server.host)
+    done = evaluate(*options, "--split", "val", "--compare", f"{model}@1", "--output", tmp_path / "a.html")  # fmt: skip
+    assert "12 images sent, 1 failed" in done.stderr
+    assert "val/circle/bad.png: " in done.stderr
+    assert "12 images in common with shapes-classifier" in done.stdout
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    records = server.query({"meta.dataset_path": {"contains": "val/"}})
+    assert {one["metadata"]["dataset_snapshot_split"] for one in records} == {"val"}
+    assert "expected one of the splits train, val, got x" in evaluate(*options, "--split", "x", code=2).stderr  # fmt: skip
+
+
+def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:
+    options = ("--model", SAMPLE_MODELS / "shapes-classifier", "--data", tmp_path / "data")
+    options += ("--dataset", IMAGES / "classification", "--by", "meta.weather")
+    done = evaluate(*options)
+    assert "12 images sent" in done.stderr
+    assert "meta.weather" in done.stdout
+    again = evaluate(*options, "--json")
+    assert "0 images sent, 12 before" in again.stderr
+    report = json.loads(again.stdout)
+    assert (report["model"]["name"], value(report, "Accuracy")) == ("shapes-classifier", 1.0)
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS / "shapes-classifier") as server:
+        assert len(server.query({})) == 12
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "a.onnx").touch()
+    broken = ("--model", tmp_path / "none", "--dataset", IMAGES / "classification")
+    assert (
+        "quadriga: expected none to be loaded, got UNAVAILABLE" in evaluate(*broken, code=2).stderr
+    )
+
+
+def test_a_model_that_is_not_there_is_said(server) -> None:
+    options = ("--dataset", IMAGES / "classification", "--server", server.host)
+    assert "404" in evaluate("--model", "none", *options, code=2).stderr
+    options = ("--model", "shapes-classifier", "--server", server.host)
+    said = evaluate(*options, "--dataset", SAMPLE_MODELS / "shapes-classifier", code=2).stderr
+    assert "expected shapes-classifier to hold annotations.jsonl" in said

@@ -1,0 +1,187 @@
+"""`quadriga evaluate`, where it needs no server."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import main
+from engine.evaluate_command import evaluate_command
+
+BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
+PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
+
+
+def record(name, **fields):
+    found = [BOX | {"score": 0.5}]
+    return {"id": name, "width": 20, "height": 20, "predictions": found, "ground_truth": [BOX]} | fields  # fmt: skip
+
+
+def run(*arguments, given=None, code=0):
+    result = CliRunner().invoke(
+        main, ["evaluate", *map(str, arguments)], input=given, env={"COLUMNS": "200"}
+    )
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def records(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(json.dumps(record(at, metadata={"a": at % 2})) for at in range(4)))
+    return path
+
+
+def test_records_are_shown_as_a_table(records) -> None:
+    said = run("--task", "detection", "--records", records, "--by", "meta.a").stdout
+    assert re.search(r"AP, IoU 0.5 +│ 1.000 │ 1.000 to 1.000", said)
+    assert "4 images" in said
+    assert re.search(r"1 +│ +2 │ 1.000", said)
+
+
+def test_json_is_all_that_is_printed(records) -> None:
+    report = json.loads(run("--task", "detection", "--records", records, "--json").stdout)
+    assert (report["schema"], report["data"]["current"]["n"]) == ("report/1", 4)
+    options = ("--task", "detection", "--records", "-", "--json", "--resamples", 0)
+    piped = json.loads(run(*options, given=records.read_text()).stdout)
+    assert piped["metrics"][0]["value"] == report["metrics"][0]["value"]
+    assert piped["metrics"][0]["ci95"] is None
+
+
+def test_an_empty_file_is_insufficient(tmp_path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    said = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
+    assert "0 images, too few to say anything" in said
+
+
+def test_reports_are_written(records, tmp_path, photo_png) -> None:
+    (tmp_path / "images" / "deep").mkdir(parents=True)
+    (tmp_path / "images" / "deep" / "9.png").write_bytes(photo_png)
+    with records.open("a") as file:
+        file.write("\n" + json.dumps(record(9, predictions=[])))
+    options = ("--task", "detection", "--records", records, "--images", tmp_path / "images")
+    assert "r.json" in run(*options, "--output", tmp_path / "r.json").stdout
+    assert json.loads((tmp_path / "r.json").read_text())["kind"] == "evaluation"
+    run(*options, "--output", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "data:image/jpeg" in page
+
+
+@pytest.fixture
+def photo_png():
+    folder = Path(__file__).parents[3] / "sample_models" / "images" / "detection"
+    return (folder / "scene_06.png").read_bytes()
+
+
+def test_cocos_files(tmp_path) -> None:
+    truth = {
+        "images": [{"id": 1}],
+        "categories": [{"id": 1, "name": "ship"}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9]}],
+    }
+    (tmp_path / "t.json").write_text(json.dumps(truth))
+    found = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 1}]
+    (tmp_path / "p.json").write_text(json.dumps(found))
+    said = run("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json").stdout
+    assert re.search(r"AP +│ 1.000", said)
+
+
+MODEL = {"name": "ships", "version": "1", "sha256": "aa"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Store what two models answered to four images, with the truth of three."""
+    lines = []
+    for at in range(4):
+        for nth, model in enumerate(("ships", "other")):
+            found = [BOX | {"score": 0.5}] if nth == 0 or at == 0 else []
+            lines.append(
+                {"id": str((at * 2 + nth + 1) << 22), "model": MODEL | {"name": model},
+                 "task": "OBJECT_DETECTION", "predictions": found, "metadata": {"at": at},
+                 "input": {"hash": f"blake3:{at:064x}", "width": 20, "height": 20},
+                 "ground_truth": [BOX] if at < 3 else None}
+            )  # fmt: skip
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["import", str(tmp_path / "in.jsonl"), "--data", str(tmp_path / "data")]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    return tmp_path / "data"
+
+
+def test_what_is_stored_is_evaluated_and_compared(data) -> None:
+    options = ("--model", "ships@1", "--compare", "other", "--slice", "first=meta.at=0")
+    said = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
+    assert "ships 1" in said
+    assert "3 images, 1 no truth, 3 images in common with other" in said
+    assert re.search(r"AP +│ 1.000 │ 1.000 to 1.000 │ \+0\.\d+ \(", said)
+    assert re.search(r"true +│ +1 │ 1.000", said)
+    options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
+    report = json.loads(run(*options).stdout)
+    assert report["data"]["current"]["n"] == 1
+    assert report["model"] == MODEL
+    assert (
+        "expected inferences of 'third'" in run("--model", "third", "--data", data, code=2).output
+    )
+
+
+def test_a_cluster_says_the_same(data, tmp_path) -> None:
+    where = json.dumps({"model": "ships"})
+    exported = tmp_path / "ships.parquet"
+    CliRunner().invoke(
+        main,
+        ["export", where, "--format", "parquet", "--output", str(exported), "--data", str(data)],
+    )
+    stored = "--model", "ships", "--data", data
+    file = "--records", exported, "--task", "detection"
+    headlines = [
+        json.loads(run(*options, "--json").stdout)["metrics"][:12]
+        for options in (stored, (*stored, "--on", "ray"), file, (*file, "--on", "ray"))
+    ]
+    assert headlines[0][0]["value"] == 1.0
+    assert headlines[1:] == headlines[:1] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "got none"),
+        (["--records", "a", "--model", "b"], "got records and model"),
+        (["--records", "a"], "expected --task with --records"),
+        (["--truth", "a"], "expected --predictions with --truth"),
+        (["--records", "a", "--task", "detection", "--where", "b"], "expected no --where"),
+        (["--model", "a", "--split", "b"], "expected no --split with --model"),
+        (["--model", "a", "--dataset", "b", "--database", "c"], "expected no --database"),
+        (["--model", "a", "--output", "b.pdf"], "expected a file .html or .json, got b.pdf"),
+        (["--model", "a", "--slice", "b"], "expected NAME=FILTER, got b"),
+        (["--model", "a", "--where", "{"], "expected JSON, got {"),
+        (["--model", "a", "--where", '{"a": 1}'], "expected where.a to"),
+        (["--records", "bad.jsonl", "--task", "detection", "--on", "ray"], "expected --on with"),
+        (["--records", "bad.parquet", "--task", "detection"], "expected bad.parquet to be Parquet"),
+        (["--model", "a", "--on", "nowhere://x"], "expected a Ray cluster at 'nowhere://x'"),
+        (["--model", "a"], "expected the database to be there"),
+        (["--records", "none.jsonl", "--task", "detection"], "none.jsonl"),
+        (["--records", "bad.jsonl", "--task", "detection"], "bad.jsonl:1: expected JSON"),
+        (["--records", "bad.jsonl", "--task", "x"], "as task, got 'x'"),
+        (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
+        (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
+        (["--model", "a", "--dataset", "b", "--data", "d"], "expected --data with a model folder"),
+        (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
+        (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
+    ],
+)
+def test_what_means_nothing_is_said(tmp_path, monkeypatch, arguments, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bad.jsonl", "bad.parquet"):
+        (tmp_path / name).write_text("no")
+    result = run(*arguments, code=2)
+    words = re.sub(r"[│\s]+", " ", result.output)
+    assert said in words
+
+
+def test_every_flag_is_described() -> None:
+    text = PAGE.read_text()
+    flags = [flag for option in evaluate_command.params for flag in option.opts]
+    assert [flag for flag in flags if f"`{flag}" not in text] == []

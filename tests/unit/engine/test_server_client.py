@@ -1,0 +1,101 @@
+"""The client of a server: patience, errors, images as they are."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from engine import server_client
+from engine.server_client import Refused, ServerClient, ServerError
+
+
+class Server:
+    """Answers as it was told, and remembers what it heard."""
+
+    def __init__(self):
+        self.answers = []
+        self.heard = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+                outer.heard.append((self.path, dict(self.headers), body))
+                status, headers, answer = outer.answers.pop(0)
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": len(answer)}.items():
+                    self.send_header(name, str(value))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        self.client = ServerClient(f"http://127.0.0.1:{self._server.server_port}/prefix/")
+
+    def close(self):
+        self.client.close()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server():
+    running = Server()
+    yield running
+    running.close()
+
+
+def test_an_image_is_sent_as_it_is(server) -> None:
+    server.answers = [(200, {}, b'{"a": 1}')]
+    assert server.client.infer("m/versions/1", b"\xff\x00", "x.jpg", {"metadata": "{}"}) == {"a": 1}
+    ((path, headers, body),) = server.heard
+    size = int(headers["Inference-Header-Content-Length"])
+    (tensor,) = json.loads(body[:size])["inputs"]
+    assert path == "/prefix/v2/models/m/versions/1/infer"
+    assert body[size:] == b"\x02\x00\x00\x00\xff\x00"
+    assert tensor["parameters"] == {"metadata": "{}", "binary_data_size": 6}
+    assert (tensor["name"], tensor["shape"], tensor["datatype"]) == ("x.jpg", [1], "BYTES")
+
+
+def test_a_busy_server_is_waited_for(server) -> None:
+    busy = {"Retry-After": "0"}
+    server.answers = [(503, busy, b"{}"), (429, busy, b"{}"), (200, {}, b"{}")]
+    assert server.client.call("POST", "/a", {"b": 1}) == {}
+    assert [body for _, _, body in server.heard] == [b'{"b": 1}'] * 3
+
+
+def test_patience_ends(server, monkeypatch) -> None:
+    monkeypatch.setattr(server_client, "PATIENCE_S", 0.0)
+    server.answers = [(503, {"Retry-After": "1"}, b'{"error": "expected room"}')]
+    with pytest.raises(Refused, match=r"^expected room \(503\)$"):
+        server.client.call("POST", "/a")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(b'{"error": "expected x"}', "expected x"), (b"<p>", "b'<p>'")]
+)
+def test_errors_are_said_at_once(server, answer, said) -> None:
+    server.answers = [(400, {}, answer)]
+    with pytest.raises(Refused, match=said) as caught:
+        server.client.infer("m", b"", "x", {})
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("url", ["ftp://a", "http://", "https:///a"])
+def test_urls_that_are_none_are_refused(url) -> None:
+    with pytest.raises(ServerError, match="expected a URL such as"):
+        ServerClient(url)
+
+
+def test_a_server_that_is_away_is_said() -> None:
+    with pytest.raises(ServerError, match=r"expected a server at 127\.0\.0\.1:1, got"):
+        ServerClient("127.0.0.1:1").call("GET", "/")

@@ -73,7 +73,7 @@ def table(made: dict[str, Callable[..., Any]], given: argparse.Namespace, sizes:
     """Print a row for each world and size."""
     for name, world in made.items():
         for n in sizes if given.only in name else []:
-            pairs = worlds.repeat(partial(one, world, given.baseline, n), range(given.repeats))
+            pairs = worlds.repeat(partial(one, world, given.baseline, n), name, given.repeats)
             found = [signal for signal, *_ in pairs]
             print(
                 ROW.format(
@@ -115,7 +115,7 @@ def main() -> None:
     table({"64-d embeddings": worlds.embeddings}, given, [50, 200, 1000])
     table({"64-d embeddings, AR(0.9), one camera": worlds.video_embeddings}, given, [1000])
     if given.only in "day" and given.days:
-        days = worlds.repeat(partial(day, given.baseline, 200, 24), range(given.days))
+        days = worlds.repeat(partial(day, given.baseline, 200, 24), "day", given.days)
         for name, flags in zip(
             ("p < 0.05", "adjusted", "alarm"), zip(*days, strict=True), strict=True
         ):

@@ -138,7 +138,7 @@ def main() -> None:
     print(ROW.format("change", "n", "alarm", "one of 24 x 10", "evidently", "evidently, 1,000"))
     for name, change in CHANGES.items():
         if given.only in name:
-            seen = worlds.repeat(partial(one, change, given.baseline), range(given.repeats))
+            seen = worlds.repeat(partial(one, change, given.baseline), name, given.repeats)
             shares = [worlds.share(list(flags)) for flags in zip(*seen, strict=True)]
             print(ROW.format(name, change.n, *shares), flush=True)
 

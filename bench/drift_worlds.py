@@ -8,6 +8,7 @@ more. Embeddings: a linear classifier tells the sides apart with an area under i
 
 import math
 import os
+import zlib
 from collections.abc import Callable
 from multiprocessing import Pool
 from typing import Any
@@ -177,10 +178,11 @@ def _classifier(baseline: Any, current: Any) -> bool:
     return bool(roc_auc_score(asked, model.predict_proba(unseen)[:, 1]) > 0.55)
 
 
-def repeat(work: Callable[[int], Any], seeds: range) -> list[Any]:
-    """Do something for each seed, in two processes that give way to others."""
+def repeat(work: Callable[[int], Any], name: str, count: int) -> list[Any]:
+    """Do something for each of that many seeds, in two processes that give way to others."""
+    first = zlib.crc32(name.encode())
     with Pool(2, os.nice, (10,)) as pool:
-        return pool.map(work, seeds, chunksize=max(len(seeds) // 20, 1))
+        return pool.map(work, range(first, first + count), chunksize=max(count // 20, 1))
 
 
 def share(flags: list[bool]) -> str:

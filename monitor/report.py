@@ -157,6 +157,8 @@ class Signal(msgspec.Struct, frozen=True):
     alarm: bool = False
     status: Literal["ok", "low_power", "insufficient"] = "ok"
     """`low_power`: only large changes can be seen. `insufficient`: none can."""
+    reason: str = ""
+    """Why it is insufficient."""
     n_eff: tuple[float, float] = (0.0, 0.0)
     """How many independent values each side is worth."""
     units: Literal["rows", "blocks", "groups"] = "rows"

@@ -69,9 +69,19 @@ def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> S
     name = pair.baseline.name
     if not min(n):
         test, effect = _TESTS[pair.kind]
-        return Signal(name, pair.kind, test, Effect(effect, None, 0.0), n, status="insufficient")
+        reason = f"expected values on each side, got {n[0]} and {n[1]}"
+        return Signal(
+            name,
+            pair.kind,
+            test,
+            Effect(effect, None, 0.0),
+            n,
+            status="insufficient",
+            reason=reason,
+        )
     seed = zlib.crc32(name.encode(), settings.seed)
     found = look(pair, settings, effort._replace(seed=seed))
+    enough, reason = status(found.units, settings)
     return Signal(
         name,
         pair.kind,
@@ -80,7 +90,8 @@ def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> S
         n,
         found.statistic,
         found.p,
-        status=status(found.units, settings),
+        status=enough,
+        reason=reason,
         n_eff=found.units.n_eff,
         units=found.units.kind,
         histogram=found.histogram,

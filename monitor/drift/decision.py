@@ -16,6 +16,9 @@ LEAST_UNITS = 20
 """Blocks or sources, of both sides together."""
 
 
+Status = Literal["ok", "low_power", "insufficient"]
+
+
 class Settings(msgspec.Struct, frozen=True):
     """How a comparison is made and judged."""
 
@@ -48,17 +51,21 @@ def most_permutations(settings: Settings, signals: int) -> int:
     return max(settings.permutations, math.ceil(2 * settings.windows * signals / settings.alpha))
 
 
-def status(units: Units, settings: Settings) -> Literal["ok", "low_power", "insufficient"]:
-    """Tell whether there is enough to see a change."""
+def status(units: Units, settings: Settings) -> tuple[Status, str]:
+    """Tell whether there is enough to see a change, and if not, what is missing."""
     least = min(units.n_eff)
-    if least < settings.insufficient or not units.comparable:
-        return "insufficient"
-    if units.kind != "rows" and (
-        len(units.current) < LEAST_UNITS
-        or arrangements(units) < -math.log(settings.alpha / settings.windows)
-    ):
-        return "insufficient"
-    return "low_power" if least < settings.low_power else "ok"
+    if least < settings.insufficient:
+        wanted = f"expected {settings.insufficient:g} independent values on each side"
+        return "insufficient", f"{wanted}, got {least:.0f} (as {units.kind})"
+    if not units.comparable:
+        return "insufficient", "expected runs of rows as long as blocks, got too few rows of each"
+    count = len(units.current)
+    if units.kind != "rows" and count < LEAST_UNITS:
+        return "insufficient", f"expected {LEAST_UNITS} {units.kind} on both sides, got {count}"
+    finest = -math.log(settings.alpha / settings.windows)
+    if units.kind != "rows" and arrangements(units) < finest:
+        return "insufficient", f"expected more {units.kind} on each side, got too few to deal out"
+    return ("low_power" if least < settings.low_power else "ok"), ""
 
 
 def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:

@@ -139,7 +139,9 @@ def _cut(summary: Summary) -> Summary:
     """Leave out what is too much."""
     keys = _keys(summary)
     left = _first_left(keys, summary.rows, summary.first_left)
-    embedding_left = _first_left(keys, summary.embeddings, summary.first_embedding_left)
+    embedding_left = _first_left(
+        keys, min(summary.embeddings, summary.rows), summary.first_embedding_left
+    )
     kept = np.arange(len(keys)) if left is None else np.flatnonzero(keys < np.uint64(left))
     sample = take(summary.sample, kept)
     keys = keys[kept]

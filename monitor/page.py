@@ -11,7 +11,7 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from monitor import wording
-from monitor.charts import bars, calibration, confusion, curves
+from monitor.charts import bars, calibration, confusion, curves, drift
 from monitor.charts.drawing import Chart, styled
 from monitor.gallery import gallery
 from monitor.report import Confusion, Metric, Report
@@ -20,7 +20,6 @@ _MOST_CONFUSIONS = 20
 
 _STATUS = {
     "ok": "",
-    "drift": "What comes in or goes out has changed.",
     "insufficient": "There are too few images with a known truth to say anything.",
     "error": "The report could not be finished; what follows may be incomplete.",
 }
@@ -63,12 +62,16 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
+        brief=wording.brief,
         counted=wording.counted,
         differences=wording.differences,
+        effect=wording.effect,
         interval=wording.interval,
         number=wording.number,
         left_out=_left_out,
         plain=wording.plain,
+        sides=wording.sides,
+        signal_status=wording.status,
         title=wording.title,
         titles=wording.titles,
     )
@@ -80,9 +83,9 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         charts = list(_charts(report))
     written = template.render(
         report=report,
-        name=wording.plain(f"{report.model.name} {report.model.version}".strip() or "A model", 100),
+        name=wording.plain(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
-        status=_STATUS[report.status],
+        status=_status(report),
         facts=_facts(report),
         parameters=[
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
@@ -92,12 +95,35 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         headlines=wording.headlines(report),
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
+        signals=wording.ranked(report.signals),
+        effects=_effects(report),
         compared=compared,
         charts=charts,
         taken=_taken(report.confusion),
         cards=gallery(report, image_bytes),
     )
     return wording.printable(written)
+
+
+def _name(report: Report) -> str:
+    """Name what a report is about: a model, or two files."""
+    files = [report.parameters.get(side) for side in ("current", "baseline")]
+    if all(isinstance(one, str) for one in files):
+        return " against ".join(str(one).rpartition("/")[2] for one in files)
+    return f"{report.model.name} {report.model.version}".strip() or "A model"
+
+
+def _status(report: Report) -> str:
+    return wording.verdict(report) if report.kind == "drift" else _STATUS[report.status]
+
+
+def _effects(report: Report) -> list[tuple[str, str]]:
+    """Say what the effects are that occur, by the kinds of signals that have them."""
+    kinds: dict[str, list[str]] = {}
+    for one in report.signals:
+        of = kinds.setdefault(wording.EFFECTS.get(one.effect.name, one.effect.name), [])
+        of.extend([] if one.kind in of else [one.kind])
+    return [(" and ".join(of), words) for words, of in kinds.items()]
 
 
 def _left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -123,6 +149,7 @@ def _charts(report: Report) -> Iterator[Chart]:
     ):
         if found is not None:
             yield found
+    yield from drift.signals(report)
     yield from bars.by_slice(report)
     yield from bars.by_label(report)
 
@@ -130,12 +157,18 @@ def _charts(report: Report) -> Iterator[Chart]:
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     """Say what was looked at."""
     window = report.data.current
-    yield "Images", f"{window.n:,}"
+    before = report.data.baseline
+    yield "Images" if before is None else "Current", f"{window.n:,}"
     if window.start is not None or window.end is not None:
         yield "From", window.start or wording.UNDEFINED
         yield "To", window.end or wording.UNDEFINED
     if window.filter is not None:
         yield "Filter", _json(window.filter)
+    if before is not None:
+        yield "Baseline", f"{before.n:,}"
+        if before.start is not None or before.end is not None:
+            yield "Baseline from", before.start or wording.UNDEFINED
+            yield "Baseline to", before.end or wording.UNDEFINED
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
     yield "Report", f"{report.id}, {report.created}".strip(", ")

@@ -38,7 +38,7 @@ TIMES = ("created_at", "timestamp")
 
 _NAMES = ("id", "inference_id", "request_id")
 _MOST_NAMES = 50
-"""More distinct texts than this, and more than half of all, are names and no labels."""
+"""More distinct texts than this, and more than half of all of a file, are names and no labels."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -221,9 +221,10 @@ def _kind(both: _Both, name: str) -> Kind:
 
 
 def _are_names(sides: list[Values]) -> bool:
-    texts = [one for side in sides for one in side if one is not None]
-    distinct = len(set(texts))
-    return distinct > _MOST_NAMES and distinct > len(texts) / 2
+    """Tell whether the texts of each side are too many to be labels."""
+    texts = [[one for one in side if one is not None] for side in sides]
+    counts = [(len(set(one)), len(one)) for one in texts if one]
+    return all(distinct > max(_MOST_NAMES, n / 2) for distinct, n in counts) and bool(counts)
 
 
 def _values(table: Table, name: str, kind: Kind) -> Values:

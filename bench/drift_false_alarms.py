@@ -8,7 +8,7 @@ Flags: `--repeats N` (2,000), `--days N` (400), `--baseline N` (2,000), `--only 
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,10 @@ from monitor.drift.decision import Settings
 from monitor.drift.samples import sample
 from monitor.report import Signal
 
-DEPENDENT = {
+World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
+"""Returns values, and their sources if they have any; one for both sides, or one for each."""
+
+DEPENDENT: dict[str, World] = {
     "normal": worlds.normal,
     "skewed: lognormal": worlds.lognormal,
     "skewed: scores, beta(8, 1.5)": worlds.beta,
@@ -29,10 +32,14 @@ DEPENDENT = {
     "counts: Poisson(0.3)": worlds.few,
     "20 labels, 16 of them rare": worlds.labels,
 }
-DEPENDENT = {
+World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
+"""Returns values, and their sources if they have any; one for both sides, or one for each."""
+
+DEPENDENT: dict[str, World] = {
     "AR(0.9), 4 cameras on both sides": worlds.cameras,
     "AR(0.9), recordings of 25 frames": worlds.recordings,
     "AR(0.9), no source key": worlds.unkeyed,
+    "independent, then AR(0.9)": (worlds.normal, worlds.unkeyed),
     "each frame 5 times, a key each": worlds.copies,
     "each frame 5 times, one camera": worlds.copies_of_a_camera,
     "labels that stay, one camera": worlds.sticky_labels,
@@ -40,11 +47,12 @@ DEPENDENT = {
 ROW = "| {:34} | {:>5} | {:>8} | {:>8} | {:>8} | {:>12} | {:>9} | {:>15} |"
 
 
-def one(world: Callable[..., Any], baseline: int, n: int, seed: int) -> tuple[Signal, bool, bool]:
+def one(world: World, baseline: int, n: int, seed: int) -> tuple[Signal, bool, bool]:
     """Compare two samples of one world; evidently with all of the baseline, and with 1,000 rows."""
     rng = np.random.default_rng(seed)
-    made = [world(rng, size) for size in (baseline, n)]
-    made = [one if isinstance(one, tuple) else (one, None) for one in made]
+    before, after = world if isinstance(world, tuple) else (world, world)
+    made = [before(rng, baseline), after(rng, n)]
+    made = [side if isinstance(side, tuple) else (side, None) for side in made]
     sides = [sample({"x": values}, sources=sources) for values, sources in made]
     found = compare(sides[0], sides[1], Settings(seed=seed)).signals[0]
     before, now = (np.asarray(values) for values, _ in made)
@@ -69,7 +77,7 @@ def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, boo
     )
 
 
-def table(made: dict[str, Callable[..., Any]], given: argparse.Namespace, sizes: list[int]) -> None:
+def table(made: Mapping[str, World], given: argparse.Namespace, sizes: list[int]) -> None:
     """Print a row for each world and size."""
     for name, world in made.items():
         for n in sizes if given.only in name else []:

@@ -18,7 +18,6 @@ _TESTS: dict[Kind, tuple[str, str]] = {
     "numeric": ("ks", "wasserstein_iqr"),
     "count": ("chi_square", "wasserstein_iqr"),
     "categorical": ("chi_square", "total_variation"),
-    "embedding": ("energy", "energy_coefficient"),
 }
 
 
@@ -37,7 +36,7 @@ def compare(
         DriftError: A column is of another kind, or its embeddings are of another length.
     """
     settings = settings or Settings()
-    before, now = _summary(baseline, settings), _summary(current, settings)
+    before, now = bounded(baseline, settings), bounded(current, settings)
     effort = Effort(most_permutations(settings, len(before.sample.columns)), settings.seed)
     codes = _common_sources(before.sample, now.sample)
     columns = {column.name: column for column in now.sample.columns}
@@ -56,7 +55,8 @@ def compare(
     return _report(decide(signals, settings), before, now, settings, task)
 
 
-def _summary(side: Summary | Sample, settings: Settings) -> Summary:
+def bounded(side: Summary | Sample, settings: Settings) -> Summary:
+    """Return a sample as a summary of no more rows than are compared; a summary as it is."""
     if isinstance(side, Summary):
         return side
     return summarise(
@@ -68,7 +68,8 @@ def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> S
     n = (len(pair.baseline.rows), len(pair.current.rows))
     name = pair.baseline.name
     if not min(n):
-        test, effect = _TESTS[pair.kind]
+        kernel = (settings.kernel, f"{settings.kernel}_coefficient")
+        test, effect = _TESTS.get(pair.kind, kernel)
         reason = f"expected values on each side, got {n[0]} and {n[1]}"
         return Signal(
             name,

@@ -15,10 +15,14 @@ Scores = npt.NDArray[np.float32]
 
 BLOCK_TIMES = 5
 """Length of a block, in integrated correlation times: ten times that in which correlation falls to 1/e."""
+_ALIKE = 3.0
+"""Times that a window may remember longer than its baseline before each gets blocks of its own length."""
+_CERTAIN_ROWS = 500
+"""Of a baseline, from which it is sure that it remembers less."""
 _MOST_UNITS = 2_000
 """More are put together, for speed."""
 _QUARTERS = 4
-_QUARTERED = 80
+_QUARTERED = 40
 """Rows of a series from which its quarters are looked at one by one."""
 _SIGNIFICANT = 3.3
 """Standard errors of a lag-1 correlation that is believed; the median of four has 1.1/sqrt(n)."""
@@ -51,6 +55,9 @@ class Units(NamedTuple):
     """How many independent rows each side is worth."""
     comparable: bool = True
     """Blocks of both sides are alike."""
+    even: bool = False
+    """Units weigh the same, whatever the number of their rows: blocks that are as long as the memory of their
+    side asks for scatter alike, even if one side remembers and the other does not."""
 
 
 class _Series(NamedTuple):
@@ -77,11 +84,12 @@ def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
         return _groups(scores, places)
     if _constant(scores, places):
         places = (_one_source(places[0]), _one_source(places[1]))
-    times = [correlation_time(*both) for both in zip(scores, places, strict=True)]
-    time = max(times)
-    if time <= 1:
+    before, now = (correlation_time(*both) for both in zip(scores, places, strict=True))
+    if max(before, now) <= 1:
         return _rows((len(scores[0]), len(scores[1])))
-    return _blocks(places, time)
+    if now > _ALIKE * before and len(scores[0]) >= _CERTAIN_ROWS:
+        return _blocks(places, (before, now), even=True)
+    return _blocks(places, (max(before, now), max(before, now)), even=False)
 
 
 def correlation_time(scores: Scores, place: Place) -> float:
@@ -140,7 +148,7 @@ def _parts(lengths: Codes, cut: Codes) -> Codes:
 
 def _means(rows: Scores, groups: Codes) -> Scores:
     """Return the mean (G, D) of each group."""
-    sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]), np.float32)
+    sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]))
     np.add.at(sums, groups, rows)
     counts = np.maximum(np.bincount(groups), 1)[:, None]
     means: Scores = (sums / counts).astype(np.float32)
@@ -220,11 +228,12 @@ def _likeness(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> flo
     return max(together / apart, 1.0) if apart else 1.0
 
 
-def _blocks(places: tuple[Place, Place], time: float) -> Units:
-    """Cut each source into blocks of nearly equal length."""
+def _blocks(places: tuple[Place, Place], times: tuple[float, float], *, even: bool) -> Units:
+    """Cut each source into blocks of nearly equal length, in proportion to the memory of its side."""
+    n = [len(place.sources) for place in places]
+    least = [BLOCK_TIMES * time for time in times]
+    stretch = max(sum(count / one for count, one in zip(n, least, strict=True)) / _MOST_UNITS, 1.0)
     of, current, strata = [], [], []
-    least = BLOCK_TIMES * time
-    length = max(least, sum(len(place.sources) for place in places) / _MOST_UNITS)
     made = 0
     comparable = True
     for side, place in enumerate(places):
@@ -232,19 +241,21 @@ def _blocks(places: tuple[Place, Place], time: float) -> Units:
         sources, runs = place.sources[order], place.runs[order]
         starts = _starts(sources, runs)
         lengths = np.diff(np.r_[starts, len(order)])
-        cut = np.maximum(np.round(lengths / length), 1).astype(np.int64)
+        cut = np.maximum(np.round(lengths / (least[side] * stretch)), 1).astype(np.int64)
         unit = np.empty(len(order), np.int64)
         unit[order] = _parts(lengths, cut) + made
         made += int(cut.sum())
         of.append(unit)
         current.append(np.full(int(cut.sum()), bool(side)))
         strata.append(np.repeat(sources[starts], cut))
-        comparable &= not (place.drawn and float(np.median(lengths)) < least / 2)
+        comparable &= not (place.drawn and float(np.median(lengths)) < least[side] / 2)
+    codes = np.concatenate(strata)
     return Units(
         "blocks",
         np.concatenate(of),
         np.concatenate(current),
-        np.concatenate(strata),
-        (len(of[0]) / time, len(of[1]) / time),
+        codes if places[0].keyed == places[1].keyed else np.zeros_like(codes),
+        (n[0] / times[0], n[1] / times[1]),
         comparable,
+        even,
     )

@@ -27,6 +27,13 @@ class Effort(NamedTuple):
     seed: int
 
 
+class Chances(NamedTuple):
+    """A statistic of what is there, and of what might as well be."""
+
+    there: float
+    draw: Draw
+
+
 _CHUNK = 4_000_000
 """Numbers in memory at a time."""
 _ENOUGH = 10
@@ -42,7 +49,7 @@ def arrangements(units: Units) -> float:
     return float((gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)).sum())
 
 
-def p_value(draw: Draw, there: float, effort: Effort) -> float:
+def p_value(chances: Chances, effort: Effort) -> float:
     """Return how often a permutation is at least as extreme as what is there, that one included.
 
     A first thousand; more while fewer than ten of them are. Source: Besag and Clifford,
@@ -51,25 +58,25 @@ def p_value(draw: Draw, there: float, effort: Effort) -> float:
     rng = np.random.default_rng(effort.seed)
     extreme = done = 0
     while done < effort.most and (done == 0 or extreme < _ENOUGH):
-        drawn = draw(min(done or 999, effort.most - done), rng)
-        extreme += int((drawn >= there * (1 - _ROUNDING)).sum())
+        drawn = chances.draw(min(done or 999, effort.most - done), rng)
+        extreme += int((drawn >= chances.there * (1 - _ROUNDING)).sum())
         done += len(drawn)
     return (1 + extreme) / (1 + done)
 
 
-def fitted(draw: Draw, there: float, effort: Effort) -> tuple[float, float]:
+def fitted(chances: Chances, effort: Effort) -> tuple[float, float]:
     """Return a p-value, and the mean of permutations, for a statistic that is dear to compute.
 
     Where fewer than ten permutations are as extreme as what is there, the p-value is that of the Pearson
     type III distribution with their mean, variance and skewness. Source: Minas and Montana, Distance-based
     analysis of variance: approximate inference, 2014.
     """
-    drawn = draw(effort.most, np.random.default_rng(effort.seed))
+    drawn = chances.draw(effort.most, np.random.default_rng(effort.seed))
     mean, deviation = float(drawn.mean()), float(drawn.std())
-    extreme = int((drawn >= there * (1 - _ROUNDING)).sum())
+    extreme = int((drawn >= chances.there * (1 - _ROUNDING)).sum())
     if extreme >= _ENOUGH or deviation == 0:
         return (1 + extreme) / (1 + len(drawn)), mean
-    z = (there - mean) / deviation
+    z = (chances.there - mean) / deviation
     skew = float((((drawn - mean) / deviation) ** 3).mean())
     if skew < 0.05:
         tail = float(ndtr(-z))
@@ -79,7 +86,7 @@ def fitted(draw: Draw, there: float, effort: Effort) -> tuple[float, float]:
     return min(max(tail, np.finfo(float).tiny), (1 + _ENOUGH) / (1 + len(drawn))), mean
 
 
-def dealing_rows(statistic: Statistic, table: Numbers) -> Draw:
+def dealing_rows(statistic: Statistic, table: Numbers) -> Chances:
     """Let independent rows change sides, of which only counts (2, C) matter."""
     totals = table.sum(axis=0).astype(np.int64)
     n = int(table[1].sum())
@@ -88,15 +95,10 @@ def dealing_rows(statistic: Statistic, table: Numbers) -> Draw:
         dealt = rng.multivariate_hypergeometric(totals, n, count, method="marginals")
         return statistic(dealt.astype(np.float32))
 
-    return draw
+    return Chances(float(statistic(table[1:].astype(np.float32))[0]), draw)
 
 
-def dealing_units(statistic: Statistic, units: Units, counts: npt.NDArray[np.float32]) -> Draw:
-    """Let units change sides, of which only the counts (K, C) in each matter."""
-    return dealing(lambda sides: statistic(sides @ counts), units)
-
-
-def dealing(statistic: Statistic, units: Units) -> Draw:
+def dealing(statistic: Statistic, units: Units) -> Chances:
     """Let units change sides."""
     step = max(_CHUNK // max(len(units.current), 1), 1)
 
@@ -106,7 +108,7 @@ def dealing(statistic: Statistic, units: Units) -> Draw:
             [statistic(_sides(units, min(step, count - at), rng)) for at in starts]
         )
 
-    return draw
+    return Chances(float(statistic(units.current[None].astype(np.float32))[0]), draw)
 
 
 def _sides(units: Units, count: int, rng: np.random.Generator) -> Sides:

@@ -10,15 +10,7 @@ import numpy.typing as npt
 from monitor.drift import kernels, tests
 from monitor.drift.decision import Settings
 from monitor.drift.dependence import Codes, Place, Units, units
-from monitor.drift.permutation import (
-    Effort,
-    Sides,
-    dealing,
-    dealing_rows,
-    dealing_units,
-    fitted,
-    p_value,
-)
+from monitor.drift.permutation import Effort, Sides, dealing, dealing_rows, fitted, p_value
 from monitor.drift.samples import Column, Kind
 from monitor.report import Effect, Histogram
 
@@ -154,9 +146,9 @@ def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
     scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(current, ~current)].mean())
     kernel = kernels.centred(kernel)
     statistic = kernels.between(kernel, current)
-    draw = dealing(_quadratic(kernel, exchanged.of), exchanged)
-    p, usual = fitted(draw, statistic, effort._replace(most=settings.permutations))
-    effect = (statistic - usual) / scale if scale > 0 else 0.0
+    chances = dealing(_quadratic(kernel, exchanged), exchanged)
+    p, usual = fitted(chances, effort._replace(most=settings.permutations))
+    effect = (chances.there - usual) / scale if scale > 0 else 0.0
     return Found(
         settings.kernel,
         statistic,
@@ -169,9 +161,14 @@ def _embedding(pair: Pair, settings: Settings, effort: Effort) -> Found:
 def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
     """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
     low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
-    edges = np.histogram_bin_edges(np.array([low, high]), bins)
-    counts = (np.histogram(np.clip(one, low, high), edges)[0] for one in (before, now))
-    return Histogram(edges.tolist(), *(one.tolist() for one in counts))
+    edges = np.unique(np.linspace(low, high, bins + 1))
+    if len(edges) == 1:
+        edges = np.array([low - 0.5, low + 0.5])
+    counts = (
+        np.bincount(np.searchsorted(edges[1:-1], side, "right"), minlength=len(edges) - 1).tolist()
+        for side in (before, now)
+    )
+    return Histogram(edges.tolist(), *counts)
 
 
 def _table(codes: Codes, n: int, cells: int) -> tests.Counts:
@@ -199,15 +196,15 @@ def _permuted(
 ) -> float:
     """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C)."""
     table = _table(codes, n, int(codes.max()) + 1)
-    statistic = partial(distance, table.sum(axis=0))
-    there = float(statistic(table[1:].astype(np.float32))[0])
     if exchanged.kind == "rows":
-        return p_value(dealing_rows(statistic, table), there, effort)
+        return p_value(dealing_rows(partial(distance, table.sum(axis=0)), table), effort)
     at = exchanged.of * table.shape[1] + codes
     counts = np.bincount(at, minlength=len(exchanged.current) * table.shape[1])
     per_unit = counts.reshape(-1, table.shape[1]).astype(np.float32)
-    draw = dealing_units(statistic, exchanged, per_unit)
-    return p_value(draw, there, effort)
+    if exchanged.even:
+        per_unit /= per_unit.sum(axis=1, keepdims=True)
+    total = per_unit.sum(axis=0)
+    return p_value(dealing(lambda sides: distance(total, sides @ per_unit), exchanged), effort)
 
 
 def _largest_distance(total: Numbers, now: Counted) -> Numbers:
@@ -224,19 +221,23 @@ def _squared_distance(total: Numbers, now: Counted) -> Numbers:
     return np.asarray(terms.sum(axis=1), np.float64)
 
 
-def _quadratic(kernel: Numbers, of: Codes) -> Callable[[Sides], Numbers]:
-    """Return the distance of the sides under a centred kernel, for the units (P,) of its rows."""
-    sizes = np.bincount(of)
-    if len(sizes) < len(of):
-        order = np.argsort(of, kind="stable")
+def _quadratic(kernel: Numbers, exchanged: Units) -> Callable[[Sides], Numbers]:
+    """Return the distance of the sides under a centred kernel (P, P)."""
+    sizes = np.bincount(exchanged.of)
+    if len(sizes) < len(kernel):
+        order = np.argsort(exchanged.of, kind="stable")
         starts = np.cumsum(sizes) - sizes
         sums = np.add.reduceat(kernel[order], starts, axis=0)
         kernel = np.add.reduceat(sums[:, order], starts, axis=1)
+    if exchanged.even:
+        kernel = kernels.centred(kernel / sizes / sizes[:, None])
+        sizes = np.ones_like(sizes)
     matrix = kernel.astype(np.float32)
+    every = float(sizes.sum())
 
     def statistic(sides: Sides) -> Numbers:
         n = (sides @ sizes).astype(np.float64)
         form = np.einsum("ij,ij->i", sides @ matrix, sides).astype(np.float64)
-        return np.asarray(form * (1 / n + 1 / (len(of) - n)) ** 2, np.float64)
+        return np.asarray(form * (1 / n + 1 / (every - n)) ** 2, np.float64)
 
     return statistic

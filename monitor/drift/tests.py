@@ -84,28 +84,28 @@ def chi_square(table: Counts) -> Test:
 
 
 def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
-    """Put cells together of which fewer than `LEAST_EXPECTED` are expected on either side.
+    """Put cells together until `LEAST_EXPECTED` are expected in each, on either side.
 
     Args:
         table: (2, C) counts, baseline first.
-        ordered: Put neighbours together. Otherwise all rare cells become one, however few are in it.
+        ordered: Put neighbours together. Otherwise rare ones, beginning with the rarest; the last of these
+            cells may hold fewer.
 
     Returns:
         int64 (C,) the new cell of each.
     """
     totals = table.sum(axis=0)
     least = LEAST_EXPECTED * table.sum() / max(float(table.sum(axis=1).min()), 1.0)
+    order = np.arange(len(totals)) if ordered else np.argsort(totals, kind="stable")
+    left = totals[order][::-1].cumsum()[::-1]
     cells = np.zeros(len(totals), np.int64)
-    if ordered:
-        cell, filled = 0, 0.0
-        for at, total in enumerate(totals):
-            if filled >= least and totals[at:].sum() >= least:
-                cell, filled = cell + 1, 0.0
-            cells[at] = cell
-            filled += total
-        return cells
-    rare = totals < least
-    cells[~rare] = np.arange(int((~rare).sum())) + int(rare.any())
+    cell, filled = 0, 0.0
+    for at, place in enumerate(order):
+        alone = totals[place] >= least and not ordered
+        if filled and (alone or (filled >= least and left[at] >= least)):
+            cell, filled = cell + 1, 0.0
+        cells[place] = cell
+        filled += totals[place]
     return cells
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from monitor.drift.comparison import compare
+from monitor.drift.comparison import bounded, compare
 from monitor.drift.decision import Settings, decide
 from monitor.drift.dependence import Codes
 from monitor.drift.samples import Column, Sample, take
-from monitor.drift.summary import Summary, summarise
+from monitor.drift.summary import Summary
 from monitor.report import Metric, Signal, Slice
 
 MOST_VALUES = 50
@@ -47,14 +47,7 @@ def slices(
         settings: As compared; alpha is dealt out among the slices of one column.
     """
     settings = msgspec.structs.replace(settings or Settings(), windows=1)
-    before, now = (
-        one
-        if isinstance(one, Summary)
-        else summarise(
-            one, rows=settings.rows, embeddings=settings.embedding_rows, seed=settings.seed
-        )
-        for one in (baseline, current)
-    )
+    before, now = (bounded(one, settings) for one in (baseline, current))
     made = [
         found
         for name in by
@@ -72,6 +65,7 @@ def _by(
     values = sorted({*sides[0].labels} & {*sides[1].labels})
     if len(values) > MOST_VALUES:
         return []
+    finer = msgspec.structs.replace(settings, windows=max(len(values), 1))
     looks = []
     for value in values:
         parts = [_rows(column, value) for column in sides if column is not None]
@@ -79,7 +73,7 @@ def _by(
             compare(
                 _part(before, parts[0], moved, inside=inside),
                 _part(now, parts[1], moved, inside=inside),
-                settings,
+                finer,
             ).signals
             for inside in (True, False)
         )

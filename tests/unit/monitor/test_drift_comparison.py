@@ -3,6 +3,8 @@
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings, decide
@@ -13,8 +15,8 @@ from monitor.report import Effect, Report, Signal
 RNG = np.random.default_rng(3)
 
 
-def only(before, now, settings=None, **of):
-    report = compare(sample({"x": before}, **of), sample({"x": now}, **of), settings)
+def only(before, now, rule=None, **of):
+    report = compare(sample({"x": before}, **of), sample({"x": now}, **of), rule)
     return report.signals[0]
 
 
@@ -176,9 +178,9 @@ def test_a_label_that_was_there_but_not_drawn_is_not_new():
 def test_embeddings_are_compared(kernel):
     rng = np.random.default_rng(0)
     before = rng.normal(size=(300, 16))
-    settings = Settings(kernel=kernel)
-    assert not only(before, rng.normal(size=(200, 16)), settings).alarm
-    moved = only(before, rng.normal(0.5, 1, (200, 16)), settings)
+    rule = Settings(kernel=kernel)
+    assert not only(before, rng.normal(size=(200, 16)), rule).alarm
+    moved = only(before, rng.normal(0.5, 1, (200, 16)), rule)
     assert moved.alarm
     assert moved.test == kernel
     assert 0 < moved.effect.value < 1
@@ -258,3 +260,38 @@ def test_a_report_is_json_and_back():
     report = compare(sample({"x": RNG.normal(size=100)}), sample({"x": RNG.normal(size=100)}))
     assert report.parameters["spending"] == "bonferroni/1"
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+SIDE = st.integers(0, 60)
+VALUES = st.one_of(
+    st.none(),
+    st.floats(-1e100, 1e100),
+    st.sampled_from([0.0, 1.0, 2.0, 1.7e18, 1.7e18 + 256]),
+    st.floats(allow_nan=True, allow_infinity=True, width=16),
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    pool=st.lists(VALUES, min_size=1, max_size=6),
+    sizes=st.tuples(SIDE, SIDE),
+    names=st.sampled_from([None, "a", "abc"]),
+    seed=st.integers(0, 99),
+)
+def test_whatever_the_values_there_is_a_report(pool, sizes, names, seed):
+    rng = np.random.default_rng(seed)
+    sides = []
+    for n in sizes:
+        columns = {
+            "x": [pool[at] for at in rng.integers(0, len(pool), n)],
+            "label": [[None, "a", "b"][at] for at in rng.integers(0, 3, n)],
+            "e": np.round(rng.normal(size=(n, 2))),
+        }
+        kinds = {"x": "numeric", "label": "categorical"}
+        sources = [names[at % len(names)] for at in range(n)] if names else None
+        sides.append(sample(columns, kinds=kinds, sources=sources))
+    report = compare(*sides, Settings(insufficient=0, permutations=19))
+    for signal in report.signals:
+        assert signal.p is None or 0 < signal.p <= 1
+        assert signal.effect.value is None or np.isfinite(signal.effect.value)
+    msgspec.json.decode(msgspec.json.encode(report), type=Report)

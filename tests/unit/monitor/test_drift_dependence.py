@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from monitor.drift import permutation
+from monitor.drift.comparison import compare
 from monitor.drift.dependence import Place, Units, correlation_time, units
 from monitor.drift.permutation import Effort
+from monitor.drift.samples import sample
 
 
 def chain(n, memory=0.9, seed=0):
@@ -138,26 +140,53 @@ def test_units_stay_in_their_stratum():
     assert sides.mean(axis=0)[:3] == pytest.approx(1 / 3, abs=0.1)
 
 
-def test_a_p_value_is_the_share_of_permutations():
-    pool = _units([0] * 5 + [1])
-    weights = np.arange(6, dtype=np.float32)
-    draw = permutation.dealing(lambda sides: (sides @ weights).astype(float), pool)
-    assert permutation.p_value(draw, 5.0, Effort(20_000, 1)) == pytest.approx(1 / 6, abs=0.05)
-    assert permutation.p_value(draw, 0.0, Effort(999, 1)) == 1.0
+def _sum(pool):
+    weights = np.arange(len(pool.current), dtype=np.float32)
+    return permutation.dealing(lambda sides: (sides @ weights).astype(float), pool)
+
+
+@pytest.mark.parametrize(("current", "p"), [(5, 1 / 6), (0, 1.0)])
+def test_a_p_value_is_the_share_of_permutations(current, p):
+    chances = _sum(_units([at == current for at in range(6)]))
+    assert chances.there == current
+    assert permutation.p_value(chances, Effort(20_000, 1)) == pytest.approx(p, abs=0.05)
 
 
 def test_more_permutations_are_made_where_few_are_extreme():
-    pool = _units([0] * 30 + [1] * 30)
-    weights = np.arange(60, dtype=np.float32)
-    draw = permutation.dealing(lambda sides: (sides @ weights).astype(float), pool)
-    there = float(weights[30:].sum())
-    assert permutation.p_value(draw, there, Effort(999, 1)) == 1 / 1000
-    assert permutation.p_value(draw, there, Effort(9999, 1)) == 1 / 10_000
+    chances = _sum(_units([0] * 30 + [1] * 30))
+    assert permutation.p_value(chances, Effort(999, 1)) == 1 / 1000
+    assert permutation.p_value(chances, Effort(9999, 1)) == 1 / 10_000
+
+
+def test_rows_are_dealt_out_as_units_are():
+    table = np.array([[30, 20, 10], [5, 5, 20]], float)
+    first = lambda now: now[:, 0].astype(float)  # noqa: E731
+    rows = permutation.dealing_rows(first, table)
+    assert rows.there == 5
+    drawn = rows.draw(4000, np.random.default_rng(0))
+    assert drawn.mean() == pytest.approx(35 * 30 / 90, rel=0.02)
 
 
 def test_a_fitted_tail_goes_on_where_permutations_end():
-    rng = np.random.default_rng(0)
-    draw = lambda count, _: rng.gamma(4.0, size=count)  # noqa: E731
-    p, mean = permutation.fitted(draw, 14.0, Effort(999, 0))
+    chances = permutation.Chances(14.0, lambda count, rng: rng.gamma(4.0, size=count))
+    p, mean = permutation.fitted(chances, Effort(999, 0))
     assert mean == pytest.approx(4.0, rel=0.1)
     assert 0.1 < p / 4.74e-4 < 10
+
+
+def test_a_video_against_independent_images_has_blocks_of_its_own():
+    found = units((noise(2000), chain(1000, seed=3)), (alone(2000), alone(1000)))
+    assert (found.kind, found.even) == ("blocks", True)
+    assert np.bincount(found.of)[~found.current].max() <= 5
+    assert np.bincount(found.of)[found.current].min() > 40
+    assert found.n_eff[0] == 2000
+
+
+def test_an_embedding_by_even_blocks_is_still_a_distance():
+    rng = np.random.default_rng(0)
+    before = rng.normal(size=(600, 8))
+    video = np.repeat(rng.normal(size=(60, 8)), 8, axis=0)
+    found = compare(sample({"e": before}), sample({"e": video})).signals[0]
+    assert found.units == "blocks"
+    assert 0 < found.p <= 1
+    assert abs(found.effect.value) < 0.05

@@ -71,9 +71,9 @@ def test_pooled_cells_hold_what_was_in_them(table, ordered):
         assert (np.diff(cells) >= 0).all()
 
 
-def test_rare_labels_become_one_cell_and_frequent_ones_stay():
-    table = np.array([[500, 3, 490, 7], [50, 0, 40, 10]], float)
-    assert tests.pooling(table, ordered=False).tolist() == [1, 0, 2, 0]
+def test_rare_labels_are_put_together_and_frequent_ones_stay():
+    table = np.array([[500, 3, 490, 60, 35, 0], [50, 0, 40, 10, 5, 1]], float)
+    assert tests.pooling(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
 
 
 def test_the_scale_of_an_effect_is_never_zero():

@@ -16,8 +16,10 @@ _MOST_LABELS = 10
 
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
+    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - loads numpy
+
     yield Text(wording.verdict(report))
-    signals = wording.ranked(report.signals)
+    signals = by_effect(report.signals)
     if signals:
         yield _table(signals)
     for one in signals:

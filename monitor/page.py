@@ -13,6 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves, drift
 from monitor.charts.drawing import Chart, styled
+from monitor.drift.what_moved import by_effect
 from monitor.gallery import gallery
 from monitor.report import Confusion, Metric, Report
 
@@ -95,8 +96,9 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         headlines=wording.headlines(report),
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
-        signals=wording.ranked(report.signals),
+        signals=by_effect(report.signals),
         effects=_effects(report),
+        most_pictured=drift.MOST_SIGNALS,
         compared=compared,
         charts=charts,
         taken=_taken(report.confusion),

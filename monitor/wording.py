@@ -153,21 +153,12 @@ def _signals(count: int) -> str:
     return f"{count:,} signal{'' if count == 1 else 's'}"
 
 
-def ranked(signals: Sequence[Signal]) -> list[Signal]:
-    """Sort signals: alarms first, then by their effect beside the smallest that matters."""
-
-    def key(one: Signal) -> tuple[bool, float]:
-        return not one.alarm, -(one.effect.value or 0.0) / (one.effect.minimum or 1.0)
-
-    return sorted(signals, key=key)
-
-
 def brief(value: float | None) -> str:
     """Write a small number with what counts of it, such as a p-value or an effect."""
     if value is None:
         return UNDEFINED
     if value and abs(value) < 0.001:
-        return f"{value:.0e}".replace("-", "\N{MINUS SIGN}")
+        return f"{value:.0e}"
     return number(float(value))
 
 

@@ -7,8 +7,9 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from monitor.charts.drawing import INK, NARROW, SERIES, Chart, chart, figure, shown
+from monitor.drift.what_moved import by_effect
 from monitor.report import Report, Signal
-from monitor.wording import brief, plain, ranked
+from monitor.wording import brief, plain
 
 MOST_SIGNALS = 24
 _MOST_LABELS = 16
@@ -19,7 +20,7 @@ Shares = npt.NDArray[np.float64]
 
 def signals(report: Report) -> list[Chart]:
     """Draw the values of each signal on both sides: those with an alarm first, and not too many."""
-    drawn = [one for one in ranked(report.signals) if _shares(one) is not None][:MOST_SIGNALS]
+    drawn = [one for one in by_effect(report.signals) if _shares(one) is not None][:MOST_SIGNALS]
     return [_picture(one, at) for at, one in enumerate(drawn)]
 
 
@@ -33,7 +34,9 @@ def _shares(one: Signal) -> Shares | None:
 def _picture(one: Signal, number: int) -> Chart:
     shares = _shares(one)
     assert shares is not None
-    caption = f"Effect {brief(one.effect.value)}; {brief(one.effect.minimum)} matters."
+    caption = (
+        f"Effect {brief(one.effect.value)}; the smallest that matters: {brief(one.effect.minimum)}."
+    )
     caption += " The outline is the baseline, the filled bars are current."
     if one.kind == "categorical":
         labels = [str(label) for label in one.histogram.edges]

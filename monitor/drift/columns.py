@@ -1,6 +1,5 @@
 """The values of a column of a file, as what they are said to be."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -9,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.drift.samples import DriftError
-from monitor.drift.tables import Table, Values, vector
+from monitor.drift.tables import Table, Values, parsed, vector
 from store.records import timestamp_text
 
 Numbers = npt.NDArray[np.float64]
@@ -32,13 +31,11 @@ def look(table: Table, name: str) -> Found | None:
     present = [one for one in values if one is not None]
     if not present:
         return None
-    return _of_texts(present) if table.are_texts else _of_values(present)
-
-
-def _of_texts(cells: list[str]) -> Found:
-    if parsed(cells) is not None:
+    if not table.are_texts:
+        return _of_values(present)
+    if name in table.parsed:
         return "number"
-    return "list" if all(one.startswith("[") for one in cells) else "text"
+    return "list" if all(one.startswith("[") for one in present) else "text"
 
 
 def _of_values(values: list[Any]) -> Found:
@@ -48,16 +45,6 @@ def _of_values(values: list[Any]) -> Found:
     if kinds == {np.ndarray}:
         return "list"
     return "other" if kinds & {np.ndarray, list} else "text"
-
-
-def parsed(cells: Sequence[str | None]) -> Numbers | None:
-    """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
-    if any(one is not None and "_" in one for one in cells):  # Python would take 1_0
-        return None
-    try:
-        return np.array([np.nan if one is None else float(one) for one in cells], np.float64)
-    except ValueError:
-        return None
 
 
 def as_numbers(table: Table, name: str) -> Numbers:
@@ -71,9 +58,8 @@ def as_numbers(table: Table, name: str) -> Numbers:
         if values.ndim == 1:
             return values
         raise Unlike(f"{table.name}: expected {name} to hold numbers, got lists")
-    found = parsed(values) if table.are_texts else None
-    if found is not None:
-        return found
+    if name in table.parsed:
+        return table.parsed[name]
     made = np.full(len(values), np.nan)
     for row, one in enumerate(values):
         number = _number(one, is_text=table.are_texts)
@@ -177,10 +163,9 @@ def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     if name is None or not n:
         return np.arange(n), (None, None)
     values = table.columns[name]
-    found = parsed(list(values)) if table.are_texts else None
     have_dates = False
     times = np.empty(n)
-    for row, one in enumerate(values if found is None else found):
+    for row, one in enumerate(table.parsed.get(name, values)):
         at = _time(one)
         if at is None:
             got = "nothing" if _label(one) is None else f"{one!r:.60}"

@@ -1,7 +1,7 @@
 """Files of rows as columns: CSV, JSON lines, Parquet. What they mean is not decided here."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,8 @@ class Table(NamedTuple):
     """(N,) where each row ends; of Parquet, its number from 1."""
     are_texts: bool = False
     """CSV: a number is a text."""
+    parsed: Mapping[str, npt.NDArray[np.float64]] = {}
+    """Of CSV: columns all of whose cells are numbers (N,), NaN where there is none."""
 
     def at(self, row: int) -> str:
         """Return the place of a row, for messages."""
@@ -77,7 +79,19 @@ def _csv(path: Path) -> Table:
                 lines.append(rows.line_num)
         except csv.Error as error:
             raise DriftError(f"{path.name}:{rows.line_num}: expected CSV, got: {error}") from error
-    return Table(path.name, dict(zip(header, columns, strict=True)), lines, are_texts=True)
+    found = {name: parsed(column) for name, column in zip(header, columns, strict=True)}
+    numbers = {name: of for name, of in found.items() if of is not None}
+    return Table(path.name, dict(zip(header, columns, strict=True)), lines, True, numbers)
+
+
+def parsed(cells: Sequence[str | None]) -> npt.NDArray[np.float64] | None:
+    """Return cells of CSV as numbers (N,), NaN where there is none; None if one is no number."""
+    try:
+        numbers = np.array([np.nan if one is None else float(one) for one in cells], np.float64)
+    except ValueError:
+        return None
+    taken = any(one is not None and "_" in one for one in cells)  # Python takes 1_0
+    return None if taken else numbers
 
 
 def _check_header(header: list[str], name: str) -> None:
@@ -104,7 +118,11 @@ def _json_lines(path: Path) -> Table:
             except (msgspec.DecodeError, RecursionError, DriftError) as error:
                 raise DriftError(f"{path.name}:{number}: {error}") from error
             for key, value in flat.items():
-                _append(columns, key, value, len(lines), f"{path.name}:{number}")
+                column = columns.get(key)
+                if column is None or len(column) != len(lines) or type(value) is list:
+                    _append(columns, key, value, len(lines), f"{path.name}:{number}")
+                else:
+                    column.append(value)
             lines.append(number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))

@@ -4,7 +4,7 @@ For independent rows, for rows that resemble their neighbours, for embeddings, a
 `p < 0.05` is the test alone, which ought to be right one time in twenty; an alarm also asks for an effect and
 for enough independent rows. Beside them, evidently's default rules on the same samples.
 
-Flags: `--repeats N` (2,000), `--days N` (400), `--baseline N` (2,000), `--only NAME` for some of the worlds.
+Flags: `--repeats N` (2,000), `--days N` (400), `--baseline N` (2,000), `--n N N` (50 200 1000), `--only NAME` for some of the worlds.
 """
 
 import argparse
@@ -44,6 +44,10 @@ DEPENDENT: dict[str, World] = {
     "each frame 5 times, one camera": worlds.copies_of_a_camera,
     "labels that stay, one camera": worlds.sticky_labels,
 }
+EMBEDDED: dict[str, World] = {
+    "64-d embeddings": worlds.embeddings,
+    "64-d video, AR(0.9), one camera": worlds.video_embeddings,
+}
 ROW = "| {:34} | {:>5} | {:>8} | {:>8} | {:>8} | {:>12} | {:>9} | {:>15} |"
 
 
@@ -77,10 +81,10 @@ def day(baseline: int, n: int, windows: int, seed: int) -> tuple[bool, bool, boo
     )
 
 
-def table(made: Mapping[str, World], given: argparse.Namespace, sizes: list[int]) -> None:
+def table(made: Mapping[str, World], given: argparse.Namespace) -> None:
     """Print a row for each world and size."""
     for name, world in made.items():
-        for n in sizes if given.only in name else []:
+        for n in given.n if given.only in name else []:
             pairs = worlds.repeat(partial(one, world, given.baseline, n), name, given.repeats)
             found = [signal for signal, *_ in pairs]
             print(
@@ -104,6 +108,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--days", type=int, default=400)
     parser.add_argument("--baseline", type=int, default=2000)
+    parser.add_argument("--n", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     print(
@@ -118,10 +123,9 @@ def main() -> None:
             "evidently, 1,000",
         )
     )
-    table(worlds.INDEPENDENT, given, [50, 200, 1000])
-    table(DEPENDENT, given, [50, 200, 1000])
-    table({"64-d embeddings": worlds.embeddings}, given, [50, 200, 1000])
-    table({"64-d embeddings, AR(0.9), one camera": worlds.video_embeddings}, given, [1000])
+    table(worlds.INDEPENDENT, given)
+    table(DEPENDENT, given)
+    table(EMBEDDED, given)
     if given.only in "day" and given.days:
         days = worlds.repeat(partial(day, given.baseline, 200, 24), "day", given.days)
         for name, flags in zip(

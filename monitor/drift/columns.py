@@ -1,5 +1,6 @@
 """The values of a column of a file, as what they are said to be."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -163,25 +164,24 @@ def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     if name is None or not n:
         return np.arange(n), (None, None)
     values = table.columns[name]
-    have_dates = False
     times = np.empty(n)
-    for row, one in enumerate(table.parsed.get(name, values)):
+    found = table.parsed.get(name, values)
+    for row, one in enumerate(found):
         at = _time(one)
         if at is None:
-            got = "nothing" if _label(one) is None else f"{one!r:.60}"
+            got = "nothing" if _label(one) is None else f"{one!s:.60}"
             wanted = f"expected {name} to be a time in RFC 3339 or a number"
             raise Unlike(f"{table.at(row)}: {wanted}, got {got}")
         times[row] = at
-        have_dates = have_dates or isinstance(one, str | datetime)
     order = np.empty(n, np.int64)
     order[np.argsort(times, kind="stable")] = np.arange(n)
-    if not have_dates:
+    if not all(isinstance(one, str | datetime) for one in found):
         return order, (None, None)
     return order, (_date(times.min()), _date(times.max()))
 
 
 def _date(seconds: float) -> str:
-    return timestamp_text(round(1000 * float(seconds)))
+    return timestamp_text(math.floor(1000 * float(seconds)))
 
 
 def _time(value: Any) -> float | None:
@@ -193,8 +193,9 @@ def _time(value: Any) -> float | None:
             return None
     if isinstance(value, datetime):
         try:
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+            value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+            return value.timestamp()
         except OverflowError:
             return None
     number = None if isinstance(value, bool) else _number(value, is_text=False)
-    return number if number is not None and np.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) else None

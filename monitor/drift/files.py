@@ -121,8 +121,8 @@ def compare_files(
     seen = report.data
     seen = Data(_dated(seen.current, now.span), _dated(seen.baseline, before.span))
     read = {
-        "baseline": str(baseline),
-        "current": str(current),
+        "baseline": _text(baseline),
+        "current": _text(current),
         "time": when,
         "source_key": source,
         "left_out": left_out,
@@ -250,6 +250,11 @@ def _side(
         return _Side(sample(columns, kinds=kinds, sources=sources, order=order), span)
     except DriftError as error:
         raise DriftError(f"{table.name}: {error}") from error
+
+
+def _text(path: Path) -> str:
+    """Return a path as JSON can hold it."""
+    return str(path).encode(errors="replace").decode()
 
 
 def _dated(window: Window | None, span: Span) -> Window:

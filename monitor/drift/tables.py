@@ -193,7 +193,7 @@ def _parquet(path: Path) -> Table:
             table = table.flatten()
         _check_header([*table.column_names, "-"], path.name)
         columns = {name: _of_arrow(table[name]) for name in table.column_names}
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OverflowError) as error:
         raise DriftError(f"{path.name}: expected Parquet, got: {error}") from error
     return Table(path.name, columns, range(1, table.num_rows + 1))
 

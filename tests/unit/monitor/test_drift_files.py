@@ -3,6 +3,7 @@
 import csv
 import json
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -292,6 +293,8 @@ BAD = {
     "no such time": ("a.jsonl", "", {"time": "c"}, "expected a column 'c' in a.jsonl, got none"),
     "two kinds": ("a.csv", "a\n", {"numeric": ("a",), "ignore": ("a",)}, "told once what 'a' is, got it 2 times"),
     "no time": ("a.csv", "created_at\n2026-01-31\nsoon\n", {}, "a.csv:3: expected created_at to be a time"),
+    "a time without end": ("a.csv", "timestamp\ninf\n", {}, "a.csv:2: .*got inf"),
+    "a time before all": ("a.csv", "timestamp\n0001-01-01T00:00:00+23:00\n", {}, "a.csv:2: .*got 0001"),
     "a time that is missing": ("a.jsonl", '{"timestamp": 1}\n{}', {}, "a.jsonl:2: .*got nothing"),
 }  # fmt: skip
 
@@ -301,6 +304,21 @@ def test_what_is_wrong_is_named(write, name, text, asked, said):
     path = write(name, text)
     with pytest.raises(DriftError, match=said):
         compared(path, path, **asked)
+
+
+def test_times_may_be_dates_and_numbers(write):
+    path = write("a.jsonl", '{"timestamp": 1e300}\n{"timestamp": "9999-12-31T23:59:59.9999Z"}\n')
+    assert compared(path, path)[0].data.current.end is None
+    last = write("b.jsonl", '{"timestamp": "9999-12-31T23:59:59.9999Z"}\n')
+    assert compared(last, last)[0].data.current.end == "9999-12-31T23:59:59.999Z"
+
+
+def test_a_name_beyond_unicode_is_no_obstacle(write):
+    path = write("b\udcff.csv", "a\n1\n")
+    report, _ = compared(path, path)
+    assert b"b?.csv" in msgspec.json.encode(report)
+    with pytest.raises(DriftError, match="expected a column"):
+        compared(path, path, ignore=("x",))
 
 
 def test_embeddings_of_other_length_are_refused(write):

@@ -194,7 +194,7 @@ def _time(value: Any) -> float | None:
     if isinstance(value, datetime):
         try:
             value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-            return value.timestamp()
+            return float(value.timestamp())
         except OverflowError:
             return None
     number = None if isinstance(value, bool) else _number(value, is_text=False)

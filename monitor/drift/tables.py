@@ -1,7 +1,7 @@
 """Files of rows as columns: CSV, JSON lines, Parquet. What they mean is not decided here."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.drift.samples import DriftError
-from store.errors import NO_PYARROW
+from store.errors import NO_PYARROW, QueryError
 
 MOST_COLUMNS = 4096
 _DEEPEST = 16
@@ -50,7 +50,8 @@ def read_table(path: Path) -> Table:
         if suffix == ".csv":
             return _csv(path)
         if suffix in {".jsonl", ".ndjson"}:
-            return _json_lines(path)
+            with path.open("rb") as file:
+                return _json_lines(file, path.name)
     except UnicodeDecodeError as error:
         raise DriftError(f"{path.name}: expected UTF-8, got {error}") from error
     if suffix == ".parquet":
@@ -104,29 +105,27 @@ def _check_header(header: list[str], name: str) -> None:
         raise DriftError(f"{name}:1: expected each column once, got {twice!r:.80} again")
 
 
-def _json_lines(path: Path) -> Table:
+def _json_lines(texts: Iterable[bytes], name: str) -> Table:
     columns: dict[str, list[Any]] = {}
     lines: list[int] = []
     decode = msgspec.json.Decoder().decode
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if not text.strip():
-                continue
-            try:
-                row = decode(text)
-                flat = _flat(row)
-            except (msgspec.DecodeError, RecursionError, DriftError) as error:
-                raise DriftError(f"{path.name}:{number}: {error}") from error
-            for key, value in flat.items():
-                column = columns.get(key)
-                if column is None or len(column) != len(lines) or type(value) is list:
-                    _append(columns, key, value, len(lines), f"{path.name}:{number}")
-                else:
-                    column.append(value)
-            lines.append(number)
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            continue
+        try:
+            flat = _flat(decode(text))
+        except (msgspec.DecodeError, RecursionError, DriftError) as error:
+            raise DriftError(f"{name}:{number}: {error}") from error
+        for key, value in flat.items():
+            column = columns.get(key)
+            if column is None or len(column) != len(lines) or type(value) is list:
+                _append(columns, key, value, len(lines), f"{name}:{number}")
+            else:
+                column.append(value)
+        lines.append(number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
-    return Table(path.name, dict(columns), lines)
+    return Table(name, dict(columns), lines)
 
 
 def _append(columns: dict[str, list[Any]], key: str, value: Any, row: int, place: str) -> None:
@@ -181,8 +180,14 @@ def _parquet(path: Path) -> Table:
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
+    from store.exchange import parquet  # noqa: PLC0415 - as above
+
     try:
         schema = pq.read_schema(path)
+        if set(parquet.SCHEMA.names) <= set(schema.names):  # what it nests stands there as JSON
+            return _json_lines(
+                (row for row, _ in parquet.read_parquet(path, images=False)), path.name
+            )
         kept = [
             field.name
             for field in schema
@@ -193,7 +198,9 @@ def _parquet(path: Path) -> Table:
             table = table.flatten()
         _check_header([*table.column_names, "-"], path.name)
         columns = {name: _of_arrow(table[name]) for name in table.column_names}
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except DriftError:
+        raise
+    except (pa.ArrowException, QueryError, ValueError, OverflowError) as error:
         raise DriftError(f"{path.name}: expected Parquet, got: {error}") from error
     return Table(path.name, columns, range(1, table.num_rows + 1))
 

@@ -12,6 +12,7 @@ import pytest
 from monitor.drift.files import Asked, compare_files
 from monitor.drift.samples import DriftError
 from monitor.drift.tables import read_table
+from store.exchange.parquet import SCHEMA
 
 N = 120
 
@@ -198,6 +199,22 @@ def test_a_line_of_an_export_is_a_row(write):
     assert set(report.parameters["left_out"]) == {"id", "predictions"}
     assert report.parameters["source_key"] == "metadata.camera_id"
     assert report.data.current.start == "2026-01-31T12:00:00.000Z"
+
+
+def test_a_row_of_an_exported_parquet_is_nested_again(write):
+    found = [
+        {"id": at, "model": "m", "task": "TENSOR", "latency_ms": at / 7, "predictions": "[]",
+         "metadata": json.dumps({"camera_id": f"c{at % 2}", "altitude": at / 3})} for at in range(40)
+    ]  # fmt: skip
+    path = write("a.jsonl", "").with_suffix(".parquet")
+    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    report, signals = compared(path, path)
+    assert {"latency_ms", "model.name", "metadata.altitude"} <= set(signals)
+    assert report.parameters["source_key"] == "metadata.camera_id"
+    found[1]["metadata"] = "{"
+    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    with pytest.raises(DriftError, match="a[.]parquet:2: "):
+        compared(path, path)
 
 
 def test_the_first_source_key_that_both_have_is_used(write):

@@ -19,7 +19,8 @@ from engine.own_server import own_server
 from engine.report_output import Page, tell
 from engine.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
 from monitor.datasets.dataset import DatasetImage, read_dataset
-from monitor.evaluation.state import EvaluationError
+from monitor.evaluation.evaluators import evaluator, state_of
+from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from monitor.report import Report
 from store.blobs.interface import key_of
 
@@ -39,12 +40,13 @@ def evaluate_dataset(options: Options) -> tuple[Report, Page]:
     with _server(options) as (server, model):
         names = [name_and_version(one) for one in (model, *options.compare)]
         found = [_model(server, *one) for one in names]
-        images = _images(options, found[0][2])
+        images, has_splits = _images(options, found[0][2])
+        _check_truths(images, found[0][2])
         snapshot = options.snapshot or snapshot_of(images, options.threads)
         jobs = [Job(*one, snapshot, parameters, options.threads) for one in found]
         for job in jobs:
             _say(job, run(server, job, images, tell))
-        report_id = _evaluate(server, options, jobs)
+        report_id = _evaluate(server, options, jobs, options.split if has_splits else None)
         report = msgspec.json.decode(server.read("GET", f"/api/reports/{report_id}"), type=Report)
         page = server.read("GET", f"/api/reports/{report_id}/page").decode()
     return report, lambda _: page
@@ -99,20 +101,34 @@ def _is_ready(server: ServerClient, name: str, version: str) -> bool:
     return True
 
 
-def _images(options: Options, task: str) -> list[DatasetImage]:
-    """Return the images of the split that was asked for."""
+def _images(options: Options, task: str) -> tuple[list[DatasetImage], bool]:
+    """Return the images of the split that was asked for, and whether the dataset itself names splits."""
     images = read_dataset(options.dataset or Path(), task)
     wanted = options.split
-    if wanted is None:
-        return images
     splits = {image.split for image in images} - {None}
+    if wanted is None:
+        return images, bool(splits)
     if not splits:
-        return [image._replace(split=wanted) for image in images]
+        return [image._replace(split=wanted) for image in images], False
     found = [image for image in images if image.split == wanted]
     if not found:
         known = ", ".join(sorted(map(str, splits)))
         raise EvaluationError(f"expected one of the splits {known}, got {wanted}")
-    return found
+    return found, True
+
+
+def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
+    """See that what is true of the images is of the model's task, before any is sent."""
+    truths = [
+        EvaluatedImage(
+            image.path,
+            ground_truth=msgspec.Raw(json.dumps(image.truth).encode()),
+            width=1,
+            height=1,
+        )
+        for image in images
+    ]
+    state_of(evaluator(task), truths, ())
 
 
 def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
@@ -141,13 +157,16 @@ def _say(job: Job, ran: Ran) -> None:
         click.echo(f"  and {len(ran.failed) - _NAMED} more", err=True)
 
 
-def _evaluate(server: ServerClient, options: Options, jobs: Sequence[Job]) -> str:
+def _evaluate(
+    server: ServerClient, options: Options, jobs: Sequence[Job], split: str | None
+) -> str:
     """Have the server evaluate, and return the id of the report."""
     asked = evaluation_parameters(options)
     narrowed = [jobs[0].of_snapshot, asked["where"]]
-    if options.split is not None:
-        narrowed.append({"meta.dataset_snapshot_split": {"eq": options.split}})
-    where = {"and": [one for one in narrowed if one is not None]}
+    if split is not None:
+        narrowed.append({"meta.dataset_snapshot_split": {"eq": split}})
+    kept = [one for one in narrowed if one is not None]
+    where = kept[0] if len(kept) == 1 else {"and": kept}
     asked |= {"model": jobs[0].model, "version": jobs[0].version, "where": where}
     asked["compare"] = [
         {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]
@@ -155,7 +174,11 @@ def _evaluate(server: ServerClient, options: Options, jobs: Sequence[Job]) -> st
     job = server.call("POST", "/api/evaluations", asked)
     while job["state"] in {"queued", "running"}:
         progress = job["progress"]
-        tell(f"evaluated {progress['done']} of {progress['total'] or '?'} answers")
+        is_read = progress["done"] == progress["total"]
+        tell(
+            f"read {progress['done']} of {progress['total'] or '?'} answers"
+            + ", computing" * is_read
+        )
         time.sleep(_POLL_S)
         job = server.call("GET", f"/api/jobs/{job['id']}")
     if job["state"] != "succeeded":
@@ -169,6 +192,8 @@ def _server(options: Options) -> Iterator[tuple[ServerClient, str]]:
     model = options.model or ""
     place = Path(model)
     is_model = place.suffix == ".onnx" or (place.is_dir() and any(place.rglob("*.onnx")))
+    if options.server is None and not is_model and len(place.parts) > 1:
+        raise EvaluationError(f"expected {model} to be a model folder, or a model's name, got none")
     if options.server is not None or not is_model:
         if options.data is not None:
             raise click.UsageError(

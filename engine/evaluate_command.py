@@ -47,7 +47,9 @@ _READ = {
 @click.option("--truth", type=_PATH, help="COCO's file of instances.")
 @click.option("--predictions", type=_PATH, help="COCO's file of results, for --truth.")
 @click.option(
-    "--images", type=_PATH, help="Folder of the images of --records or --truth, for the page."
+    "--images",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the images of --records or --truth, for the page.",
 )
 @click.option(
     "--model",
@@ -246,7 +248,11 @@ def _stored(options: Options) -> tuple[Report, Page]:
     )
 
     def show(done: int, total: int | None) -> None:
-        tell(f"{done} of {total} answers" if total else "choosing")
+        tell(
+            f"read {done} of {total} answers" + ", computing" * (done == total)
+            if total
+            else "choosing"
+        )
 
     def make(report: Report) -> str:
         from monitor.page import page  # noqa: PLC0415 - loads matplotlib

@@ -14,7 +14,7 @@ from engine.drift_output import drift
 from monitor import wording
 from monitor.report import Metric, Report
 
-_MOST_SLICES = 20
+_MOST_SLICES = 24
 
 Page = Callable[[Report], str]
 """Makes the page of a report."""
@@ -47,10 +47,17 @@ def put_out(report: Report, *, as_json: bool, output: Path | None, page: Page) -
 
 def check_output(output: Path | None) -> None:
     """See that a file is one that can be written, before all the work."""
-    if output is not None and output.suffix not in {".html", ".json"}:
-        raise click.BadParameter(
-            f"expected a file .html or .json, got {output.name}", param_hint="--output"
-        )
+    if output is None:
+        return
+    wrong = None
+    if output.suffix not in {".html", ".json"}:
+        wrong = f"expected a file .html or .json, got {output.name}"
+    elif not output.parent.is_dir():
+        wrong = f"expected a folder {output.parent}, got none"
+    elif output.is_dir():
+        wrong = f"expected a file, got the folder {output}"
+    if wrong is not None:
+        raise click.BadParameter(wrong, param_hint="--output")
 
 
 def pictures_of(folder: Path | None) -> Callable[[str], bytes | None]:
@@ -101,10 +108,11 @@ def _headlines(report: Report) -> Table:
         {(one.type, str(one.parameters)): one for one in each.differences}
         for each in report.comparisons
     ]
-    for metric in wording.headlines(report):
+    metrics = wording.headlines(report)
+    for name, metric in zip(wording.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
         others = [_difference(each.get(key)) for each in differences]
-        shown = wording.title(metric), wording.number(metric.value), wording.interval(metric)
+        shown = name, wording.number(metric.value), wording.interval(metric)
         table.add_row(*map(Text, (*shown, *others)))
     return table
 
@@ -120,9 +128,9 @@ def _difference(metric: Metric | None) -> str:
 
 def _counts(report: Report) -> Text:
     counts = [f"{report.data.current.n:,} images"]
-    counts += [
-        f"{count:,} {reason.replace('_', ' ')}" for reason, count in report.data.excluded.items()
-    ]
+    left_out = wording.left_out(report.data.excluded)
+    if left_out:
+        counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
     if report.status == "insufficient":
         counts.append("too few to say anything")
     counts += [f"{one.n:,} images in common with {one.model.name}" for one in report.comparisons]
@@ -131,11 +139,17 @@ def _counts(report: Report) -> Text:
 
 def _slices(report: Report) -> list[Table]:
     """Return a table for each thing that is sliced by, with the first headlines."""
+    from monitor.evaluation.slicing import TIMES  # noqa: PLC0415 - loads numpy
+
     tables = []
     for by in dict.fromkeys(one.by for one in report.slices):
-        slices = [one for one in report.slices if one.by == by][:_MOST_SLICES]
-        table = Table(title=Text(by))
-        for column in ("", "images", *map(wording.title, slices[0].metrics[:4])):
+        found = [one for one in report.slices if one.by == by]
+        slices = found[:_MOST_SLICES]
+        if by in TIMES:
+            slices.sort(key=lambda one: one.value or "")
+        rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
+        table = Table(title=Text(by + rest))
+        for column in ("", "images", *wording.titles(slices[0].metrics[:4])):
             table.add_column(Text(column), justify="right" if column else "left")
         for one in slices:
             numbers = [wording.number(metric.value) for metric in one.metrics[:4]]

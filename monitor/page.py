@@ -3,7 +3,7 @@
 Loads jinja2 and matplotlib: import it where a page is made.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -18,19 +18,12 @@ from monitor.gallery import gallery
 from monitor.report import Confusion, Metric, Report
 
 _MOST_CONFUSIONS = 20
+_FEW_IMAGES = 30
 
 _STATUS = {
     "ok": "",
     "insufficient": "There are too few images with a known truth to say anything.",
     "error": "The report could not be finished; what follows may be incomplete.",
-}
-
-_EXCLUDED = {
-    "no_truth": "images whose truth is not known",
-    "unseen_label": "predictions of a label that no truth has",
-    "failed": "requests that failed",
-    "duplicate": "earlier answers to the same image",
-    "not_answered": "images that one of them did not answer",
 }
 
 
@@ -69,7 +62,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         effect=wording.effect,
         interval=wording.interval,
         number=wording.number,
-        left_out=_left_out,
+        left_out=wording.left_out,
         plain=wording.plain,
         sides=wording.sides,
         signal_status=wording.status,
@@ -92,8 +85,9 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
             for key, value in report.parameters.items()
         ],
-        excluded=_left_out(report.data.excluded),
+        excluded=wording.left_out(report.data.excluded),
         headlines=wording.headlines(report),
+        is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
         signals=by_effect(report.signals),
@@ -116,7 +110,7 @@ def _name(report: Report) -> str:
 
 
 def _status(report: Report) -> str:
-    return wording.verdict(report) if report.kind == "drift" else _STATUS[report.status]
+    return wording.verdict(report) if report.kind == "drift" else _STATUS.get(report.status, "")
 
 
 def _effects(report: Report) -> list[tuple[str, str]]:
@@ -126,15 +120,6 @@ def _effects(report: Report) -> list[tuple[str, str]]:
         of = kinds.setdefault(wording.EFFECTS.get(one.effect.name, one.effect.name), [])
         of.extend([] if one.kind in of else [one.kind])
     return [(" and ".join(of), words) for words, of in kinds.items()]
-
-
-def _left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return what does not count, and why, in words."""
-    return [
-        (f"{count:,}", _EXCLUDED.get(reason, reason.replace("_", " ")))
-        for reason, count in excluded.items()
-        if count
-    ]
 
 
 def _charts(report: Report) -> Iterator[Chart]:
@@ -171,6 +156,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         if before.start is not None or before.end is not None:
             yield "Baseline from", before.start or wording.UNDEFINED
             yield "Baseline to", before.end or wording.UNDEFINED
+    files = [report.parameters[key] for key in ("records", "truth", "predictions") if key in report.parameters]  # fmt: skip
+    if files:
+        yield "Files", ", ".join(files)
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
     yield "Report", f"{report.id}, {report.created}".strip(", ")

@@ -1,7 +1,7 @@
 """How the numbers of a report are named for people."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from monitor.report import Comparison, Effect, Metric, Report, Signal
@@ -26,6 +26,19 @@ _WORDS = {
 }
 _TELLING = {"iou", "area", "max_dets", "score", "k", "average", "of", "label", "chosen"}
 """What is said in short; of average precision the rule, too."""
+
+_LEFT_OUT = {
+    "no_truth": "images whose truth is not known",
+    "unseen_label": "predictions of a label that no truth has",
+    "over_max_dets": "predictions beyond the surest 100 of an image and a label",
+    "unasked_prompt": "answers to a prompt that nobody asked",
+    "unlisted_annotation": "annotations of an image or a category that is not listed",
+    "unreadable": "images whose answer or truth is not of this task",
+    "failed": "requests that failed",
+    "deleted": "inferences that were deleted meanwhile",
+    "duplicate": "earlier answers to the same image",
+    "not_answered": "images that one of them did not answer",
+}
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
 _FEW = 16
@@ -100,6 +113,15 @@ def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
     return [
         (name, one, by.get((one.type, repr(one.parameters))))
         for name, one in zip(titles(other.metrics), other.metrics, strict=True)
+    ]
+
+
+def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return what does not count: how often, and what it is."""
+    return [
+        (f"{count:,}", _LEFT_OUT.get(reason, reason.replace("_", " ")))
+        for reason, count in excluded.items()
+        if count
     ]
 
 

@@ -209,7 +209,7 @@ def difference(other: Comparison, number: int) -> Chart | None:
         for name, one, its in differences(other)
         if its is not None and abs(one.value or 0) <= 1  # greater ones need a scale of their own
     ]
-    if not rows:
+    if not rows or not other.n:
         return None
     metrics = [its for _, its in rows]
     sheet = figure(0.8 + 0.28 * len(metrics), NARROW)

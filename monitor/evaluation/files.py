@@ -93,7 +93,7 @@ def evaluate_records(
         file.seek(0)
         return _lines(file, name)
 
-    return _report(task, read.state(), read.times, asked, again)
+    return _with_files(_report(task, read.state(), read.times, asked, again), records=name)
 
 
 def evaluate_parquet(
@@ -135,7 +135,7 @@ def evaluate_parquet(
         def again() -> Iterator[_Numbered]:
             return _lines((line for line, _ in read_parquet(path, images=False)), path.name)
 
-        return _report(task, merge(states), times, asked, again)
+        return _with_files(_report(task, merge(states), times, asked, again), records=path.name)
     except QueryError as error:
         raise EvaluationError(str(error)) from error
 
@@ -172,6 +172,12 @@ def _report(
     shown = {one.inference_id for one in report.worst}
     worst = [one.image for one in again() if one.image.id in shown] if shown else []
     return with_pictures(report, worst)
+
+
+def _with_files(report: Report, **names: str) -> Report:
+    """Say what was read; a name may be no UTF-8."""
+    told = {what: name.encode(errors="replace").decode() for what, name in names.items()}
+    return msgspec.structs.replace(report, parameters=report.parameters | told)
 
 
 def _span(times: Sequence[str]) -> tuple[str, ...]:
@@ -283,4 +289,7 @@ def evaluate_coco(
         asked=asked,
     )
     shown = {one.inference_id for one in report.worst}
-    return with_pictures(report, images_of_coco(truth, predictions, task, shown))
+    images = images_of_coco(truth, predictions, task, shown)
+    return _with_files(
+        with_pictures(report, images), truth=truth.name, predictions=predictions.name
+    )

@@ -24,8 +24,17 @@ def run_evaluation(run: Run) -> str:
     shards = run.directory / "shards"
     if shards.is_dir():
         run.log("it goes on with what was read before")
+    is_read = False
+
+    def tell(done: int, total: int | None) -> None:
+        nonlocal is_read
+        if done == total and not is_read:
+            is_read = True
+            run.log(f"{total} answers read; now the numbers are computed")
+        run.tell(done, total)
+
     try:
-        report = evaluate_stored(run.inferences, parameters, run.tell, shards)
+        report = evaluate_stored(run.inferences, parameters, tell, shards)
     except EvaluationError as error:
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)

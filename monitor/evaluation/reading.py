@@ -60,6 +60,8 @@ class Shard(msgspec.Struct, frozen=True):
     """See `monitor.evaluation.saved_state`."""
     models: list[ModelReference]
     """That answered."""
+    unreadable: str = ""
+    """What is wrong with the first image that was left out as unreadable."""
 
 
 def select(inferences: Inferences, parameters: EvaluationParameters) -> Selection:
@@ -113,7 +115,7 @@ def same_images(state: State, newest: int) -> list[SameImages]:
 def read_part(
     parameters: EvaluationParameters, task: str, inferences: Inferences, part: Part
 ) -> Shard:
-    """Read a part of a selection; what was deleted since is left out.
+    """Read a part of a selection; what was deleted since, or cannot be read, is left out and counted.
 
     Raises:
         EvaluationError: It is not of this task.
@@ -122,13 +124,15 @@ def read_part(
     records = read(inferences, part.ids)
     answered = _answered(records, task)
     images = [image_of(record, record.ground_truth, parameters.by) for record in answered]
-    state = state_of(evaluator(task), images, parameters.by)
+    state, unreadable = _state_of(task, images, parameters.by)
     slices = dict(state.slices)
     for name, inside in part.slices.items():
         found = {str(one) for one in inside}
         slices[name] = ["true" if one in found else "false" for one in state.ids]
-    excluded = state.excluded | _counted(failed=len(records) - len(answered))
-    return _shard(state._replace(slices=slices, excluded=excluded), answered)
+    excluded = state.excluded | _counted(
+        failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
+    )
+    return _shard(state._replace(slices=slices, excluded=excluded), answered, unreadable)
 
 
 def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameImages) -> Shard:
@@ -155,9 +159,9 @@ def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameI
     images = [
         image_of(record, truths.get(same.truths[image]), ()) for image, record in newest.items()
     ]
-    state = state_of(evaluator(task), images, ())
+    state, unreadable = _state_of(task, images, ())
     excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
-    return _shard(state._replace(excluded=excluded), list(newest.values()))
+    return _shard(state._replace(excluded=excluded), list(newest.values()), unreadable)
 
 
 def read(inferences: Inferences, ids: Sequence[int]) -> list[StoredInference]:
@@ -202,6 +206,27 @@ def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInfer
     return [record for record in records if record.status == 200]
 
 
+def _state_of(task: str, images: Sequence[EvaluatedImage], by: Sequence[str]) -> tuple[State, str]:
+    """Turn images into a state, and say what is wrong with the first of those that are not of this task.
+
+    Anyone may state anything to be true: what one image has does not stop the evaluation of the others.
+    """
+    evaluation, unreadable = evaluator(task), ""
+    with suppress(EvaluationError):
+        return state_of(evaluation, images, by), unreadable
+    readable = []
+    for image in images:
+        try:
+            state_of(evaluation, [image], by)
+        except EvaluationError as error:
+            unreadable = unreadable or str(error)
+        else:
+            readable.append(image)
+    state = state_of(evaluation, readable, by)
+    excluded = state.excluded | _counted(unreadable=len(images) - len(readable))
+    return state._replace(excluded=excluded), unreadable
+
+
 def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     """Return what is true of inferences, by their ids."""
     statement = (
@@ -213,8 +238,9 @@ def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw
     return {int(seq): msgspec.Raw(annotations.encode()) for seq, annotations in rows}
 
 
-def _shard(state: State, answered: Sequence[StoredInference]) -> Shard:
-    return Shard(to_bytes(state), list(dict.fromkeys(record.model for record in answered)))
+def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> Shard:
+    models = list(dict.fromkeys(record.model for record in answered))
+    return Shard(to_bytes(state), models, unreadable)
 
 
 def _counted(**left_out: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from monitor.evaluation.reading import (
 )
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.saved_state import from_bytes
-from monitor.evaluation.state import State, merge
+from monitor.evaluation.state import EvaluationError, State, merge
 from monitor.report import Report, ReportedModel, Window
 from store.ids import milliseconds
 from store.inferences import Inferences
@@ -100,7 +100,7 @@ def evaluate_stored(
     shown = read(inferences, sorted({int(one.inference_id) for one in report.worst}))
     return msgspec.structs.replace(
         with_pictures(report, [image_of(record, record.ground_truth) for record in shown]),
-        parameters=report.parameters | _told(parameters),
+        parameters=report.parameters | _told(parameters, reading.unreadable),
         provenance=report.provenance
         | {
             "shards": len(reading.selection.parts),
@@ -129,13 +129,23 @@ class _Reading:
             found = select(inferences, parameters)
             self._kept.put("selection", found)
         self.selection = found
+        self.unreadable = ""
         self._found = sum(len(part.ids) for part in found.parts)
         self.total = self._found * (1 + len(parameters.compare))
 
     def whole(self) -> tuple[State, ReportedModel]:
-        """Read what was selected."""
+        """Read what was selected.
+
+        Raises:
+            EvaluationError: None of it is of its task.
+        """
         step = partial(read_part, self._parameters, self.selection.task)
-        return _merged(self._shards("whole", step, self.selection.parts, 0), self._parameters)
+        shards = self._shards("whole", step, self.selection.parts, 0)
+        self.unreadable = next((one.unreadable for one in shards if one.unreadable), "")
+        state, model = _merged(shards, self._parameters)
+        if self.unreadable and not state.ids:
+            raise EvaluationError(self.unreadable)
+        return state, model
 
     def other(self, at: int, other: OtherModel, state: State) -> tuple[ReportedModel, State]:
         """Read what another model answered to the same images."""
@@ -207,7 +217,8 @@ def _window(selection: Selection, where: Any) -> Window:
     return Window(start, end, filter=where)
 
 
-def _told(parameters: EvaluationParameters) -> dict[str, Any]:
-    """Return of the parameters what the report says nowhere else."""
+def _told(parameters: EvaluationParameters, unreadable: str) -> dict[str, Any]:
+    """Return of the parameters what the report says nowhere else, and the first image that cannot be read."""
     given = msgspec.to_builtins(parameters)
-    return {name: given[name] for name in ("version", "by", "slices", "compare") if given[name]}
+    told = {name: given[name] for name in ("version", "by", "slices", "compare") if given[name]}
+    return told | ({"unreadable": unreadable} if unreadable else {})

@@ -7,6 +7,7 @@ an object of another label that it overlaps too little. `Miss` is an object that
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +89,8 @@ def worth(
 
     An error that would have found an object which nothing else took, with the highest score of those, is
     made right; the others are taken out. `FalsePos` takes out all wrong predictions, `FalseNeg` all missed
-    objects. None where there is nothing to find.
+    objects; a label of which neither objects nor predictions are left is no longer in the mean: there
+    is nothing to find. None where there is nothing to find, or nothing is left.
     """
     outcome, score = ranking.outcome[0, 0], ranking.score
     counted, right = outcome <= RIGHT, outcome == RIGHT
@@ -103,10 +105,11 @@ def worth(
 
     def precision(keep: Flags, turned: Flags, less: Integers) -> float:
         labeled = np.where(turned, truths.label[found.target] if len(truths.label) else 0, label)
-        averages = average_precisions(
-            labeled[keep], score[keep], (right | turned)[keep], to_find - less
-        )
-        return float(np.nansum(averages) / np.count_nonzero(to_find))
+        left = to_find - less
+        averages = average_precisions(labeled[keep], score[keep], (right | turned)[keep], left)
+        answered = np.bincount(labeled[keep], minlength=labels) > 0
+        in_mean = np.count_nonzero((left > 0) | ((to_find > 0) & answered))
+        return float(np.nansum(averages) / in_mean) if in_mean else math.nan
 
     none, zero = np.zeros(len(label), bool), np.zeros(labels, np.int64)
     first = _first_of_targets(score, found)
@@ -119,7 +122,10 @@ def worth(
     after["Miss"] = precision(counted, none, per_label(found.unaccounted))
     after["FalsePos"] = precision(right, none, zero)
     after["FalseNeg"] = precision(counted, none, per_label(found.missed))
-    return {kind: max(value - before, 0.0) for kind, value in after.items()}
+    return {
+        kind: None if math.isnan(value) else max(value - before, 0.0)
+        for kind, value in after.items()
+    }
 
 
 def _first_of_targets(score: Doubles, found: Errors) -> Flags:

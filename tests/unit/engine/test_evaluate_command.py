@@ -50,6 +50,17 @@ def test_json_is_all_that_is_printed(records) -> None:
     assert piped["metrics"][0]["ci95"] is None
 
 
+def test_times_are_shown_in_order_and_what_is_cut_is_said(tmp_path) -> None:
+    lines = [record(at, created_at=f"2026-01-01T{23 - at % 24:02d}:00:00Z", metadata={"a": at}) for at in range(30)]  # fmt: skip
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = ("--task", "detection", "--records", tmp_path / "a.jsonl", "--resamples", 0)
+    said = run(*options, "--by", "hour", "--by", "meta.a").stdout
+    assert re.findall(r"^│ (\d\d) │", said, re.MULTILINE)[:24] == [
+        f"{hour:02d}" for hour in range(24)
+    ]
+    assert "meta.a: 24 of 30 values" in said
+
+
 def test_an_empty_file_is_insufficient(tmp_path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     said = run("--task", "detection", "--records", tmp_path / "a.jsonl").stdout
@@ -67,6 +78,7 @@ def test_reports_are_written(records, tmp_path, photo_png) -> None:
     run(*options, "--output", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
+    assert "<dt>Files</dt><dd>a.jsonl</dd>" in page
     assert "data:image/jpeg" in page
 
 
@@ -85,8 +97,10 @@ def test_cocos_files(tmp_path) -> None:
     (tmp_path / "t.json").write_text(json.dumps(truth))
     found = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 1}]
     (tmp_path / "p.json").write_text(json.dumps(found))
-    said = run("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json").stdout
-    assert re.search(r"AP +│ 1.000", said)
+    options = ("--truth", tmp_path / "t.json", "--predictions", tmp_path / "p.json")
+    assert re.search(r"AP +│ 1.000", run(*options).stdout)
+    parameters = json.loads(run(*options, "--json").stdout)["parameters"]
+    assert (parameters["truth"], parameters["predictions"]) == ("t.json", "p.json")
 
 
 MODEL = {"name": "ships", "version": "1", "sha256": "aa"}
@@ -115,7 +129,10 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
     options = ("--model", "ships@1", "--compare", "other", "--slice", "first=meta.at=0")
     said = run(*options, "--slice", 'rest={"meta.at": {"ge": 1}}', "--data", data).stdout
     assert "ships 1" in said
-    assert "3 images, 1 no truth, 3 images in common with other" in said
+    assert (
+        "3 images, left out 1 images whose truth is not known, 3 images in common with other"
+        in said
+    )
     assert re.search(r"AP +│ 1.000 │ 1.000 to 1.000 │ \+0\.\d+ \(", said)
     assert re.search(r"true +│ +1 │ 1.000", said)
     options = ("--model", "ships", "--where", "meta.at=ge:2", "--data", data, "--json")
@@ -155,6 +172,11 @@ def test_a_cluster_says_the_same(data, tmp_path) -> None:
         (["--model", "a", "--split", "b"], "expected no --split with --model"),
         (["--model", "a", "--dataset", "b", "--database", "c"], "expected no --database"),
         (["--model", "a", "--output", "b.pdf"], "expected a file .html or .json, got b.pdf"),
+        (["--model", "a", "--output", "no/b.json"], "expected a folder no, got none"),
+        (
+            ["--records", "bad.jsonl", "--task", "detection", "--images", "no"],
+            "'no' does not exist",
+        ),
         (["--model", "a", "--slice", "b"], "expected NAME=FILTER, got b"),
         (["--model", "a", "--where", "{"], "expected JSON, got {"),
         (["--model", "a", "--where", '{"a": 1}'], "expected where.a to"),
@@ -168,6 +190,7 @@ def test_a_cluster_says_the_same(data, tmp_path) -> None:
         (["--truth", "bad.jsonl", "--predictions", "bad.jsonl"], "bad.jsonl: expected JSON"),
         (["--model", "a", "--dataset", "b", "--parameters", "1"], "expected a JSON object, got 1"),
         (["--model", "a", "--dataset", "b", "--data", "d"], "expected --data with a model folder"),
+        (["--model", "no/a", "--dataset", "b"], "expected no/a to be a model folder, or a model's"),
         (["--model", "a", "--dataset", "b", "--server", "ftp://x"], "expected a URL such as"),
         (["--model", "a", "--dataset", "b", "--server", "127.0.0.1:1"], "expected a server at"),
     ],

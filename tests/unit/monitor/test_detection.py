@@ -420,3 +420,14 @@ def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
     findings = Detection().evaluate(whole([image(1, predictions, [CAR])])).findings()
     assert findings.excluded == {"over_max_dets": 3}
     assert sum(findings.confusion.hallucinations.values()) == 100
+
+
+def test_a_label_that_nothing_finds_is_worth_its_misses():
+    there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
+    half = image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
+    errors = Detection().evaluate(whole([half])).findings().errors_tide
+    assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
+    nothing = image("1", [], there)
+    errors = Detection().evaluate(whole([nothing])).findings().errors_tide
+    assert errors["Miss"] is None
+    assert errors["Loc"] == 0

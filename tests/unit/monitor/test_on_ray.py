@@ -115,11 +115,11 @@ def test_what_is_no_parquet_is_said(tmp_path):
 
 def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
     bad = make_record(
-        9 * 10**6 << 22, model=ModelReference("one", "1", "aa" * 32), predictions=[{"label": 1}]
+        9 * 10**6 << 22, model=ModelReference("one", "1", "aa" * 32), task="IMAGE_CLASSIFICATION"
     )
     place.move(bad)
     place.change(TruthStatement("id", str(bad.seq), []))
-    with pytest.raises(EvaluationError, match="Expected `str`, got `int`"):
+    with pytest.raises(EvaluationError, match="expected inferences of one task"):
         evaluate_stored(
             place.inferences,
             EvaluationParameters("one"),

@@ -319,3 +319,17 @@ def test_what_a_comparison_leaves_out_is_said():
     report = detection()
     assert report.comparisons[0].excluded == {"not_answered": 20}
     assert "Left out: 20 images that one of them did not answer." in page(report, lambda _: None)
+
+
+def test_models_without_an_image_in_common_are_not_drawn_beside_each_other():
+    (one,) = detection().comparisons
+    report = msgspec.structs.replace(detection(), comparisons=[msgspec.structs.replace(one, n=0)])
+    html = made(report)
+    assert "No image was answered by both." in words(html)
+    assert "This model less" not in words(html)
+
+
+def test_intervals_of_few_images_are_said_to_be_a_hint():
+    few = Data(Window(None, None, 29))
+    assert "take them as a hint" in words(made(msgspec.structs.replace(detection(), data=few)))
+    assert "take them as a hint" not in words(made(detection()))

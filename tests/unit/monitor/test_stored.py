@@ -260,6 +260,17 @@ def test_the_worst_images_come_with_what_is_drawn(place, answer):
     assert msgspec.json.decode(worst.ground_truth) == [{"label": "a"}, {"label": "b"}]
 
 
+def test_what_is_not_of_the_task_is_left_out_and_counted(place, answer):
+    place.move(*(answer(one) for one in (1, 2, 3, 4)))
+    other = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
+    place.change(truth(1), other, truth(4))
+    report = evaluated(place)
+    assert accuracy(report) == (1, 2, {"no_truth": 1, "unreadable": 1, "unseen_label": 0})
+    assert report.parameters["unreadable"] == "expected a label, got none"
+    with pytest.raises(EvaluationError, match="expected a label, got none"):
+        evaluated(place, where={"id": {"eq": str(2000 << 22)}})
+
+
 def test_nothing_with_a_truth_is_insufficient(place, answer):
     place.move(answer(1))
     report = evaluated(place, by=["hour"], slices={"a": "label=a"}, compare=[{"model": "other"}])
@@ -372,7 +383,7 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
     full.move(answer(30, "b"))
     full.change(truth(30), Deletion([20_000 << 22]))
     report = evaluated(full, shards=shards)
-    assert accuracy(report) == (12 / 18, 18, {"no_truth": 1, "unseen_label": 0})
+    assert accuracy(report) == (12 / 18, 18, {"deleted": 1, "no_truth": 1, "unseen_label": 0})
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

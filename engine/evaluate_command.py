@@ -14,7 +14,7 @@ from click import get_current_context
 from click.core import ParameterSource
 
 from engine.evaluation_options import Options, evaluation_parameters
-from engine.report_output import Page, check_output, pictures_of, put_out, tell
+from engine.report_output import Page, check_output, page_of, put_out, tell
 from engine.settings import SettingsError
 from engine.store_commands import fail, store_options, store_settings
 from monitor.report import Report
@@ -181,7 +181,7 @@ def _records(options: Options) -> tuple[Report, Page]:
 
     place, asked = options.records or Path("-"), _asked(options)
     if place.suffix == ".parquet":
-        return _parquet(options, place, show), _page_of(options.images)
+        return _parquet(options, place, show), page_of(options.images)
     if options.on is not None:
         raise click.UsageError(f"expected --on with --model or with Parquet, got it with {place}")
     name = "standard input" if str(place) == "-" else place.name
@@ -191,7 +191,7 @@ def _records(options: Options) -> tuple[Report, Page]:
             file.seek(0)
         task = options.task or ""
         report = evaluate_records(file, task, name=name, by=options.by, asked=asked, tell=show)
-    return report, _page_of(options.images)
+    return report, page_of(options.images)
 
 
 def _parquet(options: Options, path: Path, show: Callable[[int], None]) -> Report:
@@ -223,24 +223,13 @@ def _coco(options: Options) -> tuple[Report, Page]:
 
     truth, predictions = options.truth or Path(), options.predictions or Path()
     report = evaluate_coco(truth, predictions, options.task, by=options.by, asked=_asked(options))
-    return report, _page_of(options.images)
+    return report, page_of(options.images)
 
 
 def _asked(options: Options) -> Any:
     from monitor.evaluation.reporting import Asked  # noqa: PLC0415 - loads numpy
 
     return Asked(options.resamples, options.seed)
-
-
-def _page_of(images: Path | None) -> Page:
-    """Return what makes a page with the pictures of a folder."""
-
-    def make(report: Report) -> str:
-        from monitor.page import page  # noqa: PLC0415 - loads matplotlib
-
-        return page(report, pictures_of(images))
-
-    return make
 
 
 def _stored(options: Options) -> tuple[Report, Page]:

@@ -1,7 +1,7 @@
 """A report for who asked for it on the command line: as a table, as JSON, as a page."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from engine.drift_output import drift
 from monitor import wording
 from monitor.report import Metric, Report
 
@@ -38,10 +39,8 @@ def put_out(report: Report, *, as_json: bool, output: Path | None, page: Page) -
         click.echo(_json(report))
         return
     console = Console()
-    console.print(_headlines(report))
-    console.print(_counts(report))
-    for table in _slices(report):
-        console.print(table)
+    for part in drift(report) if report.kind == "drift" else _evaluation(report):
+        console.print(part)
     if output is not None:
         console.print(f"Report: {output}", soft_wrap=True)
 
@@ -73,6 +72,17 @@ def pictures_of(folder: Path | None) -> Callable[[str], bytes | None]:
     return image_bytes
 
 
+def page_of(images: Path | None) -> Page:
+    """Return what makes a page with the pictures of a folder."""
+
+    def make(report: Report) -> str:
+        from monitor.page import page  # noqa: PLC0415 - loads matplotlib
+
+        return page(report, pictures_of(images))
+
+    return make
+
+
 def tell(text: str) -> None:
     """Show how far it is, on one line, where somebody looks."""
     if sys.stderr.isatty():
@@ -81,6 +91,12 @@ def tell(text: str) -> None:
 
 def _json(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report)) + b"\n"
+
+
+def _evaluation(report: Report) -> Iterator[Table | Text]:
+    yield _headlines(report)
+    yield _counts(report)
+    yield from _slices(report)
 
 
 def _headlines(report: Report) -> Table:

@@ -11,8 +11,9 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from monitor import wording
-from monitor.charts import bars, calibration, confusion, curves
+from monitor.charts import bars, calibration, confusion, curves, drift
 from monitor.charts.drawing import Chart, styled
+from monitor.drift.what_moved import by_effect
 from monitor.gallery import gallery
 from monitor.report import Confusion, Metric, Report
 
@@ -21,7 +22,6 @@ _FEW_IMAGES = 30
 
 _STATUS = {
     "ok": "",
-    "drift": "What comes in or goes out has changed.",
     "insufficient": "There are too few images with a known truth to say anything.",
     "error": "The report could not be finished; what follows may be incomplete.",
 }
@@ -56,12 +56,16 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
+        brief=wording.brief,
         counted=wording.counted,
         differences=wording.differences,
+        effect=wording.effect,
         interval=wording.interval,
         number=wording.number,
         left_out=wording.left_out,
         plain=wording.plain,
+        sides=wording.sides,
+        signal_status=wording.status,
         title=wording.title,
         titles=wording.titles,
     )
@@ -73,9 +77,9 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         charts = list(_charts(report))
     written = template.render(
         report=report,
-        name=wording.plain(f"{report.model.name} {report.model.version}".strip() or "A model", 100),
+        name=wording.plain(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
-        status=_STATUS[report.status],
+        status=_status(report),
         facts=_facts(report),
         parameters=[
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
@@ -86,12 +90,36 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
         by_label=_by_label(report.metrics),
+        signals=by_effect(report.signals),
+        effects=_effects(report),
+        most_pictured=drift.MOST_SIGNALS,
         compared=compared,
         charts=charts,
         taken=_taken(report.confusion),
         cards=gallery(report, image_bytes),
     )
     return wording.printable(written)
+
+
+def _name(report: Report) -> str:
+    """Name what a report is about: a model, or two files."""
+    files = [report.parameters.get(side) for side in ("current", "baseline")]
+    if all(isinstance(one, str) for one in files):
+        return " against ".join(str(one).rpartition("/")[2] for one in files)
+    return f"{report.model.name} {report.model.version}".strip() or "A model"
+
+
+def _status(report: Report) -> str:
+    return wording.verdict(report) if report.kind == "drift" else _STATUS.get(report.status, "")
+
+
+def _effects(report: Report) -> list[tuple[str, str]]:
+    """Say what the effects are that occur, by the kinds of signals that have them."""
+    kinds: dict[str, list[str]] = {}
+    for one in report.signals:
+        of = kinds.setdefault(wording.EFFECTS.get(one.effect.name, one.effect.name), [])
+        of.extend([] if one.kind in of else [one.kind])
+    return [(" and ".join(of), words) for words, of in kinds.items()]
 
 
 def _charts(report: Report) -> Iterator[Chart]:
@@ -108,6 +136,7 @@ def _charts(report: Report) -> Iterator[Chart]:
     ):
         if found is not None:
             yield found
+    yield from drift.signals(report)
     yield from bars.by_slice(report)
     yield from bars.by_label(report)
 
@@ -115,12 +144,18 @@ def _charts(report: Report) -> Iterator[Chart]:
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     """Say what was looked at."""
     window = report.data.current
-    yield "Images", f"{window.n:,}"
+    before = report.data.baseline
+    yield "Images" if before is None else "Current", f"{window.n:,}"
     if window.start is not None or window.end is not None:
         yield "From", window.start or wording.UNDEFINED
         yield "To", window.end or wording.UNDEFINED
     if window.filter is not None:
         yield "Filter", _json(window.filter)
+    if before is not None:
+        yield "Baseline", f"{before.n:,}"
+        if before.start is not None or before.end is not None:
+            yield "Baseline from", before.start or wording.UNDEFINED
+            yield "Baseline to", before.end or wording.UNDEFINED
     files = [report.parameters[key] for key in ("records", "truth", "predictions") if key in report.parameters]  # fmt: skip
     if files:
         yield "Files", ", ".join(files)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from monitor.report import Comparison, Metric, Report
+from monitor.report import Comparison, Effect, Metric, Report, Signal
 
 UNDEFINED = "—"
 
@@ -147,3 +147,65 @@ def plain(text: str | None, most: int = 40) -> str:
 def printable(text: str) -> str:
     """Put a sign for what neither HTML nor XML may hold."""
     return _NOT_SHOWN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def verdict(report: Report) -> str:
+    """Say in words what came out of a comparison."""
+    count = len(report.signals)
+    alarms = sum(one.alarm for one in report.signals)
+    silent = sum(one.status == "insufficient" for one in report.signals)
+    weak = sum(one.status == "low_power" for one in report.signals)
+    if report.status == "error":
+        return "The report could not be finished; what follows may be incomplete."
+    if silent == count:
+        return "Insufficient: there are too few independent values to say anything."
+    said = [
+        f"Drift: {alarms} of {_signals(count)} changed."
+        if alarms
+        else f"No drift in {_signals(count - silent)}."
+    ]
+    if silent:
+        said.append(f"Of {_signals(silent)} there is too little to say anything.")
+    if weak and not alarms:
+        said.append(f"In {_signals(weak)} only large changes would be seen.")
+    return " ".join(said)
+
+
+def _signals(count: int) -> str:
+    return f"{count:,} signal{'' if count == 1 else 's'}"
+
+
+def brief(value: float | None) -> str:
+    """Write a small number with what counts of it, such as a p-value or an effect."""
+    if value is None:
+        return UNDEFINED
+    if value and abs(value) < 0.001:
+        return f"{value:.0e}"
+    return number(float(value))
+
+
+def status(signal: Signal) -> str:
+    """Say whether a signal raised an alarm, and whether it could have."""
+    enough = signal.status.replace("_", " ")
+    if not signal.alarm:
+        return enough
+    return "ALARM" if signal.status == "ok" else f"ALARM, {enough}"
+
+
+def effect(of: Effect) -> str:
+    """Write an effect with the smallest that matters."""
+    return UNDEFINED if of.value is None else f"{brief(of.value)} ({brief(of.minimum)})"
+
+
+def sides(pair: Sequence[float]) -> str:
+    """Write a number of the baseline and one of the current window."""
+    return " / ".join(f"{one:,.0f}" for one in pair)
+
+
+EFFECTS = {
+    "wasserstein_iqr": "how far values moved, in interquartile ranges",
+    "total_variation": "share of values with another label",
+    "energy_coefficient": "energy distance, as a share of the largest",
+    "mmd_coefficient": "MMD, as a share of the largest",
+}
+"""What an effect is, in words."""

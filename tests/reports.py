@@ -9,10 +9,14 @@ from monitor.report import (
     Comparison,
     Confusion,
     Data,
+    Effect,
     Example,
+    Histogram,
     Metric,
+    Reference,
     Report,
     ReportedModel,
+    Signal,
     Slice,
     Window,
     Worst,
@@ -383,7 +387,52 @@ def undefined():
     )
 
 
+def drift(signals=30):
+    """Give a report on many signals, those with an alarm not in front."""
+    draw = np.random.default_rng(0)
+    made = [
+        numeric(f"signal {at}", draw, shift=at / signals, alarm=at > signals - 4)
+        for at in range(signals)
+    ]
+    made += [
+        categorical("label", [f"label {at}" for at in range(40)], draw),
+        categorical(HOSTILE, [HOSTILE, "", "a", "$b$"], draw, new_labels=[HOSTILE, "$b$"]),
+        numeric("constant", draw, edges=[1.0, 1.0], counts=([50], [50])),
+        Signal("embedding", "embedding", "energy", Effect("energy_coefficient", 2e-5, 5e-4), (500, 400), p=0.4, p_adjusted=0.9, status="low_power", n_eff=(90.5, 80.25)),
+        Signal("gone", "numeric", "ks", Effect("wasserstein_iqr", None, 0.0), (500, 0), status="insufficient", reason=f"expected {HOSTILE}"),
+    ]  # fmt: skip
+    return Report(
+        "drift",
+        "",
+        Data(Window(n=400, n_eff=80.25), Window("2026-01-31T00:00:00.000Z", None, 500)),
+        status="drift",
+        parameters={
+            "baseline": f"/data/{HOSTILE}.csv",
+            "current": "b.csv",
+            "left_out": {HOSTILE: HOSTILE},
+            "alpha": 0.01,
+        },
+        signals=made,
+    )
+
+
+def numeric(name, draw, *, shift=0.0, alarm=False, edges=None, counts=None):
+    edges = edges or [at / 10 for at in range(-20, 21)]
+    if counts is None:
+        values = draw.normal(size=500), draw.normal(shift, size=400)
+        counts = [np.histogram(one, edges)[0].tolist() for one in values]
+    effect = Effect("wasserstein_iqr", shift / 1.35, 0.1)
+    psi = Reference(shift**2, 0.04), Reference(shift / 4, 0.07)
+    return Signal(name, "numeric", "ks", effect, (500, 400), shift / 2, 1e-9, 2e-9 if alarm else 0.3, alarm, "ok", "", (500, 400), "rows", Histogram(edges, *counts), [], *psi)  # fmt: skip
+
+
+def categorical(name, labels, draw, new_labels=()):
+    counts = [draw.integers(0, 50, len(labels)).tolist() for _ in range(2)]
+    effect = Effect("total_variation", 0.25, 0.05)
+    return Signal(name, "categorical", "chi_square", effect, (500, 400), 30.0, 1e-5, 1e-4, True, "low_power", "", (95.5, 88), "blocks", Histogram(labels, *counts), list(new_labels))  # fmt: skip
+
+
 REPORTS = {
     made.__name__: made
-    for made in (detection, oriented, segmentation, classification, text, empty, undefined)
+    for made in (detection, oriented, segmentation, classification, text, empty, undefined, drift)
 }

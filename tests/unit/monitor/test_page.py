@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from monitor.page import page
-from monitor.report import Confusion, Data, Example, Metric, Report, Slice, Window
+from monitor.report import Confusion, Data, Effect, Example, Metric, Report, Signal, Slice, Window
 from tests.reports import HOSTILE, REPORTS, detection, image_bytes, undefined
 
 ROOT = Path(__file__).parents[3]
@@ -246,11 +246,47 @@ def test_slices_of_values_that_are_missing_are_named():
     assert "(none) (n = 3)" in text
 
 
-def test_drift_report_has_a_page():
-    report = Report(
-        "drift", "OBJECT_DETECTION", Data(Window(n=5)), status="drift", signals=[{"name": "x"}]
-    )
-    assert "Drift. What comes in or goes out has changed." in words(made(report))
+def test_signals_stand_with_alarms_first(pages):
+    text = words(pages["drift"])
+    assert "<h1>b.csv against script&gt;" in pages["drift"]
+    assert "Drift: 5 of 35 signals changed. Of 1 signal there is too little" in text
+    assert "Current 400 Baseline 500 Baseline from 2026-01-31T00:00:00.000Z Baseline to —" in text
+    assert "p-value below 0.01" in text
+    assert "signal 29 ALARM ks 2e-09 0.716 (0.100) 500 / 400 500 / 400 0.934 (0.040)" in text
+    assert "label ALARM, low power chi-square 1e-04 0.250 (0.050) 500 / 400 96 / 88" in text
+    assert "embedding low power energy 0.900 2e-05 (5e-04) 500 / 400 90 / 80" in text
+    assert "gone insufficient ks — — 500 / 0 0 / 0" in text
+    assert text.index("label ALARM") < text.index("signal 26 ok") < text.index("gone insufficient")
+    assert "gone, insufficient: expected <script>" in text
+
+
+def test_signals_are_pictured_baseline_beside_current(pages):
+    titles = re.findall(r"<h3>(.*?)</h3>", pages["drift"])
+    assert len(titles) == 24
+    assert [one.endswith("(alarm)") for one in titles] == [True] * 5 + [False] * 19
+    assert "The first 24 that have values on both sides are pictured." in words(pages["drift"])
+    assert "24 rarer labels are left out." in words(pages["drift"])
+    assert ">$b$ (new)</text>" in pages["drift"]
+
+
+@pytest.mark.parametrize(
+    ("status", "signals", "said"),
+    [
+        ("insufficient", [], "Insufficient: there are too few independent values"),
+        ("insufficient", ["insufficient"], "Insufficient: there are too few independent values"),
+        ("ok", ["ok"], "No drift in 1 signal."),
+        ("ok", ["ok", "low_power"], "No drift in 2 signals. In 1 signal only large changes"),
+        ("ok", ["ok", "insufficient"], "No drift in 1 signal. Of 1 signal there is too little"),
+        ("error", ["ok"], "The report could not be finished"),
+    ],
+)
+def test_what_came_out_is_said_in_words(status, signals, said):
+    made_of = [
+        Signal(str(at), "numeric", "ks", Effect("wasserstein_iqr", 0.0, 0.1), (5, 5), status=one)
+        for at, one in enumerate(signals)
+    ]
+    report = Report("drift", "", Data(Window(), Window()), status=status, signals=made_of)
+    assert said in words(made(report))
 
 
 def test_many_labels_are_cut_to_what_can_be_read():

@@ -1,0 +1,66 @@
+"""A drift report for who asked for it on the command line."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from monitor import wording
+from monitor.report import Report, Signal
+
+_COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
+_MOST_LABELS = 10
+
+
+def drift(report: Report) -> Iterator[Table | Text]:
+    """Say whether there is drift, then signal by signal, and what did not count."""
+    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - loads numpy
+
+    yield Text(wording.verdict(report))
+    signals = by_effect(report.signals)
+    if signals:
+        yield _table(signals)
+    for one in signals:
+        if one.new_labels:
+            named = ", ".join(map(wording.plain, one.new_labels[:_MOST_LABELS]))
+            more = len(one.new_labels) - _MOST_LABELS
+            rest = f" and {more:,} more" if more > 0 else ""
+            yield Text(f"New labels of {wording.plain(one.name)}: {named}{rest}")
+    for one in signals:
+        if one.status == "insufficient" and one.reason:
+            yield Text(f"Insufficient, {wording.plain(one.name)}: {one.reason}")
+    for name, reason in report.parameters.get("left_out", {}).items():
+        yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
+    yield Text(_rows(report))
+
+
+def _table(signals: list[Signal]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for at, column in enumerate(_COLUMNS):
+        justify: Literal["left", "right"] = "left" if at < 3 else "right"
+        table.add_column(column, justify=justify, overflow="fold")
+    for one in signals:
+        cells = (
+            wording.plain(one.name),
+            wording.status(one),
+            one.test.replace("_", "-"),
+            wording.brief(one.p_adjusted),
+            wording.effect(one.effect),
+            wording.sides(one.n),
+            wording.sides(one.n_eff),
+        )
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _rows(report: Report) -> str:
+    """Say what was compared."""
+    before = report.data.baseline
+    said = [f"{report.data.current.n:,} rows against {before.n if before else 0:,}"]
+    for name, text in (("time", "sorted by"), ("source_key", "sources")):
+        value = report.parameters.get(name)
+        if value is not None:
+            said.append(f"{text} {wording.plain(value)}")
+    return ", ".join(said)

@@ -1,0 +1,201 @@
+"""The values of a column of a file, as what they are said to be."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from monitor.drift.samples import DriftError
+from monitor.drift.tables import Table, Values, parsed, vector
+from store.records import timestamp_text
+
+Numbers = npt.NDArray[np.float64]
+Order = npt.NDArray[np.int64]
+_LARGEST = float(np.finfo(np.float16).max)
+Span = tuple[str | None, str | None]
+"""The first and the last time, RFC 3339; None where nothing says when."""
+Found = Literal["number", "list", "text", "other"]
+
+
+class Unlike(DriftError):
+    """A column does not hold what it should."""
+
+
+def look(table: Table, name: str) -> Found | None:
+    """Tell what all values of a column are; None of no values, and of a column that is not there."""
+    values = table.columns.get(name, [])
+    if isinstance(values, np.ndarray):
+        return "number" if values.ndim == 1 else "list"
+    present = [one for one in values if one is not None]
+    if not present:
+        return None
+    if not table.are_texts:
+        return _of_values(present)
+    if name in table.parsed:
+        return "number"
+    return "list" if all(one.startswith("[") for one in present) else "text"
+
+
+def _of_values(values: list[Any]) -> Found:
+    kinds = set(map(type, values))
+    if kinds <= {int, float}:
+        return "number"
+    if kinds == {np.ndarray}:
+        return "list"
+    return "other" if kinds & {np.ndarray, list} else "text"
+
+
+def as_numbers(table: Table, name: str) -> Numbers:
+    """Return numbers (N,), NaN where there is none.
+
+    Raises:
+        Unlike: A value is none.
+    """
+    values = table.columns[name]
+    if isinstance(values, np.ndarray):
+        if values.ndim == 1:
+            return values
+        raise Unlike(f"{table.name}: expected {name} to hold numbers, got lists")
+    if name in table.parsed:
+        return table.parsed[name]
+    made = np.full(len(values), np.nan)
+    for row, one in enumerate(values):
+        number = _number(one, is_text=table.are_texts)
+        if number is None and one is not None:
+            raise Unlike(f"{table.at(row)}: expected {name} to be a number, got {one!r:.60}")
+        made[row] = np.nan if number is None else number
+    return made
+
+
+def _number(value: Any, *, is_text: bool) -> float | None:
+    if is_text:
+        found = None if value is None else parsed([value])
+        return None if found is None else float(found[0])
+    return float(value) if isinstance(value, int | float) else None
+
+
+def as_vectors(table: Table, name: str) -> Values:
+    """Return lists of numbers, float32 (N, D), NaN where there is none; of none at all N times None.
+
+    Raises:
+        Unlike: A value is no list, of another length than those before, or too large.
+    """
+    values = table.columns[name]
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        return _checked(table, name, values)
+    made: npt.NDArray[np.float32] | None = None
+    for row, given in enumerate(values):
+        if given is None:
+            continue
+        one = _vector(given)
+        if one is None:
+            got = f"{given!r:.60}"
+            raise Unlike(f"{table.at(row)}: expected {name} to be a list of numbers, got {got}")
+        if made is None:
+            made = np.full((len(values), len(one)), np.nan, np.float32)
+        if len(one) != made.shape[1]:
+            wanted = f"expected {name} to have {made.shape[1]} numbers as before"
+            raise Unlike(f"{table.at(row)}: {wanted}, got {len(one)}")
+        made[row] = one
+    return [None] * len(values) if made is None else _checked(table, name, made)
+
+
+def _checked(table: Table, name: str, made: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """See that summaries can keep these numbers."""
+    worst = np.abs(made).max(axis=1)
+    over = np.flatnonzero(worst > _LARGEST)
+    if len(over):
+        got = made[over[0]][np.abs(made[over[0]]).argmax()]
+        wanted = f"expected {name} to have numbers up to {_LARGEST:.0f}"
+        raise Unlike(f"{table.at(over[0])}: {wanted}, got {got:.6g}")
+    return made
+
+
+def _vector(given: Any) -> npt.NDArray[np.float32] | None:
+    if isinstance(given, np.ndarray):
+        return given
+    try:
+        return vector(msgspec.json.decode(given) if isinstance(given, str) else given)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def as_labels(table: Table, name: str) -> list[str | None]:
+    """Return texts; a number without fraction is written without.
+
+    Raises:
+        Unlike: A value is a list.
+    """
+    values = table.columns[name]
+    if table.are_texts:
+        return list(values)
+    made = []
+    for row, one in enumerate(values):
+        if isinstance(one, list | np.ndarray):
+            raise Unlike(f"{table.at(row)}: expected {name} to be a label, got a list")
+        made.append(_label(one))
+    return made
+
+
+def _label(value: Any) -> str | None:
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
+    """Return each row's place in time (N,), and the first and the last time where these are dates.
+
+    Args:
+        table: The file.
+        name: Of the column with the time: dates, or numbers of any unit. None: rows are in order.
+
+    Raises:
+        Unlike: A value is no time.
+    """
+    n = len(table.lines)
+    if name is None or not n:
+        return np.arange(n), (None, None)
+    values = table.columns[name]
+    times = np.empty(n)
+    found = table.parsed.get(name, values)
+    for row, one in enumerate(found):
+        at = _time(one)
+        if at is None:
+            got = "nothing" if _label(one) is None else f"{one!s:.60}"
+            wanted = f"expected {name} to be a time in RFC 3339 or a number"
+            raise Unlike(f"{table.at(row)}: {wanted}, got {got}")
+        times[row] = at
+    order = np.empty(n, np.int64)
+    order[np.argsort(times, kind="stable")] = np.arange(n)
+    if not all(isinstance(one, str | datetime) for one in found):
+        return order, (None, None)
+    return order, (_date(times.min()), _date(times.max()))
+
+
+def _date(seconds: float) -> str:
+    return timestamp_text(math.floor(1000 * float(seconds)))
+
+
+def _time(value: Any) -> float | None:
+    """Return seconds since 1970 of a date, and a number as it is; a date without zone is in UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        try:
+            value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+            return float(value.timestamp())
+        except OverflowError:
+            return None
+    number = None if isinstance(value, bool) else _number(value, is_text=False)
+    return number if number is not None and math.isfinite(number) else None

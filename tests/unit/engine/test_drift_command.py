@@ -1,0 +1,122 @@
+"""`quadriga drift` of files."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from engine.cli import main
+from engine.drift_command import drift_command
+
+PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
+HOSTILE = "[red]<b>$x\x1b[31m"
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, ["drift", *map(str, arguments)], env={"COLUMNS": "80"})
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to(name, shift=0.0, labels=("a", "b"), n=150, **more):
+        draw = np.random.default_rng(sum(name.encode()))
+        lines = [
+            {"score": draw.normal(shift), "x": at % 7, "label": str(draw.choice(labels))} | more
+            for at in range(n)
+        ]
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    return to
+
+
+def test_no_drift_is_said_first(write) -> None:
+    said = run("--baseline", write("a.jsonl"), "--current", write("b.jsonl")).stdout
+    assert said.startswith("No drift in 3 signals.\n")
+    assert re.search(r"score +ok +ks +0\.\d+ +0\.\d+ \(0\.100\) +150 / 150 +150 / 150", said)
+    assert "150 rows against 150" in said
+
+
+def test_alarms_come_first_with_new_labels(write) -> None:
+    other = write("b.jsonl", shift=2, labels=("a", HOSTILE), only_here=1)
+    said = run("--baseline", write("a.jsonl"), "--current", other).stdout
+    assert said.startswith("Drift: 2 of 4 signals changed.")
+    rows = re.findall(r"^ (score|label|x|only_here) ", said, re.MULTILINE)
+    assert set(rows[:2]) == {"score", "label"}
+    assert rows[2:] == ["x", "only_here"]
+    assert "New labels of label: [red]<b>$x\N{REPLACEMENT CHARACTER}[31m\n" in said
+    assert "Insufficient, only_here: expected values on each side, got 0 and 150" in said
+
+
+def test_too_few_are_insufficient(write) -> None:
+    said = run("--baseline", write("a.jsonl", n=9), "--current", write("b.jsonl", n=9)).stdout
+    assert said.startswith("Insufficient: there are too few independent values")
+
+
+def test_status_tells_of_drift_where_asked(write) -> None:
+    same = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl"))
+    moved = ("--baseline", write("a.jsonl"), "--current", write("c.jsonl", shift=2))
+    run(*same, "--fail-on-drift")
+    run(*moved)
+    run(*moved, "--fail-on-drift", code=1)
+    assert json.loads(run(*moved, "--fail-on-drift", "--json", code=1).stdout)["status"] == "drift"
+
+
+def test_json_is_all_that_is_printed(write) -> None:
+    files = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl", stream="s", t=2))
+    options = ("--numeric", "x", "--ignore", "score", "--alpha", 0.01, "--windows", 24, "--seed", 7)
+    report = json.loads(run(*files, *options, "--json").stdout)
+    assert (report["schema"], report["kind"], report["status"]) == ("report/1", "drift", "ok")
+    names = {one["name"]: one["kind"] for one in report["signals"]}
+    assert names == {"x": "numeric", "label": "categorical", "stream": "categorical", "t": "count"}
+    asked = {"alpha": 0.01, "windows": 24, "seed": 7, "time": None, "source_key": None}
+    assert report["parameters"].items() >= asked.items()
+    assert report["data"]["current"]["n"] == 150
+
+
+def test_reports_are_written(write, tmp_path) -> None:
+    files = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl", shift=2))
+    said = run(*files, "--output", tmp_path / "r.html").stdout
+    assert "Report: " in said
+    assert "<h1>b.jsonl against a.jsonl</h1>" in (tmp_path / "r.html").read_text()
+    run(*files, "--output", tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_bytes())["kind"] == "drift"
+
+
+def test_what_is_wrong_is_named(write, tmp_path) -> None:
+    fine, bad = write("a.jsonl"), tmp_path / "bad.csv"
+    bad.write_text("score,x\n1,2\n3\n")
+    cases = [
+        (("--baseline", fine, "--current", bad), "quadriga: bad.csv:3: expected 2 cells, got 1"),
+        (("--baseline", fine, "--current", tmp_path / "none.csv"), "No such file"),
+        (("--baseline", fine, "--current", fine, "--numeric", "label"), "a.jsonl:1: expected label"),
+        (("--baseline", fine, "--current", fine, "--output", "r.pdf"), "expected a file .html or"),
+        (("--baseline", fine, "--current", fine, "--alpha", 2), "0.001<=x<=0.5"),
+        (("--baseline", fine), "--current"),
+    ]  # fmt: skip
+    for arguments, said in cases:
+        assert said in run(*arguments, code=2).output
+
+
+def test_options_are_described() -> None:
+    section = PAGE.read_text("utf-8").partition("## Drift of files\n")[2].partition("\n## ")[0]
+    for parameter in drift_command.params:
+        assert f"`{parameter.opts[0]}`" in section, parameter.opts[0]
+
+
+def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
+    section = PAGE.read_text("utf-8").partition("## Drift of files\n")[2]
+    assert "quadriga drift --baseline march.csv --current april.csv" in section
+    monkeypatch.chdir(tmp_path)
+    shown = section.partition("```csv\n")[2].partition("```")[0]
+    Path("march.csv").write_text(shown)
+    Path("april.csv").write_text(shown)
+    said = run("--baseline", "march.csv", "--current", "april.csv").stdout
+    assert "sorted by created_at, sources camera_id" in said
+    assert "Left out, file: " not in said

@@ -163,7 +163,7 @@ class Signal(msgspec.Struct, frozen=True):
     """How many independent values each side is worth."""
     units: Literal["rows", "blocks", "groups"] = "rows"
     """What was taken as independent: values, blocks of a source, or sources."""
-    histogram: Histogram = Histogram()
+    histogram: Histogram = msgspec.field(default_factory=Histogram)
     new_labels: list[str] = []
     """That the baseline has not."""
     psi: Reference | None = None

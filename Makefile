@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/installed-$(VERSION)
 CLIENTS := tritonclient kserve mlserver schemathesis
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test conformance browser lint bench descriptors lock clean
+.PHONY: help demo serve test clients conformance browser lint bench descriptors lock clean
 
 help:  ## Show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,7 +23,9 @@ serve: $(INSTALLED)  ## Serve the sample models on port 8080 until Ctrl-C
 test: $(INSTALLED)-dev  ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-conformance: $(INSTALLED)-dev $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Run public clients against a server
+clients: $(CLIENTS:%=.conformance/%/installed-$(VERSION))  ## Install the public clients
+
+conformance: $(INSTALLED)-dev clients  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance
 
 browser: $(INSTALLED)-dev  ## Open the pages of reports in Chromium, which must be there

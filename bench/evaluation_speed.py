@@ -212,7 +212,8 @@ def state_of_arrays(found: Table, truths: Table, images: int) -> State:
 def numbers_of(state: State) -> list[float]:
     """Compute the twelve numbers of a state."""
     evaluated = Detection().evaluate(state)
-    return [float(one.values[0]) for one in evaluated.headlines(np.ones((1, len(state.ids))))]
+    found = evaluated.headlines(np.ones((1, len(state.ids))))
+    return [float(one.values[0]) for one in found[:12]]
 
 
 Side = tuple[Callable[[], Any], Callable[[Any], list[float]]]

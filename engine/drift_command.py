@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from engine.report_output import check_output, page_of, put_out
+from engine.report_output import check_output, page_of, put_out, report_options
 from engine.store_commands import fail
 
 _PATH = click.Path(path_type=Path)
@@ -77,17 +77,7 @@ class _Options(msgspec.Struct, frozen=True):
     show_default=True,
     help="Comparisons a day, which share alpha.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 32) - 1),
-    default=0,
-    show_default=True,
-    help="Of the permutations.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
-@click.option(
-    "--output", type=_PATH, help="Write the report, too: .html for people, .json for programs."
-)
+@report_options
 @click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
 def drift_command(**flags: Any) -> None:
     r"""Say whether anything has changed: in files with a row an inference, a column a signal.

@@ -14,7 +14,7 @@ from click import get_current_context
 from click.core import ParameterSource
 
 from engine.evaluation_options import Options, evaluation_parameters
-from engine.report_output import Page, check_output, page_of, put_out, tell
+from engine.report_output import Page, check_output, page_of, put_out, report_options, tell
 from engine.settings import SettingsError
 from engine.store_commands import fail, store_options, store_settings
 from monitor.report import Report
@@ -119,17 +119,7 @@ _READ = {
     show_default=True,
     help="Of the bootstrap, for intervals; 0 for none.",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(0, (1 << 32) - 1),
-    default=0,
-    show_default=True,
-    help="Of the bootstrap.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
-@click.option(
-    "--output", type=_PATH, help="Write the report, too: .html for people, .json for programs."
-)
+@report_options
 @store_options
 def evaluate_command(**flags: Any) -> None:
     r"""Say how good a model's answers are: in files, in a store, or over a dataset.

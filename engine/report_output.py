@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import rich_click as click
@@ -18,6 +19,30 @@ _MOST_SLICES = 24
 
 Page = Callable[[Report], str]
 """Makes the page of a report."""
+
+
+def report_options(command: Any) -> Any:
+    """Add the options of every command that makes a report."""
+    options = (
+        click.option(
+            "--seed",
+            type=click.IntRange(0, (1 << 32) - 1),
+            default=0,
+            show_default=True,
+            help="Of what is drawn at random.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else."
+        ),
+        click.option(
+            "--output",
+            type=click.Path(path_type=Path),
+            help="Write the report, too: .html for people, .json for programs.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def put_out(report: Report, *, as_json: bool, output: Path | None, page: Page) -> None:

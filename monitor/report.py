@@ -170,6 +170,55 @@ class Signal(msgspec.Struct, frozen=True):
     js: Reference | None = None
 
 
+class Neighbour(msgspec.Struct, frozen=True):
+    """An image of the baseline that is like one of the window."""
+
+    inference_id: str
+    distance: float
+    image: str | None = None
+    """Hash of the image, or its place."""
+    width: int | None = None
+    height: int | None = None
+    predictions: Any = []
+    """In the form of the wire, to be drawn."""
+
+
+class Unlike(msgspec.Struct, frozen=True):
+    """An image of the window that is least like the baseline, beside what is nearest to it there."""
+
+    inference_id: str
+    score: float
+    """Its semantic score: the share of the baseline that is as far from the rest, or farther."""
+    image: str | None = None
+    width: int | None = None
+    height: int | None = None
+    predictions: Any = []
+    nearest: list[Neighbour] = []
+    """Nearest first."""
+
+
+class PastSignal(msgspec.Struct, frozen=True):
+    """What a signal was in a window."""
+
+    p_adjusted: float | None
+    effect: float | None
+    alarm: bool
+    status: Literal["ok", "low_power", "insufficient"]
+
+
+class PastWindow(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """A window that was compared with the same baseline."""
+
+    start: str | None
+    """RFC 3339, UTC."""
+    end: str | None
+    n: int
+    status: Literal["ok", "drift", "insufficient", "error"]
+    report: str
+    """Id of its report."""
+    signals: dict[str, PastSignal] = {}
+
+
 class Picture(msgspec.Struct, frozen=True):
     """A drawing that belongs to a report."""
 
@@ -201,5 +250,9 @@ class Report(msgspec.Struct, frozen=True):
     slices: list[Slice] = []
     worst: list[Worst] = []
     comparisons: list[Comparison] = []
+    unlike: list[Unlike] = []
+    """The least like first."""
+    history: list[PastWindow] = []
+    """Windows before this one, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}

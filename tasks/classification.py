@@ -39,7 +39,7 @@ class ImageClassification:
         Raises:
             tasks.parameters.ParameterError: One of them is not allowed.
         """
-        action = read.action(parameters, self.actions)
+        action = read.choice(parameters, "action", self.actions)
         default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
         return ClassificationOptions(
             action, read.whole_number(parameters, "top_k", 1, _MAX_TOP_K, default)

@@ -40,9 +40,9 @@ def read_options(
         tasks.parameters.ParameterError: One of them is not allowed.
     """
     return DetectionOptions(
-        action=read.action(parameters, actions),
-        score_threshold=read.unit_interval(parameters, "score_threshold", defaults.score_threshold),
-        iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
+        action=read.choice(parameters, "action", actions),
+        score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
+        iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
         max_detections=read.whole_number(
             parameters, "max_detections", 1, 10_000, defaults.max_detections
         ),

@@ -49,7 +49,7 @@ class ImageTextToText:
         Raises:
             tasks.parameters.ParameterError: One of them is not allowed.
         """
-        action = read.action(parameters, self.actions)
+        action = read.choice(parameters, "action", self.actions)
         prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
         single = parameters.get("prompt")
         if single is not None:
@@ -71,7 +71,7 @@ class ImageTextToText:
             and temperature > 0,
             temperature=temperature,
             top_k=read.whole_number(parameters, "top_k", 0, 1_000_000, search.top_k),
-            top_p=read.unit_interval(parameters, "top_p", search.top_p),
+            top_p=read.number(parameters, "top_p", 0, 1, search.top_p),
             num_beams=read.whole_number(parameters, "num_beams", 1, MAX_BEAMS, search.num_beams),
             seed=search.seed if seed < 0 else seed,
         )

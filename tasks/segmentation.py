@@ -5,6 +5,7 @@ the region's pixels in the image, of the probability that the network gives the 
 the network answers classes alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -74,18 +75,18 @@ class ImageSegmentation:
         defaults = self._spec.defaults
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
-            action=read.action(parameters, self.actions),
-            score_threshold=read.unit_interval(
-                parameters, "score_threshold", defaults.score_threshold
+            action=read.choice(parameters, "action", self.actions),
+            score_threshold=read.number(
+                parameters, "score_threshold", 0, 1, defaults.score_threshold
             ),
-            iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
+            iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
             max_segments=read.whole_number(
                 parameters, "max_segments", 1, 10_000, min(defaults.max_detections, 10_000)
             ),
             regions="class" if by_class else "component",
-            min_area=read.at_least_zero(parameters, "min_area", defaults.min_area),
+            min_area=read.number(parameters, "min_area", 0, math.inf, defaults.min_area),
             simplify=read.flag(parameters, "simplify", default=defaults.simplify),
-            epsilon=read.at_least_zero(parameters, "epsilon", defaults.epsilon),
+            epsilon=read.number(parameters, "epsilon", 0, math.inf, defaults.epsilon),
         )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:

@@ -49,7 +49,7 @@ class ImageTextToText:
         Raises:
             tasks.parameters.ParameterError: One of them is not allowed.
         """
-        action = read.choice(parameters, "action", self.actions)
+        action = read.action(parameters, self.actions)
         prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
         single = parameters.get("prompt")
         if single is not None:

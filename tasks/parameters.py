@@ -13,6 +13,15 @@ class ParameterError(ValueError):
     """A parameter of a request has a value that is not allowed; the text says what is."""
 
 
+def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
+    """Read `action`, one of `allowed`; the first of them where absent.
+
+    Raises:
+        ParameterError: It names another action, or is no text.
+    """
+    return choice(parameters, "action", allowed)
+
+
 def choice(
     parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
 ) -> str:

@@ -47,6 +47,11 @@ class Window(msgspec.Struct, frozen=True):
             min(self.bottom, other.bottom),
         )
 
+    def slices_of(self, other: "Window") -> tuple[slice, slice]:
+        """Give its rows and columns in an array of another window that holds it."""
+        rows = slice(self.top - other.top, self.bottom - other.top)
+        return rows, slice(self.left - other.left, self.right - other.left)
+
     def tiles(self, height: int, width: int) -> Iterator["Window"]:
         """Cut it into parts of at most `height` x `width`, row by row."""
         for top in range(self.top, self.bottom, height):

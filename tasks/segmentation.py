@@ -18,7 +18,7 @@ from tasks import parameters as read
 from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
 from tasks.pieces import Piece, by_class, join, without_small_parts
-from tasks.predictions import OutputError, Prediction, Segment
+from tasks.predictions import OutputError, Outputs, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
@@ -75,7 +75,7 @@ class ImageSegmentation:
         defaults = self._spec.defaults
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
-            action=read.choice(parameters, "action", self.actions),
+            action=read.action(parameters, self.actions),
             score_threshold=read.number(
                 parameters, "score_threshold", 0, 1, defaults.score_threshold
             ),
@@ -94,10 +94,7 @@ class ImageSegmentation:
         return preprocess(image, self._spec.input)
 
     def predict(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
+        self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Prediction]:
         """Make masks at the resolution of the image, then contours.
 
@@ -107,21 +104,11 @@ class ImageSegmentation:
         found = self._find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
-    def find(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
-    ) -> list[Piece]:
+    def find(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
         """Find the regions of one tile, of whatever area: a border may cut a large one into small parts."""
         return self._find(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
-    def _find(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
-    ) -> list[Piece]:
+    def _find(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
         found: list[Piece] = []
         for region in self._segment(outputs, affine, self._asked(options)):
             if not 0 <= region.class_id < len(self._spec.labels):

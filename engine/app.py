@@ -27,6 +27,7 @@ from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
 from monitor.routes import monitor_routes
+from monitor.schedule_routes import schedule_routes
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
@@ -91,7 +92,9 @@ class Application:
             control=self._control,
             scores=SemanticScores(
                 settings.baselines_directory,
-                lambda: {each.name for each in self.repository.statuses() if each.state != "UNLOADED"},
+                lambda: {
+                    each.name for each in self.repository.statuses() if each.state != "UNLOADED"
+                },
                 header=settings.semantic_score_header,
                 in_parameters=settings.semantic_score_in_parameters,
             ),
@@ -201,6 +204,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *change_routes(changes),
         *job_routes(jobs),
         *monitor_routes(jobs),
+        *schedule_routes(settings.drift_directory),
         *upkeep_routes(inferences, changes),
     ]
 

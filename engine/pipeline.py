@@ -233,7 +233,7 @@ class Pipeline:
                 raise InternalError(f"model {model.name!r} failed: {error}") from error
             raise
 
-    def _scored(self, model: Model, answered: Sequence[Answered]) -> Sequence[Answered]:
+    def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
         return answered if self._scores is None else self._scores.score(model, answered)
 
     def _admit(self, model: Model, request: InferRequest) -> Admission:

@@ -60,7 +60,7 @@ class SemanticScores:
         self._stop = threading.Event()
         threading.Thread(target=self._watch, name="semantic-score", daemon=True).start()
 
-    def score(self, model: Model, answered: Sequence[Answered]) -> Sequence[Answered]:
+    def score(self, model: Model, answered: list[Answered]) -> list[Answered]:
         """Give each of some images of a model its score, where it has an embedding to score."""
         references = self._references.get(model.name)
         if references is None or references.space != model.embedding_space:
@@ -74,7 +74,7 @@ class SemanticScores:
                 )
                 for item in answered
             ]
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the answer goes out
             self._say_once(model.name, "a score failed")
             return answered
 
@@ -128,7 +128,7 @@ class SemanticScores:
                 _log.info("%s: scores by %s", name, path)
         except FileNotFoundError:
             self._forget(name)
-        except Exception:
+        except Exception:  # noqa: BLE001 - the thread goes on, with other models and files
             self._references.pop(name, None)
             self._say_once(name, "no scores")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine.embedding import Vector
 from engine.model import Model
 from engine.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
@@ -56,6 +57,8 @@ class Answered(msgspec.Struct, frozen=True):
     height: int | None = None
     mime: str | None = None
     wishes: Wishes = KEEP
+    embedding: Vector | None = None
+    """The model's own of the image, float32 (D,); None where it has none."""
 
 
 class Handled(msgspec.Struct, frozen=True):

@@ -448,8 +448,8 @@ def watched(windows=30, signals=4, *, history=True):
         for at, place in enumerate(places)
     ]  # fmt: skip
     estimates = [
-        Metric("EstimatedAccuracy", value, {"method": method, "valid": f"Valid unless {HOSTILE}."}, ci95, 400)
-        for method, value, ci95 in (("ATC", 0.871, (0.84, 0.902)), ("CBPE", None, None))
+        Metric("EstimatedAccuracy", value, {"method": method, "valid": f"valid unless {HOSTILE}."}, ci95, 400)
+        for method, value, ci95 in (("atc_max_confidence", 0.871, (0.84, 0.902)), ("cbpe", None, None))
     ]  # fmt: skip
     return msgspec.structs.replace(
         report,

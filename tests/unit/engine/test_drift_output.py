@@ -20,8 +20,8 @@ def test_where_signals_moved_and_what_is_estimated_is_said_in_short():
     assert (
         "Moved: signal 3, where meta.camera_id is camera è (n = 40): 1.250, elsewhere 0.040" in text
     )
-    assert "EstimatedAccuracy, ATC: 0.871 (0.840 to 0.902)" in text
-    assert "EstimatedAccuracy, CBPE: —" in text
+    assert "EstimatedAccuracy, atc max confidence: 0.871 (0.840 to 0.902)" in text
+    assert "EstimatedAccuracy, cbpe: —" in text
     assert text.count("Valid unless <script>") == 1
 
 

@@ -277,7 +277,10 @@ def test_what_moved_stands_with_the_effect_elsewhere(pages):
 
 def test_estimates_stand_with_when_they_hold(pages):
     text = words(pages["watched"])
-    assert "EstimatedAccuracy 0.871 0.840 to 0.902 ATC 400 EstimatedAccuracy — — CBPE 400" in text
+    assert (
+        "EstimatedAccuracy 0.871 0.840 to 0.902 atc max confidence 400 EstimatedAccuracy — — cbpe 400"
+        in text
+    )
     assert text.count("Valid unless <script>") == 1
     assert "Over all labels" not in text
 

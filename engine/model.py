@@ -75,6 +75,8 @@ class Model:
         """As records carry it."""
         self.preprocessing = None if self.spec is None else _short_hash(self.spec.input)
         """Tells how images become input: models with one such hash prepare them alike."""
+        self.embedding_space: str | None = None
+        """Of `recording.Answered.embedding`, in 16 hexadecimal digits; None where there is none."""
         if self.recognition.runtime.warmup:
             self._warm_up()
 

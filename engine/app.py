@@ -26,6 +26,7 @@ from engine.room import RoomLimits
 from engine.session import LoadError
 from engine.settings import Settings
 from monitor.routes import monitor_routes
+from monitor.schedule_routes import schedule_routes
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
 from proto.errors import MethodNotAllowed, NotFound
@@ -195,6 +196,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *change_routes(changes),
         *job_routes(jobs),
         *monitor_routes(jobs),
+        *schedule_routes(settings.drift_directory),
         *upkeep_routes(inferences, changes),
     ]
 

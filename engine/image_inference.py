@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pybase64
 
+from engine.embedding import Vector
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
 from engine.recording import Answered, Wishes, request_metadata, request_wishes
@@ -128,8 +129,9 @@ def stream_image(
             try:
                 piece = next(pieces)
             except StopIteration as end:
-                answers = [Answer(item.options.prompts[0], text + end.value)]
-                yield end.value, _answered(item, received, image, answers)
+                last, vector = end.value
+                answers = [Answer(item.options.prompts[0], text + last)]
+                yield last, _answered(item, received, image, (answers, vector))
                 return
             text += piece
             yield piece, None
@@ -206,15 +208,19 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
     received = [_image_bytes(item) for item in asked]
     decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
     try:
-        predictions = images.answerer.predict(decoded, [item.options for item in asked])
+        found = images.answerer.answer(decoded, [item.options for item in asked])
     except ParameterError as error:
         raise InvalidRequest(f"{asked[0].where}: {error}") from error
-    return [_answered(*each) for each in zip(asked, received, decoded, predictions, strict=True)]
+    return [_answered(*each) for each in zip(asked, received, decoded, found, strict=True)]
 
 
 def _answered(
-    asked: _Asked, received: bytes, image: Image, predictions: Sequence[Prediction]
+    asked: _Asked,
+    received: bytes,
+    image: Image,
+    found: tuple[Sequence[Prediction], Vector | None],
 ) -> Answered:
+    predictions, embedding = found
     return Answered(
         input_name=asked.input_name,
         action=asked.options.action,
@@ -225,6 +231,7 @@ def _answered(
         height=image.height,
         mime=image.mime,
         wishes=asked.wishes,
+        embedding=embedding,
         pixels=image if asked.chosen and asked.wishes.store else None,
     )
 

@@ -48,6 +48,8 @@ class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class MonitorOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The table `[monitor]`: what is taken of an image to tell whether images have changed."""
 
+    embedding: str | None = None
+    """A tensor of the graph, `none`, or `model:<name>` for another model's; None for what is found."""
     signals: bool = True
     """Whether numbers of its pixels and its embedding are kept."""
 

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from engine.embedding import Vector
 from engine.model import Model
 from engine.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
@@ -60,8 +59,8 @@ class Answered(msgspec.Struct, frozen=True):
     height: int | None = None
     mime: str | None = None
     wishes: Wishes = KEEP
-    embedding: npt.NDArray[np.float32] | None = None
-    """The model's own of the image, (D,); None where it has none."""
+    embedding: Vector | None = None
+    """The model's own of the image, float32 (D,); None where it has none."""
     pixels: Image | None = None
     """As decoded; only where its signals are wanted."""
 

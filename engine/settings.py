@@ -255,6 +255,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.data) / "jobs"
 
     @property
+    def drift_directory(self) -> Path:
+        """Where schedules of drift reports are, their history, and the alerts that wait."""
+        return Path(self.data) / "drift"
+
+    @property
     def blob_place(self) -> str:
         """The folder, or the URL, where input images are kept."""
         return self.blobs or str(self.blob_directory)

@@ -55,6 +55,8 @@ class DriftParameters(
     """Windows of a day, which share alpha."""
     kernel: Kernel = "energy"
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
+    schedule: str | None = None
+    """How often the schedule that asked for this does so, such as `1h`; its windows are the model's history."""
 
     @property
     def current(self) -> StoredWindow:
@@ -72,6 +74,8 @@ def decode_parameters(body: bytes) -> DriftParameters:
         QueryError: They are none, or name a filter or a time that means nothing.
     """
     parameters = decode_body(body, _decoder)
+    if parameters.schedule is not None:
+        raise QueryError("expected no schedule, which the model has, got one")
     check(parameters)
     return parameters
 

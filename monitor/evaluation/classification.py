@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Integers
 from monitor.evaluation.evaluators import Evaluated, decode
-from monitor.evaluation.matching import Integers
 from monitor.evaluation.multi_label import MultiLabel
 from monitor.evaluation.single_label import SingleLabel
 from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table

@@ -8,10 +8,10 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Integers
 from monitor.evaluation.evaluators import decode, task_name
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
-from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table

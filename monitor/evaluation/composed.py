@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from monitor.evaluation.matching import Doubles
 from monitor.evaluation.state import EvaluatedImage, Labels, State, Table
 
 

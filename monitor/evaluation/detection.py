@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.evaluators import Evaluated, decode
-from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (
     EvaluatedImage,

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, mean_known, ranges, ratio
 from monitor.evaluation.evaluators import Headline
-from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.matching import Overlap
 from monitor.evaluation.state import State, Table
 from monitor.report import Metric
 
@@ -65,11 +66,7 @@ class DotaObjects:
 
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
-        values = self._precisions(weights)
-        known = ~np.isnan(values)
-        count = known.sum(axis=-1)
-        total = np.where(known, values, 0).sum(axis=-1)
-        means = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+        means = mean_known(self._precisions(weights))
         return [
             Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, number])
             for number, threshold in enumerate(THRESHOLDS)
@@ -126,15 +123,14 @@ def best_truths(
     group = there["image"] << 32 | there["label"]
     by_group = np.argsort(group, kind="stable")
     asked = found["image"][order] << 32 | found["label"][order]
-    first = np.searchsorted(group[by_group], asked, "left")
-    counts = np.searchsorted(group[by_group], asked, "right") - first
-    starts = np.cumsum(counts) - counts
-    prediction = np.repeat(np.arange(len(order)), counts)
-    truth = by_group[np.arange(len(prediction)) + np.repeat(first - starts, counts)]
+    first, counts = held(group[by_group], asked)
+    prediction, at = ranges(first, counts)
+    truth = by_group[at]
     overlaps = overlap(order[prediction], truth)
     best, chosen = np.zeros(len(order)), np.full(len(order), -1)
     some = np.flatnonzero(counts)
     if some.size:
+        starts = np.cumsum(counts) - counts
         best[some] = np.maximum.reduceat(overlaps, starts[some])
         at = np.flatnonzero(overlaps == best[prediction])[::-1]
         chosen[prediction[at]] = truth[at]  # the first is written last
@@ -170,9 +166,7 @@ def _average_precisions(counts: Doubles, right: Flags, wrong: Flags, to_find: Do
     hits, misses = hits[:, right], misses[:, right]
     precision = hits / np.maximum(hits + misses, np.finfo(np.float64).eps)
     precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    recall = np.divide(
-        hits, to_find[:, None], out=np.full(hits.shape, np.nan), where=to_find[:, None] > 0
-    )
+    recall = ratio(hits, np.broadcast_to(to_find[:, None], hits.shape))
     padded = np.pad(precision, ((0, 0), (0, 1)))  # past the end
     at = (recall[:, None] < _RECALLS[:, None]).sum(axis=2)
     eleven = sum(np.take_along_axis(padded, at, axis=1).T / 11.0)

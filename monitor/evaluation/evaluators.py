@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from monitor.evaluation.matching import Doubles
+from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.report import Confusion, Metric

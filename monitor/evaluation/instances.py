@@ -11,9 +11,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Integers
 from monitor.evaluation.evaluators import Evaluated, decode
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
-from monitor.evaluation.matching import Doubles, Integers, Overlap
+from monitor.evaluation.matching import Overlap, Pairs
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.semantic import BACKGROUND, IGNORED
 from monitor.evaluation.state import (
@@ -102,25 +103,13 @@ def pairs_table(image: Integers, prediction: Integers, truth: Integers, overlap:
 def pair_overlap(state: State) -> Overlap:
     """Return the overlap that the table `pairs` has; that of any other pair is 0."""
     found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
-    rows = [
+    prediction, truth = (
         np.searchsorted(
             objects["image"] << 32 | objects["number"], pairs["image"] << 32 | pairs[name]
         )
         for objects, name in ((found, "prediction"), (there, "truth"))
-    ]
-    width = len(there["image"]) + 1
-    keys = rows[0] * width + rows[1]
-    order = np.argsort(keys)
-    keys = np.append(keys[order], -1)  # found by what is beyond all
-    overlaps = np.append(pairs["overlap"][order], 0.0)
-
-    def overlap(prediction: Integers, truth: Integers) -> Doubles:
-        asked = prediction * width + truth
-        at = np.searchsorted(keys[:-1], asked)
-        result: Doubles = np.where(keys[at] == asked, overlaps[at], 0.0)
-        return result
-
-    return overlap
+    )
+    return Pairs(prediction, truth, pairs["overlap"]).overlaps()
 
 
 def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:

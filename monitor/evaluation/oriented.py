@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.dota import DotaObjects
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
-from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (
     EvaluatedImage,

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from monitor.evaluation.arrays import Doubles, Integers, ratio
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
-from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, ratio, totals
-from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from tasks.contours import paint, to_rings
 from tasks.predictions import Point, Segment

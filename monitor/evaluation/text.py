@@ -19,9 +19,9 @@ from monitor.evaluation.answers import (
     token_f1,
     vqa_accuracy,
 )
+from monitor.evaluation.arrays import Doubles, ratio
 from monitor.evaluation.cider import cider
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
-from monitor.evaluation.matching import Doubles
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.report import Metric
 
@@ -160,8 +160,7 @@ class _Evaluated:
         known = ~np.isnan(scores)
         sums = np.stack([np.where(known, scores, 0), known], axis=1)
         total, count = (weights @ self._added(sums)).T
-        means: Doubles = np.divide(total, count, out=np.full(len(weights), np.nan), where=count > 0)
-        return means
+        return ratio(total, count)
 
     def _added(self, columns: Doubles) -> Doubles:
         """Add up the columns (N, C) of prompts by image: (I, C)."""

@@ -130,7 +130,7 @@ def test_missing_and_broken_images_say_so():
 
 def test_predictions_that_cannot_be_read_say_so():
     found = card([{"xmin": "wide"}], data=png(8, 8))
-    assert found.notes == ["What is true and predicted cannot be read."]
+    assert found.notes == ["Predictions or truth cannot be read."]
     assert found.picture is not None
 
 

@@ -70,8 +70,11 @@ def compare_stored(
         before = baseline
         now = _read(inferences, _like(asked, before.about), tell, places)
     sides, left_out = _comparable(before, now, parameters)
-    keys = {META + one.about.source_key for one in (before, now) if one.about.source_key}
-    signals = [_without(side, keys) for side in sides]
+    passed = {META + one.about.source_key for one in (before, now) if one.about.source_key}
+    passed |= {*parameters.ignore}
+    if parameters.signals:
+        passed |= _names(*sides) - {*parameters.signals}
+    signals = [_without(side, passed) for side in sides]
     tell(now.about.window.n, now.about.window.n)
     report = compare(signals[0], signals[1], settings, task=now.about.task)
     moved = [one.name for one in report.signals if one.alarm]
@@ -160,22 +163,26 @@ def _baseline(
 def _comparable(
     before: WindowRead, now: WindowRead, parameters: DriftParameters
 ) -> tuple[tuple[Summary, Summary], dict[str, str]]:
-    """Keep the signals that were asked for and are of one kind on both sides; say why others are left out."""
+    """Leave out what is of another kind on one side; say why signals are left out."""
     sides = before.summary, now.summary
     left_out = before.about.left_out | now.about.left_out
-    columns = [{one.name: one for one in side.sample.columns} for side in sides]
-    known = columns[0].keys() | columns[1].keys()
+    known = _names(*sides)
     for name in (*parameters.signals, *parameters.ignore):
         if name not in known | left_out.keys():
             listed = ", ".join(sorted(known)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
+    columns = [{one.name: one for one in side.sample.columns} for side in sides]
     for name in columns[0].keys() & columns[1].keys():
         reason = _unlike_kinds(columns[0][name], columns[1][name])
         if reason:
             left_out[name] = reason
-    left_out = {name: reason for name, reason in left_out.items() if name not in parameters.ignore}
-    gone = {*left_out, *parameters.ignore}
-    return (_without(sides[0], gone), _without(sides[1], gone)), dict(sorted(left_out.items()))
+    kept = _without(sides[0], {*left_out}), _without(sides[1], {*left_out})
+    told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
+    return kept, dict(sorted(told.items()))
+
+
+def _names(*sides: Summary) -> set[str]:
+    return {column.name for side in sides for column in side.sample.columns}
 
 
 def _unlike_kinds(before: Column, now: Column) -> str:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from monitor.drift.samples import Column, DriftError, Kind, Sample, take
 
 _RUN_ROWS = 50
-_LONGEST_RUN = (1 << 63) - 1
 Keys = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
@@ -99,10 +98,11 @@ def counted(sample: Sample) -> dict[str, dict[str, int]]:
 
 
 def usual_run(order: npt.NDArray[np.int64], sources: int) -> int:
-    """Return the span of an order (N,), ascending, that has about 50 rows of a source."""
-    n = len(order)
-    span = int(order[-1]) - int(order[0]) + 1 if n else 1
-    return min(max(span * max(sources, 1) * _RUN_ROWS // max(n, 1), 1), _LONGEST_RUN)
+    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source."""
+    together = max(sources, 1) * _RUN_ROWS
+    if len(order) <= together:
+        return max(int(order[-1]) - int(order[0]), 1) if len(order) else 1
+    return max(int(np.median(order[together:] - order[:-together])), 1)
 
 
 def drawn(place: Place, most: int, *, run: int, seed: int = 0) -> tuple[Rows, int | None]:

@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
+from monitor.evaluation.composed import Composed
 from monitor.evaluation.dota import DotaObjects
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline
+from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (
@@ -87,31 +88,10 @@ class OrientedDetection:
         }
 
     def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return _Evaluated(state)
-
-
-class _Evaluated:
-    """The same answers by COCO's rule and by DOTA's."""
-
-    def __init__(self, state: State) -> None:
-        self._coco = EvaluatedObjects(
-            state, oriented_overlap(state), parameters={"overlap": "oriented box"}
-        )
-        self._dota = DotaObjects(state, oriented_overlap(state, crowds=False))
-
-    def headlines(self, weights: Doubles) -> list[Headline]:
-        """Compute COCO's twelve numbers, and DOTA's."""
-        return [*self._coco.headlines(weights), *self._dota.headlines(weights)]
-
-    def findings(self) -> Findings:
-        """Compute everything else."""
-        coco = self._coco.findings()
-        return msgspec.structs.replace(
-            coco,
-            metrics=[*coco.metrics, *self._dota.metrics()],
-            parameters={**coco.parameters, **self._dota.parameters},
-        )
+        """Look into a whole state, by COCO's rule and by DOTA's."""
+        overlap = oriented_overlap(state)
+        coco = EvaluatedObjects(state, overlap, parameters={"overlap": "oriented box"})
+        return Composed([coco, DotaObjects(state, oriented_overlap(state, crowds=False))])
 
 
 def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:

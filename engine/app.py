@@ -196,6 +196,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         RoomLimits.of(settings, directory),
         version("quadriga"),
         durability=settings.durability,
+        signals_per_s=settings.signals_per_s,
     )
     changes = Changes(inferences, journal, ids, read_metadata)
     jobs = Jobs(settings.jobs_directory)

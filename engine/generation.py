@@ -118,6 +118,7 @@ class TextPackage:
             toml.runtime,
             toml.store,
             (*decisions, *self._files.decisions),
+            toml.monitor,
         )
         self._spec = spec
 

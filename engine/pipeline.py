@@ -299,7 +299,10 @@ class Pipeline:
             return None
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
-        return ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
+        found = ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
+        if self._recorder is None or not model.recognition.store.enabled:
+            return found
+        return msgspec.structs.replace(found, choose=partial(self._recorder.choose, model))
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""

@@ -1,6 +1,6 @@
 """From an answered request to its records: what is kept of it, its ids, and the standard metadata."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from engine.model import Model
 from engine.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
 from engine.settings import Durability
+from engine.signalling import Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
@@ -22,6 +23,7 @@ from store.lag import wait_until_committed
 from store.metadata import check
 from store.power import GroupSync
 from store.records import InferenceRecord, InputReference
+from tasks.image import Image
 from tasks.parameters import ParameterError, flag
 
 COMMIT_WAIT_S = 10.0
@@ -61,6 +63,8 @@ class Answered(msgspec.Struct, frozen=True):
     wishes: Wishes = KEEP
     embedding: Vector | None = None
     """The model's own of the image, float32 (D,); None where it has none."""
+    pixels: Image | None = None
+    """As decoded; only where its signals are wanted."""
     semantic_score: float | None = None
     """How like the model's baseline it is, in (0, 1]; None where that is not known."""
 
@@ -129,6 +133,7 @@ class Recorder:
         limits: How far the database may be behind, and what happens beyond.
         engine_version: As records carry it.
         durability: Of models that say nothing.
+        signals_per_s: Of each model, of which signals are kept.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class Recorder:
         engine_version: str,
         *,
         durability: Durability = "process",
+        signals_per_s: float = 0.0,
     ) -> None:
         self._ids = ids
         self._journal = journal
@@ -150,6 +156,13 @@ class Recorder:
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
+        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind)
+
+    def choose(self, model: Model, count: int) -> Collection[int]:
+        """Choose those of a request's images, by position, whose pixels are wanted for signals."""
+        if self._has_signals(model):
+            return self._signaller.choose(model.name, count)
+        return ()
 
     def record(self, handled: Handled, answered: Sequence[Answered], *, shed: bool = False) -> Kept:
         """Keep one request as the model's durability says; when this returns, that holds.
@@ -184,6 +197,8 @@ class Recorder:
         self.room.count("failed" if handled.error else "stored", len(seqs))
         for number, seq in seqs.items():
             ids[number] = str(seq)
+        if not handled.error and self._has_signals(handled.model):
+            self._signal(handled.model, answered, seqs)
         return Kept(ids)
 
     def numbers(self) -> dict[str, int]:
@@ -194,12 +209,30 @@ class Recorder:
             "lost_total": self._backlog.lost,
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.room.lag_bytes(),
+            **self._signaller.numbers(),
         }
 
     def close(self) -> None:
         """Write what waits in memory, and close the journal."""
         self._backlog.close()
+        self._signaller.close()
         self._journal.close()
+
+    def _has_signals(self, model: Model) -> bool:
+        """Tell whether a model has signals; what may be lost with the process has none."""
+        options = model.recognition
+        durability = options.store.durability or self._durability
+        return options.monitor.signals and durability != "memory"
+
+    def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
+        """Hand over the images that are recorded now."""
+        images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
+        chosen = [
+            Signalled(seq, item.pixels, item.embedding, model.embedding_space)
+            for seq, item in images
+            if item.pixels is not None
+        ]
+        self._signaller.put(chosen, len(images) - len(chosen))
 
     def _keep_in_memory(
         self,

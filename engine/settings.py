@@ -149,6 +149,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
         ),
     ] = 0
+    signals_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Images a second of a model, in each worker, of which signals for drift are kept, "
+            "chosen at random; 0: none.",
+        ),
+    ] = 10.0
     score_threshold: Annotated[
         float | None,
         Meta(description="Detections below are dropped, where neither model nor request says."),

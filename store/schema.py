@@ -1,8 +1,9 @@
 """The store's tables, which the migrations make: see `store/migrations/versions`.
 
 A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`,
-`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. In PostgreSQL all
-of these but `rollup` are partitioned by `seq`, which is the time.
+`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. `signal` holds what
+drift is told by, made from the image while it was in memory. In PostgreSQL all of these but `rollup` are
+partitioned by `seq`, which is the time.
 """
 
 import enum
@@ -14,7 +15,7 @@ INDEXED_CHARACTERS = 256
 MAX_KEYS = 10_000
 """Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
 
-PARTITIONED = ("inference", "meta_num", "meta_str", "pred")
+PARTITIONED = ("inference", "meta_num", "meta_str", "pred", "signal")
 
 
 class Month(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from tasks.image import Image
-from tasks.predictions import OutputError, Prediction
+from tasks.predictions import OutputError, Outputs, Prediction
 from tasks.resize import Affine
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
@@ -53,9 +53,7 @@ class Task(Protocol):
         """Make the input tensor of one image, without the batch axis, and the map to undo it."""
         ...
 
-    def predict(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: Any
-    ) -> list[Prediction]:
+    def predict(self, outputs: Outputs, affine: Affine, options: Any) -> list[Prediction]:
         """Read the model's outputs for one image; arrays come without the batch axis.
 
         Args:

@@ -24,6 +24,7 @@ from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.room import RoomLimits
+from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
 from engine.signalling import Embed
@@ -92,6 +93,14 @@ class Application:
             max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
             control=self._control,
+            scores=SemanticScores(
+                settings.baselines_directory,
+                lambda: {
+                    each.name for each in self.repository.statuses() if each.state != "UNLOADED"
+                },
+                header=settings.semantic_score_header,
+                in_parameters=settings.semantic_score_in_parameters,
+            ),
         )
         self._settings = settings
         server_version = version("quadriga")

@@ -72,9 +72,8 @@ def _estimates(report: Report) -> Iterator[str]:
     """Say what is estimated, and when that holds."""
     found = wording.estimates(report.metrics)
     for one in found:
-        method = wording.plain(str(one.parameters.get("method", "no method")))
         between = "" if one.ci95 is None else f" ({wording.interval(one)})"
-        yield f"{one.type}, {method}: {wording.number(one.value)}{between}"
+        yield f"{one.type}, {wording.method(one)}: {wording.number(one.value)}{between}"
     yield from wording.valid(found)
 
 

@@ -37,10 +37,12 @@ _RECORD_BYTES = 1024
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a request wants to have kept of one image."""
+    """What a request wants to have kept, and told, of one image."""
 
     store: bool = True
     store_input: bool = True
+    semantic_score: bool | None = None
+    """Whether its score is wanted in the output's parameters; None: as the setting says."""
 
 
 KEEP = Wishes()
@@ -63,6 +65,8 @@ class Answered(msgspec.Struct, frozen=True):
     """The model's own of the image, float32 (D,); None where it has none."""
     pixels: Image | None = None
     """As decoded; only where its signals are wanted."""
+    semantic_score: float | None = None
+    """How like the model's baseline it is, in (0, 1]; None where that is not known."""
 
 
 class Handled(msgspec.Struct, frozen=True):
@@ -101,16 +105,19 @@ def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
-    """Read `store` and `store_input`, by which a request keeps things out of the store.
+    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`.
 
     Raises:
         InvalidRequest: One of them is neither true nor false.
     """
-    if "store" not in parameters and "store_input" not in parameters:
+    if parameters.keys().isdisjoint(Wishes.__struct_fields__):
         return KEEP
     try:
+        scored = flag(parameters, "semantic_score", default=False)
         return Wishes(
-            flag(parameters, "store", default=True), flag(parameters, "store_input", default=True)
+            flag(parameters, "store", default=True),
+            flag(parameters, "store_input", default=True),
+            None if parameters.get("semantic_score") is None else scored,
         )
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
@@ -294,7 +301,7 @@ class Recorder:
                     predictions=item.predictions,
                     metadata=item.metadata,
                     status=status,
-                    standard=standard,
+                    standard=_with_score(standard, item.semantic_score),
                 )
             )
         position = self._journal.append(records, hold=on_disk)
@@ -331,6 +338,10 @@ class Recorder:
         if handled.error:
             standard["error"] = handled.error
         return standard
+
+
+def _with_score(standard: dict[str, Any], score: float | None) -> dict[str, Any]:
+    return standard if score is None else {**standard, "semantic_score": score}
 
 
 def _is_sampled(key: str, rate: float) -> bool:

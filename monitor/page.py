@@ -63,6 +63,7 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         differences=wording.differences,
         effect=wording.effect,
         interval=wording.interval,
+        method=wording.method,
         number=wording.number,
         left_out=wording.left_out,
         plain=wording.plain,

@@ -250,7 +250,12 @@ def estimates(metrics: Iterable[Metric]) -> list[Metric]:
 def valid(metrics: Iterable[Metric]) -> list[str]:
     """Say when estimates hold, each sentence once."""
     said = (plain(str(one.parameters.get("valid", "")), 400) for one in metrics)
-    return [one for one in dict.fromkeys(said) if one != "(empty)"]
+    return [one[0].upper() + one[1:] for one in dict.fromkeys(said) if one != "(empty)"]
+
+
+def method(metric: Metric) -> str:
+    """Name how an estimate was made."""
+    return plain(str(metric.parameters.get("method", "")).replace("_", " "))
 
 
 EFFECTS = {

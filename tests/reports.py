@@ -436,7 +436,7 @@ def categorical(name, labels, draw, new_labels=()):
     return Signal(name, "categorical", "chi_square", effect, (500, 400), 30.0, 1e-5, 1e-4, True, "low_power", "", (95.5, 88), "blocks", Histogram(labels, *counts), list(new_labels))  # fmt: skip
 
 
-def watched(windows=30, signals=12, *, history=True):
+def watched(windows=30, signals=4, *, history=True):
     """Give a report on stored inferences, with all that was before it, whose first signals moved late."""
     report = drift(signals)
     places = ("camera \N{LATIN SMALL LETTER E WITH GRAVE}", HOSTILE)
@@ -448,8 +448,8 @@ def watched(windows=30, signals=12, *, history=True):
         for at, place in enumerate(places)
     ]  # fmt: skip
     estimates = [
-        Metric("EstimatedAccuracy", value, {"method": method, "valid": f"Valid unless {HOSTILE}."}, ci95, 400)
-        for method, value, ci95 in (("ATC", 0.871, (0.84, 0.902)), ("CBPE", None, None))
+        Metric("EstimatedAccuracy", value, {"method": method, "valid": f"valid unless {HOSTILE}."}, ci95, 400)
+        for method, value, ci95 in (("atc_max_confidence", 0.871, (0.84, 0.902)), ("cbpe", None, None))
     ]  # fmt: skip
     return msgspec.structs.replace(
         report,

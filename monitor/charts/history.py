@@ -152,7 +152,8 @@ def _effects(
     axes.set_ylabel("effect")
     axes.locator_params(axis="y", nbins=5)
     _name_windows(axes, found, 4)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.4)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, handlelength=1.4)
     caption = f"Last {brief(None if past[-1] is None else past[-1].effect)}"
     if least:
         caption += f"; the smallest that matters: {brief(least)}"
@@ -178,7 +179,8 @@ def _name_windows(axes: Axes, found: Sequence[PastWindow], most: int) -> None:
     days, times = {one[:10] for one in starts}, {one[11:16] for one in starts}
     part = slice(11, 16) if len(days) == 1 else slice(0, 10) if len(times) == 1 else slice(5, 16)
     at = np.unique(np.linspace(0, len(found) - 1, min(most, len(found))).round().astype(int))
-    axes.set_xticks(at, [shown(starts[place][part].replace("T", " ")) for place in at])
+    names = [starts[place][part].replace("T", " ") for place in at]
+    axes.set_xticks(at, [shown(name) if name else "" for name in names])
     axes.set_xlim(-0.5, len(found) - 0.5)
 
 

@@ -4,38 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from monitor.evaluation.arrays import Doubles
-from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, Labels, State, Table
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 
 
 class Composed:
-    """Evaluations of the same images as one; what is first stands first.
+    """Evaluations of the same images as one `Evaluated`; what is first stands first."""
 
-    Args:
-        parts: Whose tables have different names.
-    """
-
-    def __init__(self, *parts: Evaluator) -> None:
-        self._parts = parts
-
-    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read the tables of all parts.
-
-        Raises:
-            EvaluationError: The images are not of one of them.
-        """
-        return {
-            name: table
-            for part in self._parts
-            for name, table in part.tables(images, labels).items()
-        }
-
-    def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return _ComposedState([part.evaluate(state) for part in self._parts])
-
-
-class _ComposedState:
     def __init__(self, parts: Sequence[Evaluated]) -> None:
         self._parts = parts
 

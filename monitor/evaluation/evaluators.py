@@ -5,7 +5,6 @@ Work is done in three steps: `state_of` turns a shard of images into a state, `m
 """
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -15,6 +14,8 @@ from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.report import Confusion, Metric
+from tasks import SHORT_NAMES
+from tasks.references import load
 
 EVALUATORS = {
     "IMAGE_CLASSIFICATION": "monitor.evaluation.classification:Classification",
@@ -24,14 +25,6 @@ EVALUATORS = {
     "IMAGE_TEXT_TO_TEXT": "monitor.evaluation.text:Text",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
-
-_ALIASES = {
-    "classification": "IMAGE_CLASSIFICATION",
-    "detection": "OBJECT_DETECTION",
-    "oriented": "ORIENTED_OBJECT_DETECTION",
-    "segmentation": "IMAGE_SEGMENTATION",
-    "image-text": "IMAGE_TEXT_TO_TEXT",
-}
 
 _LONGEST_PX = 1 << 31
 
@@ -104,17 +97,17 @@ def evaluator(task: str) -> Evaluator:
     """
     place = EVALUATORS.get(task_name(task))
     if place is None:
+        short = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *_ALIASES])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short])} as task, got {task!r:.80}"
         )
-    module, _, name = place.partition(":")
-    found: Evaluator = getattr(import_module(module), name)()
+    found: Evaluator = load(place)()
     return found
 
 
 def task_name(task: str) -> str:
     """Return the full name of a task."""
-    return _ALIASES.get(task.lower(), task.upper())
+    return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:

@@ -26,6 +26,8 @@ from engine.room import RoomLimits
 from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
+from monitor.baselines import Baselines
+from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
 from proto import table
@@ -205,6 +207,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *change_routes(changes),
         *job_routes(jobs),
         *monitor_routes(jobs),
+        *drift_routes(jobs, inferences, Baselines(settings.baselines_directory)),
         *schedule_routes(settings.drift_directory),
         *upkeep_routes(inferences, changes),
     ]

@@ -16,6 +16,7 @@ import msgspec
 
 from monitor.drift.parameters import DEFAULT, MOST_BY, DriftParameters, check
 from store.errors import JournalError, NotFoundError, QueryError
+from store.query.json_form import parse
 from store.query.request import decode_body
 from store.records import timestamp_text
 
@@ -195,6 +196,7 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         _check_url(url, f"webhooks[{at}].url")
     if len(set(urls)) < len(urls):
         raise QueryError("expected each URL of webhooks once, got one twice")
+    parse(schedule.where, 0)
     check(schedule.parameters(model, 0))
     return schedule
 

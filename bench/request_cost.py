@@ -59,11 +59,14 @@ class BareLoop:
 class Load:
     """A closed loop of clients against one server."""
 
-    def __init__(self, server: ServerProcess, images: list[bytes], clients: int) -> None:
+    def __init__(
+        self, server: ServerProcess, images: list[bytes], clients: int, model: str = MODEL
+    ) -> None:
         self._server = server
+        self._path = f"/v2/models/{model}/infer"
         self._clients = clients
         metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "location": {"floor": 2}})
-        self._bodies = [
+        self.bodies = [
             json.dumps({"inputs": [image_input(image, metadata=metadata)]}) for image in images
         ]
         self._local = threading.local()
@@ -73,9 +76,7 @@ class Load:
         if not hasattr(self._local, "connection"):
             self._local.connection = HTTPConnection(self._server.host, timeout=60)
         connection: HTTPConnection = self._local.connection
-        connection.request(
-            "POST", f"/v2/models/{MODEL}/infer", self._bodies[number % len(self._bodies)]
-        )
+        connection.request("POST", self._path, self.bodies[number % len(self.bodies)])
         response = connection.getresponse()
         answer = response.read()
         if response.status != 200:

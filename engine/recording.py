@@ -11,7 +11,7 @@ from engine.model import Model
 from engine.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
 from engine.settings import Durability
-from engine.signalling import Signalled, Signaller
+from engine.signalling import Embed, Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
@@ -133,7 +133,8 @@ class Recorder:
         limits: How far the database may be behind, and what happens beyond.
         engine_version: As records carry it.
         durability: Of models that say nothing.
-        signals_per_s: Of each model, of which signals are kept.
+        signals_per_s: Images of each model of which signals are kept.
+        embed: Asks another model for an embedding.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Recorder:
         *,
         durability: Durability = "process",
         signals_per_s: float = 0.0,
+        embed: Embed = lambda *_: (None, None),
     ) -> None:
         self._ids = ids
         self._journal = journal
@@ -156,7 +158,7 @@ class Recorder:
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
-        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind)
+        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind, embed)
 
     def choose(self, model: Model, count: int) -> Collection[int]:
         """Choose those of a request's images, by position, whose pixels are wanted for signals."""
@@ -228,7 +230,9 @@ class Recorder:
         """Hand over the images that are recorded now."""
         images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
         chosen = [
-            Signalled(seq, item.pixels, item.embedding, model.embedding_space)
+            Signalled(
+                seq, item.pixels, item.embedding, model.embedding_space, model.embedding.other
+            )
             for seq, item in images
             if item.pixels is not None
         ]

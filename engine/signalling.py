@@ -30,6 +30,9 @@ FRAME_S = 0.2
 FRAME_IMAGES = 64
 """What is made within that time, or of so many images, is journaled together."""
 
+Embed = Callable[[str, Image], tuple[npt.NDArray[np.float32] | None, str | None]]
+"""Gives the embedding (D,) of an image by a model of this name, and its space; None where there is none."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,8 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
     """Of its model, (D,)."""
     space: str | None = None
     """Of the embedding."""
+    other: str = ""
+    """Name of the model whose embedding is wanted where there is none."""
 
 
 class SignalCounts(msgspec.Struct):
@@ -72,6 +77,7 @@ class Signaller:
         journal: Of this process.
         per_s: Images of a model, on average, of which signals are made.
         is_behind: Tells whether the journal is to be spared.
+        embed: Asks another model for an embedding.
     """
 
     def __init__(
@@ -80,18 +86,21 @@ class Signaller:
         journal: Journal,
         per_s: float,
         is_behind: Callable[[], bool] = lambda: False,
+        embed: Embed = lambda *_: (None, None),
     ) -> None:
         self._ids = ids
         self._journal = journal
         self._per_s = per_s
         self._is_behind = is_behind
+        self._embed = embed
         self._buckets: dict[str, _Bucket] = {}
         self._waiting: deque[Signalled] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._has_failed = False
+        self._told: set[str] = set()
+        """Faults that were logged."""
         self.counts = SignalCounts()
 
     def choose(self, model: str, count: int) -> Collection[int]:
@@ -173,14 +182,27 @@ class Signaller:
 
     def _made(self, image: Signalled) -> list[ImageSignals]:
         """Make the signals of an image; none where that fails."""
+        embedding, space = image.embedding, image.space
         try:
-            return [_signals(image)]
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the signals alone
+            if embedding is None and image.other:
+                embedding, space = self._embed(image.other, image.pixels)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
+            self._tell(f"{image.other!r} gives no embedding of", image, error)
+        try:
+            numbers = picture(image.pixels.pixels, image.pixels.bit_depth).astype("<f4").tobytes()
+        except Exception as error:  # noqa: BLE001 - as above, the signals
             self._count("signals_dropped")
-            if not self._has_failed:
-                _log.error("the signals of inference %d are left out: %r", image.seq, error)
-            self._has_failed = True
+            self._tell("there are no signals of", image, error)
             return []
+        if embedding is None or space is None:
+            return [ImageSignals(image.seq, numbers)]
+        return [ImageSignals(image.seq, numbers, embedding.astype("<f2").tobytes(), space)]
+
+    def _tell(self, what: str, image: Signalled, error: Exception) -> None:
+        """Log a fault, once each."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.error("%s inference %d: %r; it is not said again", what, image.seq, error)
 
     def _append(self, made: list[ImageSignals]) -> None:
         if not made:
@@ -200,10 +222,3 @@ class Signaller:
     ) -> None:
         with self._changed:
             setattr(self.counts, name, getattr(self.counts, name) + number)
-
-
-def _signals(image: Signalled) -> ImageSignals:
-    numbers = picture(image.pixels.pixels, image.pixels.bit_depth).astype("<f4").tobytes()
-    if image.embedding is None or image.space is None:
-        return ImageSignals(image.seq, numbers)
-    return ImageSignals(image.seq, numbers, image.embedding.astype("<f2").tobytes(), image.space)

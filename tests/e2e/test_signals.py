@@ -32,7 +32,9 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         sent += send(server, images[0], store_input=False)
         assert send(server, images[0], store=False) == []
         server.wait_until(lambda: len(inferences.signals(sent)) == 5)
-        found = [np.frombuffer(inferences.signals(sent)[seq].picture, "<f4") for seq in sent]
+        stored = inferences.signals(sent)
+        assert {(len(one.embedding), len(one.space)) for one in stored.values()} == {(128, 16)}
+        found = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
         assert all(len(each) == len(PICTURE) and np.isfinite(each).all() for each in found)
         assert (found[0] == found[4]).all()
         assert (found[0] != found[1]).any()

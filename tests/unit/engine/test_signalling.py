@@ -91,6 +91,24 @@ def test_a_fault_costs_the_signals_of_one_image(place: Place, caplog) -> None:
     assert len(caplog.records) == 1
 
 
+def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
+    place: Place, caplog
+) -> None:
+    def embed(name: str, image: Image):
+        if image is not WHITE:
+            raise ValueError("expected three bands")
+        return VECTOR, f"space of {name}"
+
+    place.signaller = Signaller(IdSource(0), place.journal, 1, embed=embed)
+    other = Image(np.zeros((4, 4, 5), np.uint8))
+    images = [Signalled(1, WHITE, other="b"), Signalled(2, other, other="b"), Signalled(3, WHITE)]
+    place.signaller.put([*images, Signalled(4, other, other="b")], skipped=0)
+    (frame,) = place.journaled()
+    assert [one.space for one in frame] == ["space of b", "", "", ""]
+    assert all(one.picture for one in frame)
+    assert len(caplog.records) == 1
+
+
 def test_a_journal_that_is_full_or_behind_is_spared(place: Place, monkeypatch) -> None:
     place.behind = True
     place.signaller.put([Signalled(1, WHITE)], skipped=0)

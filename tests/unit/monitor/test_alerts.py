@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,6 +24,7 @@ from tests.unit.monitor import drift_windows
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 
 SECRET = "between us"
+PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
 
 
 @pytest.fixture
@@ -51,6 +54,10 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
     assert headers["Quadriga-Timestamp"] == "1000"
     expected = hmac.new(SECRET.encode(), b"1000." + body, hashlib.sha256).hexdigest()
     assert headers["Quadriga-Signature"] == f"sha256={expected}"
+    described = {}
+    exec(re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1], described)
+    assert described["is_genuine"](SECRET, headers, body)
+    assert not described["is_genuine"](SECRET, headers, body + b" ")
     assert headers["Content-Type"] == "application/json"
     signal = {"effect": 0.6, "least_effect": 0.1, "name": "b", "p_adjusted": 0.001}
     told = json.loads(body)

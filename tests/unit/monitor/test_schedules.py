@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import stat
 import time
+from pathlib import Path
 
 import pytest
 from litestar import Litestar, Request, Response
@@ -85,6 +87,14 @@ def test_a_schedule_is_kept_answered_and_ended(client, schedules):
     assert client.put(path, content=b'{"every": "1d"}').json()["where"] is None
     assert client.delete(path).json()["every"] == "1d"
     assert client.get(path).status_code == 404
+
+
+def test_the_example_of_the_document_is_a_schedule(client):
+    page = (Path(__file__).parents[3] / "docs" / "drift.md").read_text()
+    path, asked = re.search(
+        r"PUT localhost:8080(/\S+/drift-schedule) -d '(.*?)'", page, re.DOTALL
+    ).groups()
+    assert client.put(path, content=asked).status_code == 200
 
 
 @pytest.mark.parametrize(

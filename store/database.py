@@ -62,11 +62,13 @@ def fetched(
     """
     if connection.dialect.name == "postgresql":
         text = text.replace("?", "%s")
+    dialect: Any = connection.dialect
     driver: Any = connection.connection.driver_connection
-    dialect = connection.dialect
     try:
         rows: list[tuple[Any, ...]] = driver.execute(text, values).fetchall()
     except dialect.loaded_dbapi.Error as error:
+        if dialect.is_disconnect(error, driver, None):
+            run(connection, "SELECT 1")  # fails, and SQLAlchemy forgets its other connections too
         raise sa.exc.DBAPIError.instance(
             text, None, error, dialect.loaded_dbapi.Error, dialect=dialect
         ) from error

@@ -50,7 +50,7 @@ def read_instances(data: bytes, name: str, task: str) -> Iterator[CocoImage]:
             one: dict[str, Any] = {"label": labels[row.category_id]}
             if task != "IMAGE_CLASSIFICATION":
                 one |= shape_of_coco(task, row, (image.width, image.height), where)
-                one |= {"crowd": True} if row.iscrowd else {}
+                one |= {"crowd": True} if row.crowd else {}
                 one |= {} if row.area is None else {"area": row.area}
             if task != "IMAGE_CLASSIFICATION" or one not in truth:
                 truth += annotations_of([one], where)

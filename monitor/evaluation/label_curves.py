@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.evaluation.label_counts import ratio
-from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, ratio
 from monitor.evaluation.ranking import Ranking
 
 _POINTS = 200

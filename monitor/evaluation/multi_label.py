@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, mean_known, per_label, ratio, totals
+from monitor.evaluation.label_counts import LabelCounts, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.ranking import Ranking, Scores
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State

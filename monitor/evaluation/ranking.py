@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.label_counts import portions, ratio, totals
-from monitor.evaluation.matching import Doubles, Flags, Integers
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from monitor.evaluation.label_counts import portions, totals
 
 _AT_ONCE = 1 << 22
 """Numbers that are worked on together: a few fit into a processor's cache, many into memory."""

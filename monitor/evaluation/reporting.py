@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from monitor.evaluation.matching import Doubles
 from monitor.evaluation.state import EvaluatedImage, State, merge, select
 from monitor.report import (
     Comparison,

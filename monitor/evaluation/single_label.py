@@ -8,17 +8,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import (
-    LabelCounts,
-    confusion,
-    mean_known,
-    per_label,
-    ratio,
-    totals,
-)
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.matching import Doubles, Flags, Integers
 from monitor.evaluation.ranking import Ranking, Scores
 from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
 from monitor.evaluation.reporting import number

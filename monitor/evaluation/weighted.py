@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
-from monitor.evaluation.matching import IGNORED, RIGHT, Doubles, Flags, Integers
+from monitor.evaluation.matching import IGNORED, RIGHT
 from monitor.evaluation.ranked import Ranking
 
 _AT_ONCE = 1 << 18

@@ -9,9 +9,11 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves, statistics
-from monitor.evaluation.matching import Doubles, Integers, Predictions, Truths, match
+from monitor.evaluation.arrays import Doubles, Integers
+from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves
+from monitor.evaluation.matching import Predictions, Truths, match
 from monitor.evaluation.ranked import rank_matches
+from monitor.evaluation.weighted import twelve_numbers
 
 Boxes = list[dict[str, Any]]
 LABELS = 3
@@ -83,8 +85,10 @@ def ours(truths: Boxes, predictions: Boxes) -> tuple[Doubles, Doubles, Doubles, 
         others[:, 2] * others[:, 3],
     )
     matches = match(answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100)
-    drawn = curves(rank_matches(answers, things, matches, areas=AREAS, shape=(LABELS, IMAGES + 1)))
-    return drawn.precision, drawn.recall, drawn.scores, np.array([*statistics(drawn).values()])
+    ranking = rank_matches(answers, things, matches, areas=AREAS, shape=(LABELS, IMAGES + 1))
+    drawn = curves(ranking)
+    numbers, _ = twelve_numbers(ranking, np.ones((1, IMAGES + 1)))
+    return drawn.precision, drawn.recall, drawn.scores, numbers[:, 0]
 
 
 def random_case(seed: int) -> tuple[Boxes, Boxes]:

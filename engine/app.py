@@ -28,6 +28,8 @@ from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
 from engine.signalling import Embed
+from monitor.baselines import Baselines
+from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
 from proto import table
@@ -214,6 +216,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
         *change_routes(changes),
         *job_routes(jobs),
         *monitor_routes(jobs),
+        *drift_routes(jobs, inferences, Baselines(settings.baselines_directory)),
         *schedule_routes(settings.drift_directory),
         *upkeep_routes(inferences, changes),
     ]

@@ -20,6 +20,7 @@ from proto.operations import (
     came_by,
     json_answer,
     look,
+    model_names,
     post,
     request_id,
     store_headers,
@@ -104,7 +105,7 @@ def _regress(serving: Serving, options: Options, call: Call) -> Answer:
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
+    return json_answer({"models": model_names(serving)})
 
 
 def _status(serving: Serving, call: Call) -> Answer:

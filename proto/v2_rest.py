@@ -20,6 +20,7 @@ from proto.operations import (
     came_by,
     json_answer,
     look,
+    model_names,
     post,
     store_headers,
 )
@@ -104,7 +105,7 @@ def _server_ready(serving: Serving, _: Call) -> Answer:
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
+    return json_answer({"models": model_names(serving)})
 
 
 def _model_metadata(serving: Serving, call: Call) -> Answer:

@@ -79,7 +79,7 @@ def compare_stored(
     tell(now.about.window.n, now.about.window.n)
     report = compare(signals[0], signals[1], settings, task=now.about.task)
     moved = [one.name for one in report.signals if one.alarm]
-    found = _unlike(inferences, sides)
+    found = _unlike(inferences, sides, now.about.space)
     return msgspec.structs.replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
@@ -227,14 +227,14 @@ def _slices(
     return slices(sides[0], sides[1], moved, by, settings)
 
 
-def _unlike(inferences: Inferences, sides: tuple[Summary, Summary]) -> list[Unlike]:
+def _unlike(inferences: Inferences, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
-    columns = [
+    before, now = (
         next((one for one in side.sample.columns if one.name == EMBEDDING), None) for side in sides
-    ]
-    if columns[0] is None or columns[1] is None:
+    )
+    if before is None or now is None:
         return []
-    found = unlike(Embedded(sides[0].sample, columns[0]), Embedded(sides[1].sample, columns[1]))
+    found = unlike(Embedded(sides[0].sample, before), Embedded(sides[1].sample, now), space)
     ids = {one.inference_id for one in found}
     ids |= {near.inference_id for one in found for near in one.nearest}
     records = {one.id: one for one in read(inferences, sorted(map(int, ids)))}

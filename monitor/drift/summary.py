@@ -52,6 +52,10 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         left = self.first_embedding_left if kind == "embedding" else self.first_left
         return left is not None
 
+    def with_embeddings(self, most: int = 2_000) -> "Summary":
+        """Return this with no more embeddings than so many."""
+        return _cut(msgspec.structs.replace(self, embeddings=min(most, self.embeddings)))
+
 
 def summarise(
     sample: Sample,

@@ -1,20 +1,20 @@
 """The images of a window that are least like its baseline, beside those of the baseline that are nearest."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.kernels import distances
 from monitor.drift.samples import Column, Sample
 from monitor.report import Neighbour, Unlike
+from monitor.similarity import NEAREST, References
 
 MOST_UNLIKE = 12
-NEAREST = 3
-NEIGHBOURS = 10
-"""Whose mean distance says how far an image is from the baseline."""
+SHOWN = 3
+"""Neighbours of each."""
 
-_Distances = npt.NDArray[np.float64]
+_BLOCK = 500
 
 
 class Embedded(NamedTuple):
@@ -24,38 +24,45 @@ class Embedded(NamedTuple):
     column: Column
 
     @property
-    def ids(self) -> list[str]:
-        """The inferences that have one, as the sample's order."""
-        return [str(one) for one in self.sample.order[self.column.rows].tolist()]
+    def ids(self) -> npt.NDArray[np.int64]:
+        """The inferences that have one (N,), as the sample's order."""
+        return self.sample.order[self.column.rows]
 
 
-def unlike(baseline: Embedded, current: Embedded) -> list[Unlike]:
+def unlike(baseline: Embedded, current: Embedded, space: str) -> list[Unlike]:
     """Return the images of the window that are farthest from their neighbours in the baseline.
 
     Args:
         baseline: Embeddings (N, D).
         current: Embeddings (M, D) of the same space.
+        space: Which that is.
     """
-    n = len(baseline.column.rows)
-    if n <= NEIGHBOURS or not len(current.column.rows):
+    if len(baseline.column.rows) <= NEAREST or not len(current.column.rows):
         return []
-    values = [one.column.values.astype(np.float32) for one in (baseline, current)]
-    apart = distances(np.concatenate(values))
-    within, between = apart[:n, :n].copy(), apart[n:, :n]
-    np.fill_diagonal(within, np.inf)
-    usual = np.sort(_to_neighbours(within))
-    far = _to_neighbours(between)
+    rows = [one.column.values.astype(np.float16) for one in (baseline, current)]
+    references = References(rows[0], baseline.ids, space)
+    far = np.concatenate(list(_far(rows[0], rows[1])))
     found = []
     for at in np.argsort(-far, kind="stable")[:MOST_UNLIKE].tolist():
-        farther = n - int(np.searchsorted(usual, far[at]))
-        nearest = np.argsort(between[at], kind="stable")[:NEAREST].tolist()
-        neighbours = [Neighbour(baseline.ids[one], float(between[at, one])) for one in nearest]
-        score = (farther + 1) / (n + 1)
-        found.append(Unlike(current.ids[at], score, nearest=neighbours))
+        ids, distances = references.nearest(rows[1][at], SHOWN)
+        nearest = [
+            Neighbour(str(one), distance)
+            for one, distance in zip(ids.tolist(), distances.tolist(), strict=True)
+        ]
+        score = float(references.score(rows[1][at]))
+        found.append(Unlike(str(current.ids[at]), score, nearest=nearest))
     return found
 
 
-def _to_neighbours(apart: _Distances) -> _Distances:
-    """Return the mean distance (N,) to the nearest few."""
-    nearest = np.partition(apart, NEIGHBOURS - 1, axis=1)[:, :NEIGHBOURS]
-    return np.asarray(nearest.mean(axis=1), np.float64)
+def _far(
+    baseline: npt.NDArray[np.float16], current: npt.NDArray[np.float16]
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Yield how far rows are from their neighbours, by the angle, some rows at a time."""
+    units = []
+    for one in (baseline, current):
+        rows = one.astype(np.float32)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        units.append(rows / np.where(lengths > 0, lengths, 1))
+    for start in range(0, len(current), _BLOCK):
+        distances = np.sqrt(np.maximum(2 - 2 * (units[1][start : start + _BLOCK] @ units[0].T), 0))
+        yield np.partition(distances, NEAREST - 1, axis=1)[:, :NEAREST].mean(axis=1)

@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers
-from monitor.evaluation.evaluators import decode, task_name
+from monitor.evaluation.evaluators import decode
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
 from monitor.evaluation.wire_tables import predictions_table, truths_table
+from tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -120,7 +121,7 @@ def state_of_coco(
         RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
     )
     has_masks = any(one.segmentation is not None for one in answers)
-    task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
+    task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
     images: list[_Image] = [

@@ -91,15 +91,8 @@ def merge(states: Iterable[State]) -> State:
     for state in states:
         numbers = np.array([labels[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            moved = {
-                key: column + before
-                if key == "image"
-                else numbers[column]
-                if key.endswith("label")
-                else column
-                for key, column in table.items()
-            }
-            parts.setdefault(name, []).append(moved)
+            images = before + np.arange(len(state.ids))
+            parts.setdefault(name, []).append(_renumbered(table, images, numbers))
         for reason, count in state.excluded.items():
             excluded[reason] = excluded.get(reason, 0) + count
         before += len(state.ids)
@@ -120,6 +113,17 @@ def merge(states: Iterable[State]) -> State:
     )
 
 
+def _renumbered(table: Table, images: Column, labels: Column) -> Table:
+    """Give the images (I,) and the labels (K + 1,) of a table other positions; the last label is none."""
+    moved = dict(table)
+    for key, column in table.items():
+        if key == "image":
+            moved[key] = images[column]
+        elif key.endswith("label"):
+            moved[key] = labels[column]
+    return moved
+
+
 def _in_order(state: State) -> State:
     """Sort images by their ids (numbers by value), labels by text, rows by image."""
     order = sorted(range(len(state.ids)), key=lambda at: (len(state.ids[at]), state.ids[at]))
@@ -134,16 +138,9 @@ def _in_order(state: State) -> State:
     numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
     tables = {}
     for name, table in state.tables.items():
-        image = place[table["image"]]
-        rows = np.argsort(image, kind="stable")
-        tables[name] = {
-            key: image[rows]
-            if key == "image"
-            else numbers[column[rows]]
-            if key.endswith("label")
-            else column[rows]
-            for key, column in table.items()
-        }
+        moved = _renumbered(table, place, numbers)
+        rows = np.argsort(moved["image"], kind="stable")
+        tables[name] = {key: column[rows] for key, column in moved.items()}
     return State(
         ids,
         [state.images[at] for at in order],

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from monitor.evaluation.composed import Composed
-from monitor.evaluation.evaluators import Findings, Headline, state_of
+from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.segmentation import Segmentation

@@ -201,7 +201,8 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
         ]
     )
     reports = [
-        evaluate(Detection(), state, task="OBJECT_DETECTION") for state in (whole(images), dealt)
+        evaluate(Detection(), state, task="OBJECT_DETECTION", asked=Asked(resamples=20))
+        for state in (whole(images), dealt)
     ]
     one, other = (
         msgspec.json.encode(msgspec.structs.replace(report, id="", created="", provenance={}))

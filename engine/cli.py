@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import settings as settings_module
+from engine.baseline_command import baseline_command
 from engine.drift_command import drift_command
 from engine.evaluate_command import evaluate_command
 from engine.export_commands import export_command, import_command
@@ -232,6 +233,7 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     sys.exit(0 if holds else 1)
 
 
+main.add_command(baseline_command)
 main.add_command(drift_command)
 main.add_command(evaluate_command)
 main.add_command(export_command)

@@ -141,6 +141,8 @@ def _write(settings: Settings) -> None:
 def _do_jobs(settings: Settings) -> None:
     stop = threading.Event()
     _when_told(stop.set)
+    watching = threading.Thread(target=_watch, args=(settings, stop), name="watch", daemon=True)
+    watching.start()
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
@@ -153,6 +155,22 @@ def _do_jobs(settings: Settings) -> None:
         settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
     )
     run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
+
+
+def _watch(settings: Settings, stop: threading.Event) -> None:
+    """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
+    while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
+        if stop.wait(_JOBS_POLL_S):
+            return
+    from monitor.alerts import Outbox, keep_delivering  # noqa: PLC0415 - until there is one
+    from monitor.schedules import Schedules  # noqa: PLC0415 - as above
+    from monitor.scheduling import keep_scheduled  # noqa: PLC0415 - as above
+    from store.jobs import Jobs  # noqa: PLC0415 - as above
+
+    outbox = Outbox(settings.drift_directory)
+    alerts = threading.Thread(target=keep_delivering, args=(outbox, stop), daemon=True)
+    alerts.start()  # it ends with the process: a receiver may take long to answer
+    keep_scheduled(Schedules(settings.drift_directory), Jobs(settings.jobs_directory), stop)
 
 
 async def _serve(task: ChildTask) -> None:

@@ -53,6 +53,26 @@ def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.
     return connection.exec_driver_sql(text, values)
 
 
+def fetched(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> list[tuple[Any, ...]]:
+    """Return all rows of SQL, as `run`, within a `Readers.snapshot`.
+
+    What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
+    """
+    if connection.dialect.name == "postgresql":
+        text = text.replace("?", "%s")
+    driver: Any = connection.connection.driver_connection
+    dialect = connection.dialect
+    try:
+        rows: list[tuple[Any, ...]] = driver.execute(text, values).fetchall()
+    except dialect.loaded_dbapi.Error as error:
+        raise sa.exc.DBAPIError.instance(
+            text, None, error, dialect.loaded_dbapi.Error, dialect=dialect
+        ) from error
+    return rows
+
+
 def run_in(
     connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
 ) -> list[Any]:
@@ -227,6 +247,7 @@ class Readers:
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
+                connection.begin()
                 if not connection.info.get("is_current"):
                     _check_revision(connection)
                 try:

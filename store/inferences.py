@@ -1,7 +1,7 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from store import journal
 from store.blobs.interface import Blobs
 from store.blobs.urls import PRESIGN_S, BlobUrls
-from store.database import Readers, journal_offsets, run
+from store.database import Readers, journal_offsets, run, run_in
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
 from store.query.plan import NARROW, Planner, Window
@@ -21,12 +21,15 @@ from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
 from store.records import (
     GivenFeedback,
+    InputReference,
     JournaledRecord,
+    ModelReference,
     StoredInference,
+    StoredSignals,
     is_change,
     timestamp_text,
 )
-from store.rows import RECORD_COLUMNS, record_of
+from store.rows import RECORD_COLUMNS
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -203,6 +206,12 @@ class Inferences:
             found = self.get(inference_id)
         return found
 
+    def signals(self, ids: Sequence[int]) -> dict[int, StoredSignals]:
+        """Return the signals of those inferences that have some."""
+        statement = "SELECT seq, picture, embedding, space FROM signal WHERE seq IN ({})"
+        with self._readers.snapshot() as connection:
+            return {int(seq): StoredSignals(*of) for seq, *of in run_in(connection, statement, ids)}
+
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""
         return self._readers.snapshot()
@@ -318,12 +327,21 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
 
 
 def _stored(row: Any) -> StoredInference:
-    truth = row[-1]
-    return _answered(record_of(row), None if truth is None else msgspec.Raw(truth.encode()))
+    """Answer a row of `_COLUMNS`."""
+    seq, request_id, image_no, name, version, sha256, task, action, latency_us = row[:9]
+    input_name, digest, width, height, mime, kept, size, status = row[9:17]
+    predictions, given, standard, truth = row[17:]
+    return StoredInference(
+        str(seq), request_id, image_no, ModelReference(name, version, sha256), task, action,
+        timestamp_text(milliseconds(seq)), latency_us / 1000,
+        InputReference(input_name, digest, width, height, mime, bool(kept), size),
+        msgspec.Raw(predictions.encode()), msgspec.Raw(given.encode()), status,
+        msgspec.Raw(standard.encode()), None if truth is None else msgspec.Raw(truth.encode()),
+    )  # fmt: skip
 
 
-def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> StoredInference:
-    """Answer a record, of the journal as the database will."""
+def _answered(record: JournaledRecord) -> StoredInference:
+    """Answer a record of the journal, as the database will."""
     return StoredInference(
         id=str(record.seq),
         request_id=record.request_id,
@@ -336,7 +354,6 @@ def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> Stor
         input=record.input,
         predictions=record.predictions,
         metadata=record.metadata,
-        ground_truth=truth,
         status=record.status,
         standard_metadata=record.standard,
     )

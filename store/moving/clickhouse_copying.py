@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
 from store.database import Readers, run
 from store.errors import StoreError
-from store.moving.clickhouse import connect, insert
-from store.moving.clickhouse_rows import inference
+from store.moving.clickhouse import connect, insert, missing
+from store.moving.clickhouse_rows import Row, inference
 from store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
@@ -31,8 +30,8 @@ _PAGE = 5000
 def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
     """Send inferences, as their metadata is today, truth and feedback.
 
-    Days of which ClickHouse holds as much as the database are passed over, so a copy that was killed
-    goes on when it is repeated.
+    Days of which ClickHouse holds as much as the database are passed over, and of the others it is sent
+    what it lacks, so a copy that was killed goes on when it is repeated.
 
     Args:
         source: URL of the database; a server may write it at the same time.
@@ -50,8 +49,8 @@ def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: N
         for table in (INFERENCES, TRUTH, FEEDBACK):
             sent = 0
             for day in days([readers], table):
-                for rows, token in _missing(readers, client, table, day):
-                    insert(client, table.name, rows, token)
+                for rows in _missing(readers, client, table, day):
+                    insert(client, table.name, rows)
                     sent += len(rows)
                     copied = {**progress.copied, table.name: sent}
                     seconds = time.monotonic() - began
@@ -64,10 +63,8 @@ def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: N
     return progress
 
 
-def _missing(
-    readers: Readers, client: Any, table: Table, day: int
-) -> Iterator[tuple[list[bytes], str]]:
-    """Yield the rows of a day, with a name for each part, unless they are there."""
+def _missing(readers: Readers, client: Any, table: Table, day: int) -> Iterator[list[Row]]:
+    """Yield the rows of a day that are not there, some at a time."""
     position, after = day * DAY_IDS, (day + 1) * DAY_IDS
     text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
     there = int(client.command(f"{text} >= {position} AND {table.key} < {after}"))
@@ -79,12 +76,12 @@ def _missing(
             keys = [*page(connection, table, position, after, _PAGE)]
             if not keys:
                 return
-            rows = [msgspec.json.encode(row) for row in _rows(connection, table, keys)]
-        yield rows, f"copy/{keys[0]}/{keys[-1]}/{len(keys)}"
+            rows = _rows(connection, table, keys)
+        yield missing(client, table.name, rows) if there else rows
         position = keys[-1] + 1
 
 
-def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[dict[str, Any]]:
+def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[Row]:
     if table is INFERENCES:
         return [inference(record) for record in records(connection, keys)]
     columns = ", ".join(table.columns)

@@ -93,10 +93,13 @@ _TABLES = {
 }
 """Columns and order of each table."""
 
+Row = dict[str, Any]
+"""A value for each column; `time` comes by itself."""
+
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.encode
 
 
 def statements() -> list[str]:
@@ -108,15 +111,14 @@ def statements() -> list[str]:
         index = ", INDEX labels labels TYPE bloom_filter" if table == "inference" else ""
         made.append(
             f"CREATE TABLE IF NOT EXISTS {table} ({within}{index}) ENGINE = ReplacingMergeTree "
-            f"ORDER BY ({order}) PARTITION BY toYYYYMM(time) "
-            "SETTINGS non_replicated_deduplication_window = 1000"
+            f"ORDER BY ({order}) PARTITION BY toYYYYMM(time)"
         )
     return made
 
 
-def lines(payloads: Iterable[bytes]) -> dict[str, list[bytes]]:
-    """Return rows by table, in JSON; what makes no row is logged and left out, as its like in the database."""
-    found: dict[str, list[bytes]] = {}
+def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
+    """Return rows; what makes no row is logged and left out, as its like in the database."""
+    found: dict[str, list[Row]] = {}
     for payload in payloads:
         try:
             if is_change(payload):
@@ -127,11 +129,11 @@ def lines(payloads: Iterable[bytes]) -> dict[str, list[bytes]]:
             _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
             continue
         for table, row in rows:
-            found.setdefault(table, []).append(_encode(row))
+            found.setdefault(table, []).append(row)
     return found
 
 
-def inference(record: JournaledRecord) -> dict[str, Any]:
+def inference(record: JournaledRecord) -> Row:
     """Return the row of a record.
 
     Raises:
@@ -153,8 +155,8 @@ def inference(record: JournaledRecord) -> dict[str, Any]:
     }
 
 
-def _changed(journaled: JournaledChange) -> list[tuple[str, dict[str, Any]]]:
-    """Return rows for a change; none for rules of retention, as tables here have a TTL of their own."""
+def _changed(journaled: JournaledChange) -> list[tuple[str, Row]]:
+    """Return rows for a change; none for signals, nor for rules of retention: tables here have a TTL."""
     change, id_ = journaled.change, {"id": journaled.seq}
     match change:
         case MetadataChange():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
+from store.database import fetched, run
 from store.errors import QueryError
 from store.query.plan import Plan, Window
 from store.query.sql import WALK, Scan, Sql
@@ -119,7 +119,9 @@ class Search:
             text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ?{tests}"
             bound = (*plan.window, *values)
         else:
-            ids = _union(plan.scans, plan.window)
+            ids = _union(
+                [_select(scan, plan.window) for scan in plan.scans], is_apart=plan.is_apart
+            )
             text, bound = f"SELECT count(*) FROM ({ids.text}) AS c", ids.values
             if tests:
                 text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq{tests}"
@@ -143,7 +145,7 @@ class Search:
             )
 
     def _selected(self, select: str, ids: Sql) -> list[Any]:
-        rows = run(self._connection, select.format(ids.text), ids.values).all()
+        rows = fetched(self._connection, select.format(ids.text), ids.values)
         return sorted(rows, key=itemgetter(0), reverse=self._descending)
 
     def _candidates(self, window: Window, rows: int) -> Sql:
@@ -162,14 +164,16 @@ class Search:
         order = f"ORDER BY 1 {self._direction}"
         scans = (WALK,) if self._plan.scans is None else self._plan.scans
         parts = [_select(scan, window) for scan in scans]
-        if len(parts) == 1:
-            return Sql(f"{parts[0].text} {order}", parts[0].values)
-        text = " UNION ".join(
-            f"SELECT seq FROM ({part.text} {order} LIMIT ?) AS d{at}"
-            for at, part in enumerate(parts)
-        )
-        values = tuple(value for part in parts for value in (*part.values, rows))
-        return Sql(f"SELECT seq FROM ({text}) AS u {order}", values)
+        if len(parts) > 1:
+            can_merge = self._is_sqlite or self._plan.is_apart
+            parts = [
+                part if scan.ordered and can_merge else Sql(
+                    f"SELECT seq FROM ({part.text} {order} LIMIT ?) AS d{at}", (*part.values, rows)
+                )
+                for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
+            ]  # fmt: skip
+        ids = _union(parts, is_apart=self._plan.is_apart)
+        return Sql(f"{ids.text} {order}", ids.values)
 
     def _matches(self, window: Window, rows: int, limit: int) -> Sql:
         """Return the ids of the matches among so many candidates."""
@@ -209,10 +213,9 @@ def _select(scan: Scan, window: Window) -> Sql:
     return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))
 
 
-def _union(scans: tuple[Scan, ...], window: Window) -> Sql:
-    """Return the ids that scans give, each once."""
-    parts = [_select(scan, window) for scan in scans]
-    text = " UNION ".join(part.text for part in parts)
+def _union(parts: list[Sql], *, is_apart: bool) -> Sql:
+    """Return the ids that parts give, each once."""
+    text = (" UNION ALL " if is_apart else " UNION ").join(part.text for part in parts)
     return Sql(text, tuple(value for part in parts for value in part.values))
 
 

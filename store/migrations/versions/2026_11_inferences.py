@@ -1,4 +1,4 @@
-"""Inferences, what they are found by and counted in, what is said of them later, and the journal's offsets."""
+"""Inferences, what they are found by and counted in, what is made and said of them later, journal offsets."""
 
 from typing import Any
 
@@ -119,15 +119,26 @@ def upgrade() -> None:
     op.create_table(
         "pred",
         _key("label", sa.Integer),
-        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
+        _set("band", sa.Integer, doc="Of `score`: `store.schema.band`."),
         _key("seq", _BIG),
+        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
         _set("worst", _REAL, doc="The label's worst; -inf as `score`."),
         _set("n", sa.Integer, doc="Predictions with the label."),
-        sa.PrimaryKeyConstraint("label", "score", "seq", name="pk_pred"),
+        sa.PrimaryKeyConstraint("label", "band", "seq", name="pk_pred"),
         **_BY_KEY,
         **_BY_SEQ,
     )
     op.create_index("ix_pred_seq_label_score", "pred", ["seq", "label", "score"])
+    op.create_table(
+        "signal",
+        _key("seq", _BIG),
+        sa.Column("picture", sa.LargeBinary, doc="float32, little-endian."),
+        sa.Column("embedding", sa.LargeBinary, doc="float16, little-endian."),
+        sa.Column("space", sa.Text, doc="Of the embedding; those of two are not compared."),
+        sa.PrimaryKeyConstraint("seq", name="pk_signal"),
+        **_STRICT,
+        **_BY_SEQ,
+    )
     op.create_table(
         "rollup",
         _key("model_id", sa.Integer),

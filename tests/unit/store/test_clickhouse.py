@@ -177,13 +177,27 @@ def test_what_is_no_record_is_left_out(place, caplog) -> None:
     assert "cannot be sent to ClickHouse" in caplog.text
 
 
-def test_what_may_have_arrived_is_sent_again_and_stored_once(place, tmp_path) -> None:
-    place.send(*(make_record(n) for n in (1, 2, 3)))
+@pytest.mark.parametrize("arrived", ["all", "some", "none"])
+def test_of_what_may_have_arrived_the_rest_is_sent(place, tmp_path, arrived) -> None:
+    seqs, counted = [1, 2, 3, 40 * DAY_IDS], "SELECT count() AS n FROM {}"
+    changes = [
+        JournaledChange(10, Deletion([1, 2, 3])),
+        JournaledChange(11, TruthStatement("id", "1", [])),
+        JournaledChange(12, Feedback(1, "thumbs", None, "ok?", "me")),
+        JournaledChange(13, MetadataChange(1, {"camera": "south"})),
+    ]
+    tables = {"inference": 5, "deletion": 3, "truth": 1, "feedback": 1, "metadata_change": 1}
+    place.send(*(make_record(seq) for seq in seqs), *changes)
+    lost = {"all": "1 = 0", "some": f"{{}} IN (2, 11, 13, {seqs[-1]})", "none": "1 = 1"}[arrived]
+    for table in tables:
+        key = "id" if table in {"truth", "metadata_change"} else "seq"
+        place.query(f"DELETE FROM {table} WHERE {lost.format(key)}")
     ((segment, size),) = sizes(place.directory).items()
     interrupted = Position({}, {segment: (0, size)})
     (tmp_path / "clickhouse.json").write_bytes(msgspec.json.encode(interrupted))
-    assert place.send(make_record(4)) == 4
-    assert place.seqs() == [1, 2, 3, 4]
+    assert place.send(make_record(4)) == 9
+    assert place.seqs() == sorted([*seqs, 4])
+    assert {table: place.query(counted.format(table))[0]["n"] for table in tables} == tables
 
 
 def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
@@ -227,7 +241,8 @@ def test_what_was_stored_before_is_sent_by_a_copy(
     assert place.query(text) == [{"n": 249}]
     place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
     place.query("DELETE FROM inference WHERE seq < 100000")
-    assert copy(database_url, url).copied == {"inference": 249}
+    assert copy(database_url, url).copied == {"inference": 99}
+    assert len(place.seqs()) == 251
     place.journal.close()
     with pytest.raises(StoreError, match="expected ClickHouse to answer"):
         copy(database_url, "http://127.0.0.1:1/x")
@@ -335,7 +350,8 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
                 server.start()
         assert place.position().offsets, "something was sent before the last kill"
         place.sink().drain()
-        assert place.seqs() == written
+        found = place.query("SELECT seq FROM inference FINAL ORDER BY seq")
+        assert [row["seq"] for row in found] == written
     finally:
         server.close()
         place.journal.close()

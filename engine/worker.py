@@ -4,6 +4,7 @@ A child reads its task as one line of JSON from standard input. It stops, gracef
 input ends: then its supervisor wants it to, or has died.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -139,3 +140,4 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
 
 if __name__ == "__main__":
     main()
+    gc.freeze()  # all ends with the process: to search it for cycles would take a quarter of a second

@@ -43,12 +43,12 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
 @click.option("--json", "as_json", is_flag=True, help="Print the baseline as JSON.")
 def baseline_command(**flags: Any) -> None:
-    r"""Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
+    """Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
 
     \b
     quadriga baseline --model NAME --from -7d
     quadriga baseline --model NAME --dataset FOLDER
-    """
+    """  # noqa: D301 - click leaves lines after a backspace as they are
     from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - loads numpy
 
     in_place = [name for name in ("start", "end", "rolling") if flags[name] is not None]

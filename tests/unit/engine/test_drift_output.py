@@ -2,9 +2,11 @@
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from engine.drift_output import drift
+from monitor.report import Effect, Signal
 from tests.reports import watched
 
 
@@ -31,3 +33,13 @@ def test_many_parts_are_counted():
     text = said(report)
     assert text.count("Moved: ") == 6
     assert "Moved: 3 more, with smaller effects" in text
+
+
+def test_signals_that_lack_the_same_are_named_together():
+    nothing = Effect("wasserstein_iqr", None, 0.1)
+    signals = [
+        Signal(name, "numeric", "ks", nothing, (9, 9), status="insufficient", reason=reason)
+        for name, reason in (("a", "few"), ("b", "none"), ("c", "few"))
+    ]
+    text = said(msgspec.structs.replace(watched(), signals=signals))
+    assert "Insufficient, a, c: few\nInsufficient, b: none\n" in text

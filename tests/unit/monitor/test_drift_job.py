@@ -216,7 +216,16 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pag
     ("asked", "message"),
     [
         (("POST", "/api/drift", "[]"), "expected the body to be a JSON object with model, version"),
-        (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "to be a moment such as"),
+        (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "expected from to be a moment"),
+        (("POST", "/api/drift", '{"model": "one", "where": {"x": 1}}'), "expected where.x to name"),
+        (
+            ("POST", "/api/drift", '{"model": "one", "from": "-1h", "to": "-2h"}'),
+            "expected from to be before to, got",
+        ),
+        (
+            ("POST", "/api/drift", '{"model": "one", "baseline": {"from": "now", "to": "-2h"}}'),
+            "baseline: expected from to be before to, got",
+        ),
         (("POST", "/api/drift", '{"model": "one", "alpha": 1}'), "$.alpha"),
         (
             ("POST", "/api/drift", '{"model": "one"}'),
@@ -227,7 +236,8 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pag
             "to be a baseline of 'one'",
         ),
         (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
-        (("PUT", PATH, '{"from": "then"}'), "to be a moment such as"),
+        (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),
+        (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
         (("PUT", PATH, '{"where": "nothing"}'), "expected"),
         (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),
         (("PUT", PATH, '{"rolling": "7d", "to": "now"}'), "expected rolling without from"),

@@ -12,11 +12,13 @@ from engine.server_client import ServerClient, model_path
 from engine.store_commands import fail
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+_DEFAULT = "default"
+"""Name of the one that the semantic score compares with."""
 
 
 @click.command("baseline")
 @click.option("--model", required=True, metavar="NAME[@VERSION]", help="Whose it is.")
-@click.option("--name", default="default", show_default=True, help="What it is called.")
+@click.option("--name", default=_DEFAULT, show_default=True, help="What it is called.")
 @click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -7d.")
 @click.option("--to", "end", metavar="TIME", help="Until when. [default: now]")
 @click.option("--where", default="", metavar="FILTER", help="Which inferences, as of a query.")
@@ -63,9 +65,14 @@ def baseline_command(**flags: Any) -> None:
     if flags["as_json"]:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
         return
-    click.echo(f"{made['name']} of {made['model']}: {made['state']}, {made['n']:,} images")
-    if made["references"]:
-        click.echo(f"{made['references']:,} embeddings for the semantic score")
+    named = f"{made['name']} of {made['model']}: {made['state']}"
+    if made["rolling"] is not None:
+        click.echo(f"{named}, the {made['rolling']} before each window")
+        return
+    click.echo(f"{named}, {made['n']:,} images")
+    if made["name"] == _DEFAULT:
+        references = f"{made['references']:,} embeddings" if made["references"] else "none"
+        click.echo(f"semantic score: {references}")
 
 
 def _made(flags: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def drift(report: Report) -> Iterator[Table | Text]:
         yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
         yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
+    for count, reason in wording.left_out(report.data.excluded):
+        yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved(report.slices))
     yield from map(Text, _estimates(report))
     yield Text(_rows(report))

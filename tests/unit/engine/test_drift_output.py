@@ -43,3 +43,13 @@ def test_signals_that_lack_the_same_are_named_together():
     ]
     text = said(msgspec.structs.replace(watched(), signals=signals))
     assert "Insufficient, a, c: few\nInsufficient, b: none\n" in text
+
+
+def test_what_did_not_count_is_said_and_that_another_model_answered():
+    report = watched()
+    data = msgspec.structs.replace(report.data, excluded={"other_space": 7, "baseline_failed": 2})
+    parameters = report.parameters | {"baseline_sha256": "aa" * 32}
+    text = said(msgspec.structs.replace(report, data=data, parameters=parameters))
+    assert "Left out: 7 embeddings of another model\n" in text
+    assert "Left out: 2 requests that failed in the baseline\n" in text
+    assert "Another model answered than in the baseline." in text

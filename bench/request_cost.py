@@ -1,4 +1,4 @@
-"""What a request costs: server CPU beside the bare loop, with and without the store, in one run.
+"""What a request costs: server CPU beside the bare loop, with and without store and signals, in one run.
 
 The bare loop decodes, preprocesses, runs and postprocesses the same images in one process, with the
 same code of `tasks` and the same session. CPU of a server is that of all its processes, from /proc.
@@ -101,18 +101,20 @@ def main() -> None:
     arguments = parser.parse_args()
     images = [path.read_bytes() for path in sorted((IMAGES / "detection").glob("*.jpg"))]
     bare: list[float] = []
-    costs: dict[str, list[float]] = {"server without store": [], "server with store": []}
+    names = ("server without store", "with store, no signals", "server with store")
+    costs: dict[str, list[float]] = {name: [] for name in names}
     rates: dict[str, list[float]] = {name: [] for name in costs}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         with (
             ServerProcess(data / "without", SAMPLE_MODELS, "--no-store") as without,
+            ServerProcess(data / "silent", SAMPLE_MODELS, "--signals-per-s", "0") as silent,
             ServerProcess(data / "with", SAMPLE_MODELS) as keeping,
         ):
             loop = BareLoop(images)
             loads: dict[str, Callable[[int], Any]] = {
                 name: Load(server, images, arguments.clients)
-                for name, server in zip(costs, (without, keeping), strict=True)
+                for name, server in zip(costs, (without, silent, keeping), strict=True)
             }
             for round_number in range(arguments.rounds + 1):
                 requests = arguments.requests if round_number else 50  # the first warms up

@@ -145,13 +145,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["score", "scenes", "requests"])
+    parser.add_argument("--model", dest="models", action="append", choices=MODELS, help="or both")
     parser.add_argument("--references", type=int, default=4000, help="scenes of the baseline")
     parser.add_argument("--requests", type=int, default=300, help="per round")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     if "score" in arguments.parts:
         score()
-    for name in MODELS:
+    for name in arguments.models or MODELS:
         if "scenes" in arguments.parts:
             scenes(name, arguments.references)
         if "requests" in arguments.parts:

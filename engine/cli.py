@@ -212,9 +212,9 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
     from proto.conformance import TASKS, Engine, check_engine  # noqa: PLC0415 - draws with OpenCV
     from proto.conformance_cases import CASES  # noqa: PLC0415 - as above
-    from tasks import SHORT_NAMES  # noqa: PLC0415 - as above
+    from tasks import SHORT_NAMES, full_name  # noqa: PLC0415 - as above
 
-    name = SHORT_NAMES.get(task.lower(), task.upper())
+    name = full_name(task)
     if name not in TASKS:
         known = [short for short, long in SHORT_NAMES.items() if long in TASKS]
         raise click.BadParameter(

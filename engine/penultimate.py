@@ -20,7 +20,16 @@ _RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
 _MOVES = {"Identity", "Cast", "Dropout", *_RESHAPES}
 _PASSING = {
     *_MOVES,
-    *("Softmax", "LogSoftmax", "Sigmoid", "Relu", "Clip", "BatchNormalization", "AveragePool"),
+    *(
+        "Softmax",
+        "LogSoftmax",
+        "Sigmoid",
+        "Relu",
+        "Clip",
+        "BatchNormalization",
+        "AveragePool",
+        "Gather",
+    ),
     *("QuantizeLinear", "DequantizeLinear", *_POOLS),
 }
 """What may stand between a classifier's last linear layer and its output."""
@@ -101,7 +110,11 @@ class Search:
         for output, shape in self._graph.outputs.items():
             node = self._behind(output)
             row = len(shape) == 2 or shape[2:] == (1, 1)
-            if not row or node is None or not self._is_linear(node):
+            if not row or node is None:
+                continue
+            if self._is_norm(node):
+                return Found(output, "", "the output, as it is normalised features")
+            if not self._is_linear(node):
                 continue
             source = read = node.inputs[0]
             while source in self._made_by and self._made_by[source].operator in _MOVES:
@@ -115,11 +128,18 @@ class Search:
             return Found(read, "", reason)
         return None
 
-    def _behind(self, name: str) -> Node | None:
-        """Find the first node, going back from an output, that does more than pass values on."""
+    def _behind(self, name: str, *, sums: bool = True) -> Node | None:
+        """Find the first node, going back from an output, that does more than pass values on.
+
+        Where `sums` is set, that is the first of two linear layers whose answers are added.
+        """
         while (node := self._made_by.get(name)) is not None and node.inputs:
             if node.operator in _SCALES:
                 changing = [each for each in node.inputs if not self._is_weight(each)]
+                if sums and node.operator == "Add" and len(changing) == 2:
+                    heads = [self._behind(each, sums=False) for each in changing]
+                    linear = [each for each in heads if each is not None and self._is_linear(each)]
+                    return linear[0] if len(linear) == 2 else node
                 if len(changing) != 1:
                     return node
                 (name,) = changing
@@ -128,6 +148,13 @@ class Search:
             else:
                 return node
         return None
+
+    def _is_norm(self, node: Node) -> bool:
+        """Tell whether a node is the norm of a layer, or the division within one that is written out."""
+        if node.operator != "Div":
+            return node.operator == "LayerNormalization"
+        divisor = self._made_by.get(node.inputs[1])
+        return divisor is not None and divisor.operator == "Sqrt"
 
     def _is_weight(self, name: str) -> bool:
         """Tell whether a tensor is the same for every image."""

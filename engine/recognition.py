@@ -28,7 +28,7 @@ from engine.session import LoadError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor, input_from_timm
 from proto.messages import TensorInfo
-from tasks import SHORT_NAMES, TASKS
+from tasks import SHORT_NAMES, TASKS, full_name
 from tasks.specification import MAX_CHANNELS, Defaults, InputSpec, ModelSpec, OutputSpec, Resize
 
 TENSOR = "TENSOR"
@@ -140,7 +140,7 @@ def _task_reason(written: ModelToml, family: str) -> str:
 def _written_task(written: ModelToml) -> str | None:
     if written.task is None or ":" in written.task:
         return written.task
-    task = SHORT_NAMES.get(written.task.lower(), written.task.upper())
+    task = full_name(written.task)
     if task not in (*TASKS, TENSOR):
         known = ", ".join(SHORT_NAMES)
         raise LoadError(

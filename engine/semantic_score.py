@@ -65,18 +65,7 @@ class SemanticScores:
         references = self._references.get(model.name)
         if references is None or references.space != model.embedding_space:
             return answered
-        try:
-            return [
-                item
-                if item.embedding is None
-                else msgspec.structs.replace(
-                    item, semantic_score=round(references.score(item.embedding), 6)
-                )
-                for item in answered
-            ]
-        except Exception:  # noqa: BLE001 - whatever it is, the answer goes out
-            self._say_once(model.name, "a score failed")
-            return answered
+        return [self._scored(model.name, references, item) for item in answered]
 
     def headers(self, answered: Sequence[Answered]) -> list[tuple[str, str]]:
         """Write the response header: a score an image, nothing where one has none."""
@@ -106,6 +95,16 @@ class SemanticScores:
         """Read no more references."""
         self._stop.set()
 
+    def _scored(self, name: str, references: References, item: Answered) -> Answered:
+        if item.embedding is None:
+            return item
+        try:
+            score = references.score(item.embedding)
+        except Exception:  # noqa: BLE001 - whatever it is, the answer goes out
+            self._say_once(name, "a score failed")
+            return item
+        return msgspec.structs.replace(item, semantic_score=round(score, 6))
+
     def _watch(self) -> None:
         while not self._stop.is_set():
             names = set(self._models())
@@ -122,9 +121,9 @@ class SemanticScores:
             found = path.stat()
             seen = (found.st_mtime_ns, found.st_size, found.st_ino)
             if self._seen.get(name) != seen:
-                self._references[name] = References.read(path)
-                self._seen[name] = seen
+                references = References.read(path)
                 self._failed.discard(name)
+                self._references[name], self._seen[name] = references, seen
                 _log.info("%s: scores by %s", name, path)
         except FileNotFoundError:
             self._forget(name)

@@ -137,7 +137,9 @@ class Signaller:
                     continue
                 self._waiting.append(image)
                 self._bytes += size_bytes
-            if self._waiting and self._thread is None:
+            if not images:
+                return
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
                 self._thread.start()
             self._changed.notify()

@@ -10,6 +10,7 @@ import msgspec
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
 from monitor.drift.derived import META
+from monitor.drift.estimated import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.samples import Column, DriftError
 from monitor.drift.summary import Summary
@@ -93,6 +94,7 @@ def compare_stored(
             | {f"baseline_{reason}": n for reason, n in before.about.excluded.items()},
         ),
         parameters=_told(parameters, now.about, left_out) | report.parameters,
+        metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
         slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
         unlike=found,
         provenance={

@@ -14,12 +14,13 @@ import msgspec
 
 from monitor.evaluation.coco import state_of_coco
 from monitor.evaluation.coco_wire import images_of_coco
-from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of, task_name
+from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.saved_state import from_bytes, to_bytes
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge
-from monitor.report import Report, ReportedModel, Window
+from monitor.report import Report, Window
 from store.errors import NO_PYARROW, QueryError
+from tasks import full_name
 
 SHARD = 1000
 """Images that are read at once."""
@@ -166,8 +167,7 @@ def _report(
     report = evaluate(
         evaluator(task),
         state,
-        task=task_name(task),
-        model=ReportedModel(),
+        task=full_name(task),
         window=Window(times[0], times[-1]) if times else Window(),
         asked=asked,
     )

@@ -6,9 +6,8 @@ import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.composed import Composed
 from monitor.evaluation.dota import DotaObjects
-from monitor.evaluation.evaluators import Evaluated
+from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (

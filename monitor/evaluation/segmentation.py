@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from monitor.evaluation.composed import Composed
-from monitor.evaluation.evaluators import Evaluated
+from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.semantic import Semantic
 from monitor.evaluation.state import EvaluatedImage, Labels, State, Table

@@ -38,16 +38,12 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         assert all(len(each) == len(PICTURE) and np.isfinite(each).all() for each in found)
         assert (found[0] == found[4]).all()
         assert (found[0] != found[1]).any()
-        metrics = server.request("GET", "/metrics")[2].decode()
-        assert "quadriga_store_signals_total 5.0" in metrics
+        counted = b"quadriga_store_signals_total 5.0"
+        server.wait_until(lambda: counted in server.request("GET", "/metrics")[2])
         late = [seq for _ in range(5) for seq in send(server, *images)]
         os.kill(server.child_pid("worker"), signal.SIGKILL)
         server.wait_until(
             lambda: {*sent, *late} <= {seq for some in inferences.ids({}) for seq in some}
         )
-        server.wait_until(lambda: server.child_pid("worker"))
-        server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)
-        again = send(server, *images)
-    assert inferences.signals(again).keys() == set(again)  # a server that stops makes what waits
     assert set(inferences.signals(late)) <= set(late)
     inferences.close()

@@ -102,6 +102,16 @@ CASES = {
         {"features": (1, 8)},
         ("d", AVERAGE),
     ),
+    "the mean of two heads": (
+        STEM + "p = GlobalAveragePool d\ne = Gemm p w\nf = Gemm p w\ng = Add e f\nscores = Div g w",
+        CLASSES,
+        ("p", ""),
+    ),
+    "normalised features, one token of them": (
+        "p = Conv2 image w3\nt = Reshape p\nu = MatMul t w\nn = LayerNormalization u w\nfeatures = Gather n",
+        {"features": (1, 8)},
+        ("features", ""),
+    ),
     "nothing but pixels": ("m = ReduceMean image\nboxes = Mul m w", MAPS, None),
 }
 

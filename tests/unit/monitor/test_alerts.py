@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,6 +24,7 @@ from tests.unit.monitor import drift_windows
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 
 SECRET = "between us"
+PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
 
 
 @pytest.fixture
@@ -51,6 +54,10 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
     assert headers["Quadriga-Timestamp"] == "1000"
     expected = hmac.new(SECRET.encode(), b"1000." + body, hashlib.sha256).hexdigest()
     assert headers["Quadriga-Signature"] == f"sha256={expected}"
+    described = {}
+    exec(re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1], described)
+    assert described["is_genuine"](SECRET, headers, body)
+    assert not described["is_genuine"](SECRET, headers, body + b" ")
     assert headers["Content-Type"] == "application/json"
     signal = {"effect": 0.6, "least_effect": 0.1, "name": "b", "p_adjusted": 0.001}
     told = json.loads(body)
@@ -184,8 +191,8 @@ def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, rec
     assert len({one.start for one in windows}) == len(windows)
     last = msgspec.json.decode(jobs.result(windows[-1].report).read_bytes(), type=Report)
     assert last.history == windows
-    Schedules(directory).put(MODEL, json.dumps(asked | {"every": "1m", "delay": "0s"}).encode())
-    Schedules(directory).reached(MODEL, (int(time.time()) // 60 - 1) * 60)
+    Schedules(directory).put(MODEL, json.dumps(asked | {"every": "5m", "delay": "0s"}).encode())
+    Schedules(directory).reached(MODEL, (int(time.time()) // 300 - 1) * 300)
     with processes(directory) as jobs:
         until(lambda: len(history(directory, MODEL).windows) > len(windows))
         until(lambda: all(job.ended_at for job in jobs.all()))

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import stat
 import time
+from pathlib import Path
 
 import pytest
 from litestar import Litestar, Request, Response
@@ -87,6 +89,14 @@ def test_a_schedule_is_kept_answered_and_ended(client, schedules):
     assert client.get(path).status_code == 404
 
 
+def test_the_example_of_the_document_is_a_schedule(client):
+    page = (Path(__file__).parents[3] / "docs" / "drift.md").read_text()
+    path, asked = re.search(
+        r"PUT localhost:8080(/\S+/drift-schedule) -d '(.*?)'", page, re.DOTALL
+    ).groups()
+    assert client.put(path, content=asked).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -94,8 +104,8 @@ def test_a_schedule_is_kept_answered_and_ended(client, schedules):
         (b"[]", "expected the body to be a JSON object with every"),
         (body(evry="1h"), "expected the body to be a JSON object with every"),
         (body(every="hourly"), "expected every to be a number and one of s, m, h, d, w, got"),
-        (body(every="7h"), "expected every to be a part of a day from 1m to 1d, or 1w, got '7h'"),
-        (body(every="30s"), "expected every to be a part of a day"),
+        (body(every="7h"), "expected every to be a part of a day from 5m to 1d, or 1w, got '7h'"),
+        (body(every="4m"), "expected every to be a part of a day"),
         (body(every="0m"), "expected every to be a part of a day"),
         (body(every="2d"), "expected every to be a part of a day"),
         (body(delay="-1m"), "expected delay to be a number and one of"),

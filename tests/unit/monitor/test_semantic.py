@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from monitor.evaluation.composed import Composed
-from monitor.evaluation.evaluators import Findings, Headline, state_of
+from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.segmentation import Segmentation
 from monitor.evaluation.semantic import Semantic
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import Confusion, Metric, ReportedModel, Window
+from monitor.report import Confusion, Metric, ReportedModel
 from tasks.contours import fill, rings
 
 WIDTH, HEIGHT = 37, 29
@@ -299,7 +298,6 @@ def test_a_composition_says_what_its_parts_say():
         merged(evaluation, images),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
-        window=Window(),
         asked=Asked(resamples=10),
     )
     assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]

@@ -15,16 +15,7 @@ import msgspec
 from proto.errors import InvalidRequest
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import (
-    Answer,
-    Call,
-    Operation,
-    Options,
-    model_names,
-    post,
-    request_id,
-    store_headers,
-)
+from proto.operations import Answer, Call, Operation, Options, post, request_id, store_headers
 from proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
@@ -111,7 +102,7 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
 
 
 def _only_model(serving: Serving) -> str:
-    names = model_names(serving)
+    names = sorted({status.name for status in serving.model_statuses()})
     if len(names) != 1:
         raise InvalidRequest(
             "expected a server of one model for /infer, got "

@@ -219,11 +219,6 @@ class Operations:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def model_names(serving: Serving) -> list[str]:
-    """Give the names of all models, each once."""
-    return sorted({status.name for status in serving.model_statuses()})
-
-
 def request_id(call: Call, given: str | None = None) -> str:
     """Name a request: by its body, or the header `X-Request-ID`, or anew.
 

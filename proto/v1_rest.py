@@ -20,7 +20,6 @@ from proto.operations import (
     came_by,
     json_answer,
     look,
-    model_names,
     post,
     request_id,
     store_headers,
@@ -105,7 +104,7 @@ def _regress(serving: Serving, options: Options, call: Call) -> Answer:
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": model_names(serving)})
+    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
 
 
 def _status(serving: Serving, call: Call) -> Answer:

@@ -40,6 +40,10 @@ class _Category(msgspec.Struct):
     id: int
     name: str | None = None
 
+    @property
+    def label(self) -> str:
+        return str(self.id) if self.name is None else self.name
+
 
 class _Annotation(msgspec.Struct, gc=False):
     image_id: _Id
@@ -67,9 +71,9 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-TRUTH = msgspec.json.Decoder(_Truth)
+_TRUTH = msgspec.json.Decoder(_Truth)
+_IMAGE = msgspec.json.Decoder(_Image)
 RESULTS = msgspec.json.Decoder(list[_Result])
-IMAGE = msgspec.json.Decoder(_Image)
 
 
 class _Objects(NamedTuple):
@@ -95,6 +99,17 @@ class _Objects(NamedTuple):
         return _Objects(self.name, self.rows[of], self.place[of], self.image[of], self.label[of])
 
 
+def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
+    """Read a file of instances; also gives its images.
+
+    Raises:
+        EvaluationError: It is none; the message begins with its name.
+    """
+    known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
+    images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
+    return known, images
+
+
 def state_of_coco(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
 ) -> tuple[str, State]:
@@ -116,7 +131,7 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known: _Truth = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    known, images = read_truth(truth.read_bytes(), truth.name)
     answers: list[_Result] = decode(
         RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
     )
@@ -124,10 +139,7 @@ def state_of_coco(
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
-    images: list[_Image] = [
-        decode(IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
-    ]
-    labels = [str(one.id) if one.name is None else one.name for one in known.categories]
+    labels = [one.label for one in known.categories]
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
     label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
     _numbered(labels, f"{truth.name}: categories: name")

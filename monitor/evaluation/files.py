@@ -18,7 +18,7 @@ from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.saved_state import from_bytes, to_bytes
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge
-from monitor.report import Report, ReportedModel, Window
+from monitor.report import Report, Window
 from store.errors import NO_PYARROW, QueryError
 from tasks import full_name
 
@@ -168,7 +168,6 @@ def _report(
         evaluator(task),
         state,
         task=full_name(task),
-        model=ReportedModel(),
         window=Window(times[0], times[-1]) if times else Window(),
         asked=asked,
     )

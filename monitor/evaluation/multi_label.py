@@ -4,12 +4,10 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, per_label, totals
+from monitor.evaluation.label_counts import LabelCounts, averaged, per_label, totals
 from monitor.evaluation.label_curves import curves
 from monitor.evaluation.ranking import Ranking, Scores
-from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State
-from monitor.report import Metric
 
 THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""
@@ -71,30 +69,16 @@ class MultiLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        rates = counts.rates()
-        micro = counts.micro()
         roc, precision = self._ranking.areas(weights)
-        averages = [
-            ("micro", {name: micro[name] for name in ("Precision", "Recall")}),
-            ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
-        ]
-        n = counts.true[0].astype(np.int64)
-        per_score = {name: column[0] for name, column in rates.items()}
-        areas = {"ROCAUC": roc[0], "AveragePrecision": precision[0]}
+        areas = {"ROCAUC": roc, "AveragePrecision": precision}
         metrics = [
             *(
-                Metric(
-                    name,
-                    number(found[0]),
-                    {"score": THRESHOLD, "average": average},
-                    None,
-                    self._images,
-                )
-                for average, of in averages
-                for name, found in of.items()
+                one
+                for one in averaged(counts, self._images, score=THRESHOLD)
+                if (one.type, one.parameters["average"]) != ("F1", "micro")  # a headline
             ),
-            *per_label(self._state.labels, per_score, n, score=THRESHOLD),
-            *per_label(self._state.labels, areas, n),
+            *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
+            *per_label(self._state.labels, areas, counts.true),
         ]
         return Findings(
             metrics=metrics,

@@ -207,8 +207,8 @@ class EvaluatedPixels:
         return Findings(
             metrics=per_label(
                 self._labels,
-                {name: column[0] for name, column in values.items()},
-                counts.true[0].astype(np.int64),
+                values,
+                counts.true,
                 of="pixels",
             ),
             confusion_pixels=confusion(

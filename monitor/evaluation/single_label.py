@@ -10,7 +10,7 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
+from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label, totals
 from monitor.evaluation.label_curves import curves
 from monitor.evaluation.ranking import Ranking, Scores
 from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
@@ -119,27 +119,15 @@ class SingleLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        rates = counts.rates()
         roc, precision = self._ranking.areas(weights)
-        values = {**rates, "ROCAUC": roc, "AveragePrecision": precision}
+        values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)
         top = self._top(3, weights)
         metrics = [
             Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
-            *(
-                Metric(name, number(found[0]), {"average": average}, None, self._images)
-                for average, of in (
-                    ("micro", counts.micro()),
-                    ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
-                )
-                for name, found in of.items()
-            ),
+            *averaged(counts, self._images),
             Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
-            *per_label(
-                self._state.labels,
-                {name: column[0] for name, column in values.items()},
-                counts.true[0].astype(np.int64),
-            ),
+            *per_label(self._state.labels, values, counts.true),
         ]
         return Findings(
             metrics=metrics,

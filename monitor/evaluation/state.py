@@ -4,6 +4,7 @@ Each row belongs to an image. States are put together end to end and then into o
 the images; so however the images were dealt out, the same state comes out, bit for bit.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -86,15 +87,14 @@ def merge(states: Iterable[State]) -> State:
     states = list(states)
     labels = Labels()
     parts: dict[str, list[Table]] = {}
-    excluded: dict[str, int] = {}
+    excluded: Counter[str] = Counter()
     before = 0
     for state in states:
         numbers = np.array([labels[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
             images = before + np.arange(len(state.ids))
             parts.setdefault(name, []).append(_renumbered(table, images, numbers))
-        for reason, count in state.excluded.items():
-            excluded[reason] = excluded.get(reason, 0) + count
+        excluded.update(state.excluded)
         before += len(state.ids)
     by = list(dict.fromkeys(name for state in states for name in state.slices))
     return _in_order(

@@ -18,7 +18,6 @@ from monitor.evaluation.detection import Detection
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import ReportedModel, Window
 
 LABELS = ("bus", "car", "dog")
 
@@ -202,9 +201,7 @@ def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
         ]
     )
     reports = [
-        evaluate(
-            Detection(), state, task="OBJECT_DETECTION", model=ReportedModel(), window=Window()
-        )
+        evaluate(Detection(), state, task="OBJECT_DETECTION", asked=Asked(resamples=20))
         for state in (whole(images), dealt)
     ]
     one, other = (
@@ -332,8 +329,6 @@ def test_what_is_undefined_is_none(images):
         evaluator("detection"),
         whole(images),
         task="OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
     )
     found = 0 if any(b"car" in bytes(one.ground_truth) for one in images) else None
     if any(b"crowd" in bytes(one.ground_truth) for one in images):
@@ -439,8 +434,6 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         Detection(),
         whole(images),
         task="OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=50),
     )
     averaged = [
@@ -471,8 +464,6 @@ def test_each_label_has_an_interval_of_the_same_resamples():
         Detection(),
         state,
         task="OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=50),
     )
     assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)

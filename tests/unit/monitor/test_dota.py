@@ -14,7 +14,6 @@ from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.oriented import OrientedDetection, oriented_overlap
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, merge, select
-from monitor.report import ReportedModel, Window
 
 LABELS = "abc"
 
@@ -150,8 +149,6 @@ def report(images, resamples=0):
         OrientedDetection(),
         state,
         task="ORIENTED_OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=resamples),
     )
 
@@ -340,8 +337,6 @@ def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
         OrientedDetection(),
         merge([merge(shards[:2]), shards[2]]),
         task="ORIENTED_OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=20),
     )
     assert parts.metrics == whole.metrics

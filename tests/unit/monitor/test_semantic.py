@@ -11,7 +11,7 @@ from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.segmentation import Segmentation
 from monitor.evaluation.semantic import Semantic
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import Confusion, Metric, ReportedModel, Window
+from monitor.report import Confusion, Metric, ReportedModel
 from tasks.contours import fill, rings
 
 WIDTH, HEIGHT = 37, 29
@@ -298,7 +298,6 @@ def test_a_composition_says_what_its_parts_say():
         merged(evaluation, images),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
-        window=Window(),
         asked=Asked(resamples=10),
     )
     assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]

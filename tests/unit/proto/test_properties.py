@@ -108,7 +108,9 @@ JSON = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(["FP32", "BYTES", "INT8", "UINT64", "BOOL", "FP16"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 PARAMETERS = JSON | st.dictionaries(
@@ -126,7 +128,7 @@ INPUTS = st.fixed_dictionaries(
 )
 BODIES = st.fixed_dictionaries(
     {"inputs": st.lists(INPUTS, max_size=3) | JSON},
-    optional={"id": JSON, "parameters": PARAMETERS, "outputs": st.lists(INPUTS) | JSON},
+    optional={"id": JSON, "parameters": PARAMETERS, "outputs": st.lists(INPUTS, max_size=3) | JSON},
 )
 
 

@@ -36,7 +36,7 @@ class Steps(NamedTuple):
     wrong: Integers
 
 
-class Ranking:
+class LabelScores:
     """All scores of all labels, sorted once.
 
     Args:

@@ -157,11 +157,16 @@ def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
     """
     if array.ndim not in (2, 3, 4) or len(array) != rows or array.dtype.kind != "f":
         return [None] * rows
-    axes = {2: (), 3: (1,), 4: (2, 3)}[array.ndim]
-    vectors = array.astype(np.float32).mean(axes)
-    if not 0 < vectors.shape[1] <= _LONGEST:
-        return [None] * rows
-    return [vector.copy() if np.isfinite(vector).all() else None for vector in vectors]
+    with np.errstate(all="ignore"):  # what is not finite is left out below
+        if array.shape[2:] == (1, 1):
+            array = array.reshape(rows, -1)
+        elif array.ndim > 2:
+            array = array.mean(1 if array.ndim == 3 else (2, 3), dtype=np.float32)
+        vectors = [np.array(row, np.float32) for row in array]
+    return [
+        vector if 0 < len(vector) <= _LONGEST and np.isfinite(vector).all() else None
+        for vector in vectors
+    ]
 
 
 def mean(vectors: Sequence[Vector | None]) -> Vector | None:

@@ -39,7 +39,7 @@ _WEBHOOK = Schema(
     additional_properties=False,
 )
 _PROPERTIES: dict[str, Reference | Schema] = {
-    "every": Schema(type=OpenAPIType.STRING, description="A part of a day from 1m to 1d, or 1w"),
+    "every": Schema(type=OpenAPIType.STRING, description="A part of a day from 5m to 1d, or 1w"),
     "baseline": Schema(type=OpenAPIType.STRING, default="default"),
     "where": Schema(description="A filter, as JSON or in the compact form"),
     "signals": _TEXTS,

@@ -15,9 +15,11 @@ from store.query.words import Words
 from store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
-MAX_RANGES = 12
+MAX_SQUARES = 48
+"""That cover a box; of 10 km, a third of what they hold lies outside its circle."""
+
 _AT_ONCE = 8
-"""Ranges are so many, or twice or thrice that, so that a database sees few statements."""
+"""Ranges are a multiple of so many, so that a database sees few statements."""
 
 _MARGIN = 1e-9
 """Degrees; a hand's width is 1e-6."""
@@ -68,9 +70,11 @@ def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, i
     bits = max((south ^ north).bit_length(), (west ^ east).bit_length())  # of the side of a square
     whole: list[tuple[int, int]] = []
     partly = [(geo.morton(south >> bits, west >> bits), south >> bits, west >> bits)]
-    while bits and partly and len(whole) + len(partly) <= MAX_RANGES:
+    while bits and partly:
         bits -= 1
         rest = (1 << bits) - 1
+        partly_rows = range(south >> bits, (north >> bits) + 1)
+        partly_columns = range(west >> bits, (east >> bits) + 1)
         whole_rows = range((south + rest) >> bits, (north + 1) >> bits)
         whole_columns = range((west + rest) >> bits, (east + 1) >> bits)
         found, quartered = [], []
@@ -78,11 +82,9 @@ def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, i
             for at, row, column in _quarters(code, y, x):
                 if row in whole_rows and column in whole_columns:
                     found.append(_range_of(at, bits))
-                elif (
-                    south >> bits <= row <= north >> bits and west >> bits <= column <= east >> bits
-                ):
+                elif row in partly_rows and column in partly_columns:
                     quartered.append((at, row, column))
-        if len(whole) + len(found) + len(quartered) > 2 * MAX_RANGES:
+        if len(whole) + len(found) + len(quartered) > MAX_SQUARES:
             bits += 1
             break
         whole += found

@@ -144,7 +144,7 @@ class Planner:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
             # What comes in order is not read to its end; it counts where there is a choice.
-            scans = [scan for scan in part.scans if len(parts) > 1 or not scan.ordered]
+            scans = part.few or [scan for scan in part.scans if len(parts) > 1 or not scan.ordered]
             self._probes += len(scans)
             rows = self._count(scans, window, fewest)
             (self._wide.add if rows > self._narrow else self._wide.discard)(_subject(part))
@@ -183,12 +183,17 @@ class Planner:
             best, _ = self._narrowest(usable, Window())
             best = best or next((part for part in usable if _in_order(part)), None)
             dense = all(part.scans is not None and part.dense for part in parts)
-            return Test(_joined(" AND ", parts), best.scans if best else None, dense=dense)
+            scans, few = (best.scans, best.few) if best else (None, ())
+            return Test(_joined(" AND ", parts), scans, dense=dense, few=few)
         scans = tuple(scan for part in parts for scan in part.scans or ())
+        is_exact = all(part.exact for part in parts)
+        if len(scans) > MAX_MERGED:
+            is_exact = is_exact and not any(part.few for part in parts)
+            scans = tuple(scan for part in parts for scan in part.few or part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
             return Test(_joined(" OR ", parts))
         is_dense = any(part.dense for part in parts)
-        return Test(_joined(" OR ", parts), scans, all(part.exact for part in parts), is_dense)
+        return Test(_joined(" OR ", parts), scans, is_exact, is_dense)
 
     def _compile_leaf(self, leaf: Leaf, catalog: Catalog) -> Test:
         if isinstance(leaf, Predicted):

@@ -34,33 +34,34 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
     best, worst = _sieve(scores, "+")
     is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
     possible = Sql(f"{is_label}{best.text}{worst.text}", (*labels, *best.values, *worst.values))
-    scans, is_apart = _scans(labels, scores), len(labels) == 1
+    scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
-        return Test(test, scans, exact=is_index_enough, apart=is_apart)
+        return Test(test, scans, is_index_enough, apart=is_apart, few=few)
     if not leaf.bounds:  # so many of the label, however they score
         enough = Sql(
             f"coalesce((SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label}), 0)",
             labels,
         )
-        return Test(_bounded(enough, leaf.count), scans, apart=is_apart)
+        return Test(_bounded(enough, leaf.count), scans, apart=is_apart, few=few)
     counted = _counted(leaf, words)
     text = f"({_of_row(possible.text)} AND {counted.text})"
-    return Test(Sql(text, (*possible.values, *counted.values)), scans, apart=is_apart)
+    return Test(Sql(text, (*possible.values, *counted.values)), scans, apart=is_apart, few=few)
 
 
-def _scans(labels: tuple[int, ...], scores: tuple[tuple[Bound, float], ...]) -> tuple[Scan, ...]:
-    """Return the parts of the index that hold all matches: each band of a label, unless they are many."""
+def _scans(
+    labels: tuple[int, ...], scores: tuple[tuple[Bound, float], ...]
+) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
+    """Return each band of each label, unless they are many, and each label alone."""
     best, worst = _sieve(scores)
     lowest = band(max(best.values, default=-math.inf))
+    tops = "d.label = ? AND d.band >= ?"
+    few = tuple(Scan("pred AS d", Sql(tops, (label, lowest)), ordered=False) for label in labels)
     if len(labels) * (len(BANDS) + 1 - lowest) > MAX_MERGED:
-        text = f"d.label = ? AND d.band >= ?{best.text}{worst.text}"
-        return tuple(
-            Scan(
-                "pred AS d", Sql(text, (label, lowest, *best.values, *worst.values)), ordered=False
-            )
-            for label in labels
-        )
+        text = f"{tops}{best.text}{worst.text}"
+        bound = (lowest, *best.values, *worst.values)
+        whole = (Scan("pred AS d", Sql(text, (label, *bound)), ordered=False) for label in labels)
+        return tuple(whole), few
     scans = []
     for label in labels:
         for at in range(lowest, len(BANDS) + 1):
@@ -68,7 +69,7 @@ def _scans(labels: tuple[int, ...], scores: tuple[tuple[Bound, float], ...]) -> 
             text = f"d.label = ? AND d.band = ?{partly.text}{worst.text}"
             values = (label, at, *partly.values, *worst.values)
             scans.append(Scan("pred AS d", Sql(text, values), ordered=True))
-    return tuple(scans)
+    return tuple(scans), few
 
 
 def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[Sql, Sql]:

@@ -124,7 +124,9 @@ def upgrade() -> None:
         _set("score", _REAL, doc="The label's best; -inf where none has a score."),
         _set("worst", _REAL, doc="The label's worst; -inf as `score`."),
         _set("n", sa.Integer, doc="Predictions with the label."),
-        sa.PrimaryKeyConstraint("label", "band", "seq", name="pk_pred"),
+        sa.PrimaryKeyConstraint(
+            "label", "band", "seq", name="pk_pred", postgresql_include=["score"]
+        ),
         **_BY_KEY,
         **_BY_SEQ,
     )

@@ -249,13 +249,25 @@ def test_inspect_names_it(tmp_path):
         (np.array([[[1, 2], [3, 4]]] * 2, np.float64), [[2, 3], [2, 3]]),
         (np.arange(16, dtype=np.float32).reshape(2, 2, 2, 2), [[1.5, 5.5], [9.5, 13.5]]),
         (np.array([[1, np.nan], [1, 2]], np.float32), [None, [1, 2]]),
+        (np.array([[1, 1e300], [1, 2]], np.float64), [None, [1, 2]]),
         (np.zeros((3, 2), np.float32), [None, None]),
         (np.zeros((2, 0), np.float32), [None, None]),
         (np.zeros((2, 20_000), np.float32), [None, None]),
         (np.zeros((2, 3), np.int64), [None, None]),
         (np.zeros(2, np.float32), [None, None]),
     ],
-    ids=["rows", "tokens", "maps", "nan", "rows-of-others", "empty", "long", "integers", "flat"],
+    ids=[
+        "rows",
+        "tokens",
+        "maps",
+        "nan",
+        "huge",
+        "rows-of-others",
+        "empty",
+        "long",
+        "integers",
+        "flat",
+    ],
 )
 def test_one_vector_an_image(array, expected):
     found = pool(array, 2)

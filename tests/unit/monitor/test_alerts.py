@@ -191,8 +191,8 @@ def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, rec
     assert len({one.start for one in windows}) == len(windows)
     last = msgspec.json.decode(jobs.result(windows[-1].report).read_bytes(), type=Report)
     assert last.history == windows
-    Schedules(directory).put(MODEL, json.dumps(asked | {"every": "1m", "delay": "0s"}).encode())
-    Schedules(directory).reached(MODEL, (int(time.time()) // 60 - 1) * 60)
+    Schedules(directory).put(MODEL, json.dumps(asked | {"every": "5m", "delay": "0s"}).encode())
+    Schedules(directory).reached(MODEL, (int(time.time()) // 300 - 1) * 300)
     with processes(directory) as jobs:
         until(lambda: len(history(directory, MODEL).windows) > len(windows))
         until(lambda: all(job.ended_at for job in jobs.all()))

@@ -62,7 +62,7 @@ def fill(place, seconds, **of):
     place.move(*(answer(one, draw, **of) for one in seconds))
 
 
-def signals(place, seconds, shift=0.0, space=SPACE):
+def signals(place, seconds, shift=5.0, space=SPACE):
     draw = np.random.default_rng(min(seconds))
     made = [
         ImageSignals(
@@ -187,7 +187,7 @@ def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(pl
         fill(place, range(start, start + 60))
         signals(place, range(start, start + 60))
     fill(place, [MIDDLE + 70])
-    signals(place, [MIDDLE + 70], shift=20)
+    signals(place, [MIDDLE + 70], shift=-20)
     report = compared(place)
     assert len(report.unlike) == 12
     first = report.unlike[0]

@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Report, Signal
+from monitor.report import Report, Signal, Slice
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
 _MOST_LABELS = 10
+_MOST_MOVED = 5
 
 
 def drift(report: Report) -> Iterator[Table | Text]:
@@ -33,6 +34,8 @@ def drift(report: Report) -> Iterator[Table | Text]:
             yield Text(f"Insufficient, {wording.plain(one.name)}: {one.reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
         yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
+    yield from map(Text, _moved(report.slices))
+    yield from map(Text, _estimates(report))
     yield Text(_rows(report))
 
 
@@ -53,6 +56,25 @@ def _table(signals: list[Signal]) -> Table:
         )
         table.add_row(*map(Text, cells))
     return table
+
+
+def _moved(slices: list[Slice]) -> Iterator[str]:
+    """Say where signals moved most."""
+    found = wording.moved(slices)
+    for one in found[:_MOST_MOVED]:
+        where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
+        yield f"{where}: {one.effect}, elsewhere {one.other}"
+    if len(found) > _MOST_MOVED:
+        yield f"Moved: {len(found) - _MOST_MOVED:,} more, with smaller effects"
+
+
+def _estimates(report: Report) -> Iterator[str]:
+    """Say what is estimated, and when that holds."""
+    found = wording.estimates(report.metrics)
+    for one in found:
+        between = "" if one.ci95 is None else f" ({wording.interval(one)})"
+        yield f"{one.type}, {wording.method(one)}: {wording.number(one.value)}{between}"
+    yield from wording.valid(found)
 
 
 def _rows(report: Report) -> str:

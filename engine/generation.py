@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from engine.embedding import Vector, of_encoder, pool
 from engine.evidence import channels_axis, read_preprocessor
 from engine.model_toml import ModelToml, read_model_toml
 from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, input_spec, questions
@@ -22,7 +23,7 @@ from engine.sidecars import input_from_preprocessor
 from engine.stopwatch import Stopwatch
 from engine.text_files import Growing, TextFiles
 from engine.text_prompts import Attending, Inserting, Read
-from tasks import SHORT_NAMES
+from tasks import full_name
 from tasks.generation import generate, growing
 from tasks.image import Image
 from tasks.image_text import ImageTextOptions, ImageTextToText
@@ -100,6 +101,8 @@ class TextPackage:
         decisions = [Decision("task", TASK, f"files: {reason}")]
         spec = _input(decisions, folder, toml, encoder)
         self._encoder = encoder
+        self.embedding = of_encoder(toml, encoder.outputs[0].name)
+        """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
         self._reader: Inserting | Attending = (
             Inserting(self._files, *others)
@@ -115,6 +118,7 @@ class TextPackage:
             toml.runtime,
             toml.store,
             (*decisions, *self._files.decisions),
+            toml.monitor,
         )
         self._spec = spec
 
@@ -140,7 +144,16 @@ class TextPackage:
     def predict(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
     ) -> list[list[Prediction]]:
+        """Answer images without their embeddings; arguments and errors are those of `answer`."""
+        return [answers for answers, _ in self.answer(images, options)]
+
+    def answer(
+        self, images: Sequence[Image], options: Sequence[ImageTextOptions]
+    ) -> list[tuple[list[Prediction], Vector | None]]:
         """Answer the prompts about each image, which is encoded once.
+
+        Returns:
+            Answers and embedding of each.
 
         Raises:
             ParameterError: A prompt is too long, or holds the token of the image.
@@ -149,13 +162,23 @@ class TextPackage:
         """
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
-    def stream(self, image: Image, options: ImageTextOptions) -> Generator[str, None, str]:
+    def embed(self, image: Image) -> Vector | None:
+        """Give the embedding of an image, whatever it shows; None where there is none.
+
+        Raises:
+            RunError: The graph failed.
+        """
+        return self._vector(self._encode(image))
+
+    def stream(
+        self, image: Image, options: ImageTextOptions
+    ) -> Generator[str, None, tuple[str, Vector | None]]:
         """Answer one prompt about an image in pieces that together are the answer of `predict`.
 
         They come as tokens do. With beams, where the best is known at the end alone, there is one.
 
         Returns:
-            The last piece, which may be empty.
+            The last piece, which may be empty, and the image's embedding.
 
         Raises:
             ParameterError, OutputError, RunError: As `predict`.
@@ -172,17 +195,13 @@ class TextPackage:
             piece = text.more(tokens) if options.search.num_beams == 1 else ""
             if piece:
                 yield piece
-        return text.more(tokens, ended=True)
+        return text.more(tokens, ended=True), self._vector(features)
 
     def _read(
         self, image: Image, options: ImageTextOptions
     ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
-        tensor, _ = preprocess(image, self._spec)
-        (encoded,) = self._encoder.run(
-            {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
-        ).values()
-        features = encoded.reshape(1, -1, encoded.shape[-1])
+        features = self._encode(image)
         read: list[Read] = []
         limits: list[int] = []
         for prompt in options.prompts:
@@ -190,7 +209,20 @@ class TextPackage:
             limits.append(self._limit(read, options))
         return features, read, limits
 
-    def _answer(self, image: Image, options: ImageTextOptions) -> list[Prediction]:
+    def _encode(self, image: Image) -> npt.NDArray[Any]:
+        """Give the features of an image, (1, places, width)."""
+        tensor, _ = preprocess(image, self._spec)
+        (encoded,) = self._encoder.run(
+            {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
+        ).values()
+        return encoded.reshape(1, -1, encoded.shape[-1])
+
+    def _vector(self, features: npt.NDArray[Any]) -> Vector | None:
+        return pool(features, 1)[0] if self.embedding.tensor is not None else None
+
+    def _answer(
+        self, image: Image, options: ImageTextOptions
+    ) -> tuple[list[Prediction], Vector | None]:
         features, read, limits = self._read(image, options)
         answers: dict[int, str] = {}
         for group in self._groups(read):
@@ -204,7 +236,8 @@ class TextPackage:
                 [limits[index] for index in group],
             )
             answers |= zip(group, map(self._files.decode, found), strict=True)
-        return [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
+        told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
+        return list(told), self._vector(features)
 
     def _limit(self, read: Sequence[Read], options: ImageTextOptions) -> int:
         """Say how long the answer to the last prompt read may be."""
@@ -229,18 +262,22 @@ class TextPackage:
             groups.setdefault(len(item.sequence), []).append(index)
         return list(groups.values())
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Vector | None:
         """Answer once, so that the first request is fast and a wrong package fails here.
+
+        Returns:
+            The embedding of a gray image.
 
         Raises:
             LoadError: A graph fails, or gives what is no answer.
         """
         try:
-            self.predict(
+            ((_, vector),) = self.answer(
                 [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]
             )
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
+        return vector
 
 
 def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
@@ -263,7 +300,7 @@ def _read_toml(folder: Path, over: Mapping[str, Any] | None) -> ModelToml:
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
-    if toml.task is not None and SHORT_NAMES.get(toml.task.lower(), toml.task.upper()) != TASK:
+    if toml.task is not None and full_name(toml.task) != TASK:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"
         )

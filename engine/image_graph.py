@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.embedding import Vector, mean, pool
 from engine.schema import explain
 from engine.session import LoadError, RunError, Session
 from tasks import TASKS, Task
@@ -48,13 +49,18 @@ class ImageGraph:
         session: The graph.
         spec: What its input and outputs mean.
         max_batch: Images that run together, where the file leaves the number open.
+        embedding: Name of the session's output that is the embedding; empty for none.
 
     Raises:
         LoadError: There is no such task or decoder.
     """
 
-    def __init__(self, session: Session, spec: ModelSpec, max_batch: int) -> None:
+    def __init__(
+        self, session: Session, spec: ModelSpec, max_batch: int, embedding: str = ""
+    ) -> None:
         self._session = session
+        self._embedding = embedding
+        self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
         self.stopwatch = session.stopwatch
         self._spec = spec
         self._max_batch = max_batch
@@ -87,26 +93,46 @@ class ImageGraph:
     def predict(
         self, images: Sequence[Image], options: Sequence[ImageOptions]
     ) -> list[list[Prediction]]:
+        """Answer images without their embeddings; arguments and errors are those of `answer`."""
+        return [predictions for predictions, _ in self.answer(images, options)]
+
+    def answer(
+        self, images: Sequence[Image], options: Sequence[ImageOptions]
+    ) -> list[tuple[list[Prediction], Vector | None]]:
         """Answer at most `batch_size` images in their order; those of one input size run together.
+
+        Returns:
+            Predictions and embedding of each; of an image in tiles the mean of their embeddings.
 
         Raises:
             OutputError: The outputs are not what the specification says.
             ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
-        answers: list[list[Prediction]] = [[] for _ in images]
+        answers: list[tuple[list[Prediction], Vector | None]] = [([], None) for _ in images]
         whole = [number for number, each in enumerate(options) if each.tiling is None]
         read = self._read(
             [images[n] for n in whole], [options[n].task for n in whole], self._task.predict
         )
-        for number, predictions in zip(whole, read, strict=True):
-            answers[number] = predictions
+        for number, answer in zip(whole, read, strict=True):
+            answers[number] = answer
         for number, each in enumerate(options):
             if each.tiling is not None:
                 answers[number] = self._in_tiles(images[number], each.task, each.tiling)
         return answers
 
-    def _in_tiles(self, image: Image, options: Any, tiling: Tiling) -> list[Prediction]:
+    def embed(self, image: Image) -> Vector | None:
+        """Give the embedding of an image, whatever it shows; None where there is none.
+
+        Raises:
+            RunError: The graph failed.
+        """
+        tensor, affine = self._task.preprocess(image)
+        return self._run([_Prepared(tensor, affine, None)])[1][0]
+
+    def _in_tiles(
+        self, image: Image, options: Any, tiling: Tiling
+    ) -> tuple[list[Prediction], Vector | None]:
         """Answer an image by its parts: what each tile has, joined over the borders."""
         task: Any = self._task
         count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
@@ -124,17 +150,18 @@ class ImageGraph:
             self.stopwatch.prepares()
             found.extend(self._read(chunk, [options] * len(chunk), task.find))
         merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
-        joined = task.join(list(zip(places, found, strict=True)), merging, options)
+        tiled = [read for read, _ in found]
+        joined = task.join(list(zip(places, tiled, strict=True)), merging, options)
         predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
-        return predictions
+        return predictions, mean([vector for _, vector in found])
 
     def _read(
         self,
         images: Sequence[Image],
         options: Sequence[Any],
         reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
-    ) -> list[Read]:
-        """Run images, those of one input size together, and read the outputs of each."""
+    ) -> list[tuple[Read, Vector | None]]:
+        """Run images, those of one input size together, and read the outputs and embedding of each."""
         prepared = [
             _Prepared(*self._task.preprocess(image), each)
             for image, each in zip(images, options, strict=True)
@@ -142,9 +169,9 @@ class ImageGraph:
         groups: dict[tuple[int, ...], list[int]] = {}
         for number, item in enumerate(prepared):
             groups.setdefault(item.tensor.shape, []).append(number)
-        read: dict[int, Read] = {}
+        read: dict[int, tuple[Read, Vector | None]] = {}
         for numbers in groups.values():
-            outputs = self._run([prepared[number] for number in numbers])
+            outputs, vectors = self._run([prepared[number] for number in numbers])
             for name, array in outputs.items():
                 if self._spec.output.batch_axis and (not array.ndim or len(array) < len(numbers)):
                     raise OutputError(
@@ -156,10 +183,12 @@ class ImageGraph:
                 mine = outputs
                 if self._spec.output.batch_axis:
                     mine = {name: array[row] for name, array in outputs.items()}
-                read[number] = reader(mine, item.affine, item.options)
+                read[number] = reader(mine, item.affine, item.options), vectors[row]
         return [read[number] for number in range(len(prepared))]
 
-    def _run(self, items: Sequence[_Prepared]) -> dict[str, npt.NDArray[Any]]:
+    def _run(
+        self, items: Sequence[_Prepared]
+    ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
         spec = self._spec.input
         tensors = [item.tensor for item in items]
@@ -168,20 +197,32 @@ class ImageGraph:
         if spec.size_input:
             sizes = [items[0].affine.network_wh] * len(tensors)
             feeds[spec.size_input] = np.array(sizes, np.int64)
-        return self._session.run(feeds, batch=len(items))
+        if not self._embedding:
+            return self._session.run(feeds, batch=len(items)), [None] * len(items)
+        outputs = self._session.run(feeds, self._asked, len(items))
+        embedded = outputs[self._embedding]
+        if self._session.hidden is not None:
+            del outputs[self._embedding]
+        return outputs, pool(embedded, len(tensors))
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> Vector | None:
         """Answer a gray image, so that the first request is fast and a wrong model fails here.
+
+        Returns:
+            Its embedding.
 
         Raises:
             LoadError: The graph fails, or its outputs do not fit the task.
         """
         try:
-            self.predict([plain(self._spec.input)], [self.options({})])
+            ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])
         except RunError as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         except OutputError as error:
             raise LoadError(f"the model's outputs do not fit its task: {error}") from error
+        if vector is None:
+            self._embedding = ""
+        return vector
 
 
 def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:

@@ -1,11 +1,12 @@
 """Requests to image models: images decoded, run in batches, and read as predictions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pybase64
 
+from engine.embedding import Vector
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
 from engine.recording import Answered, Wishes, request_metadata, request_wishes
@@ -24,6 +25,10 @@ ECHOED = ("action", "metadata")
 """Parameters that an output has from its input, or from the request, as they were sent."""
 
 
+PIXEL_BYTES = 64 << 20
+"""Of a request whose pixels are kept for signals: those of the image that goes beyond are the last."""
+
+
 class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images."""
 
@@ -31,6 +36,8 @@ class ImageModel(msgspec.Struct, frozen=True):
     spec: ModelSpec
     max_pixels: int
     max_images: int
+    choose: Callable[[int], Collection[int]] = lambda _: ()
+    """Chooses those of so many images, by position, whose signals are wanted."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -46,6 +53,8 @@ class _Asked(msgspec.Struct, frozen=True):
     legacy: bool
     """Whether predictions are wanted in their old shape."""
     element: str | bytes
+    chosen: bool = False
+    """Whether its signals are wanted."""
 
 
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
@@ -56,13 +65,17 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
         raise InvalidRequest(
             f"expected at most {images.max_images} images in a request, got {count}"
         )
-    asked = list(_asked(images, request))
+    asked = _with_choice(images, _asked(images, request))
     answered: list[Answered] = []
+    pixel_bytes = 0
     size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
         if start:
             images.answerer.stopwatch.prepares()
-        answered.extend(_answer_chunk(images, asked[start : start + size]))
+        for item in _answer_chunk(images, asked[start : start + size]):
+            fits = pixel_bytes < PIXEL_BYTES
+            answered.append(item if fits else msgspec.structs.replace(item, pixels=None))
+            pixel_bytes += 0 if item.pixels is None else item.pixels.pixels.nbytes
     outputs = []
     position = 0
     for tensor in request.inputs:
@@ -103,7 +116,7 @@ def stream_image(
         raise InvalidRequest(
             f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
         )
-    asked = list(_asked(images, request))
+    asked = _with_choice(images, _asked(images, request))
     if len(asked) != 1:
         raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
     (item,) = asked
@@ -116,8 +129,9 @@ def stream_image(
             try:
                 piece = next(pieces)
             except StopIteration as end:
-                answers = [Answer(item.options.prompts[0], text + end.value)]
-                yield end.value, _answered(item, received, image, answers)
+                last, vector = end.value
+                answers = [Answer(item.options.prompts[0], text + last)]
+                yield last, _answered(item, received, image, (answers, vector))
                 return
             text += piece
             yield piece, None
@@ -181,20 +195,32 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
             )
 
 
+def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
+    """Mark the images whose signals are wanted."""
+    items = list(asked)
+    for position in images.choose(len(items)):
+        items[position] = msgspec.structs.replace(items[position], chosen=True)
+    return items
+
+
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
     """Decode some images and answer them together."""
     received = [_image_bytes(item) for item in asked]
     decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
     try:
-        predictions = images.answerer.predict(decoded, [item.options for item in asked])
+        found = images.answerer.answer(decoded, [item.options for item in asked])
     except ParameterError as error:
         raise InvalidRequest(f"{asked[0].where}: {error}") from error
-    return [_answered(*each) for each in zip(asked, received, decoded, predictions, strict=True)]
+    return [_answered(*each) for each in zip(asked, received, decoded, found, strict=True)]
 
 
 def _answered(
-    asked: _Asked, received: bytes, image: Image, predictions: Sequence[Prediction]
+    asked: _Asked,
+    received: bytes,
+    image: Image,
+    found: tuple[Sequence[Prediction], Vector | None],
 ) -> Answered:
+    predictions, embedding = found
     return Answered(
         input_name=asked.input_name,
         action=asked.options.action,
@@ -205,6 +231,8 @@ def _answered(
         height=image.height,
         mime=image.mime,
         wishes=asked.wishes,
+        embedding=embedding,
+        pixels=image if asked.chosen and asked.wishes.store else None,
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from engine.embedding import Embedding
 from engine.model import Model
 from engine.recognition import Decision
 from engine.repository import find_model
@@ -33,6 +34,7 @@ class Inspection(msgspec.Struct, frozen=True):
     preprocessing: str
     """In one sentence; empty where the model takes tensors."""
     labels: tuple[str, ...]
+    embedding: Embedding
     decisions: tuple[Decision, ...]
 
 
@@ -71,6 +73,7 @@ def inspect_model(path: Path) -> Inspection:
         family=recognition.family,
         preprocessing=in_words(recognition.spec.input) if recognition.spec else "",
         labels=recognition.spec.labels if recognition.spec else (),
+        embedding=model.embedding,
         decisions=recognition.decisions,
     )
 
@@ -93,6 +96,7 @@ def show(inspection: Inspection, console: Console) -> None:
         ),
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels(inspection)),
+        ("embedding", _embedding(inspection.embedding)),
     ]
     for name, value in rows:
         facts.add_row(f"[bold]{name}", str(value))
@@ -102,6 +106,16 @@ def show(inspection: Inspection, console: Console) -> None:
             decided.add_row(decision.field, str(decision.value), decision.reason)
     console.print(facts)
     console.print(decided)
+
+
+def _embedding(embedding: Embedding) -> str:
+    if embedding.other:
+        return f"that of the model {embedding.other} ({embedding.reason})"
+    if embedding.tensor is None:
+        return f"none ({embedding.reason})"
+    pooled = f", {embedding.pooling}" if embedding.pooling else ""
+    length = f", {embedding.length} numbers" if embedding.length else ""
+    return f"{embedding.tensor}{pooled}{length} ({embedding.reason})"
 
 
 def _batch(model: Model) -> str:

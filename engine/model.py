@@ -9,14 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from engine.embedding import Embedding, Vector, load
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
+from engine.model_toml import read_model_toml
 from engine.recognition import Recognition, recognise
-from engine.session import RunError, Session
+from engine.session import RunError
 from engine.stopwatch import Counters, Stopwatch
 from proto.datatypes import NUMPY_TYPES
 from proto.messages import ModelInfo, TensorInfo
 from store.records import ModelReference
+from tasks.image import Image
 from tasks.specification import InputSpec, ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
@@ -59,17 +62,22 @@ class Model:
             self.images = package = TextPackage(path, over, self.stopwatch)
             self.session = package.session
             self.recognition: Recognition = package.recognition
+            self.embedding = package.embedding
             self.paths, self.sha256 = package.paths, package.sha256()
         else:
-            self.session = Session(path, stopwatch=self.stopwatch)
-            self.recognition = recognise(folder_of(path), self.session, score_threshold, over)
-            runtime = self.recognition.runtime
-            if (runtime.providers, runtime.intra_op_threads) != (("CPUExecutionProvider",), 1):
-                self.session = Session(
-                    path, runtime.providers, runtime.intra_op_threads, self.stopwatch
-                )
+            folder = folder_of(path)
+            toml = read_model_toml(folder, over)
+            self.session, self.embedding = load(name, path, toml, self.stopwatch)
+            self.recognition = recognise(folder, self.session, score_threshold, over)
             if self.recognition.spec is not None:
-                self.images = ImageGraph(self.session, self.recognition.spec, runtime.max_batch)
+                self.images = ImageGraph(
+                    self.session,
+                    self.recognition.spec,
+                    toml.runtime.max_batch,
+                    self.embedding.output,
+                )
+            else:
+                self.embedding = Embedding(None, "", "the model takes tensors")
             self.paths, self.sha256 = [path], _sha256(path)
         self.reference = ModelReference(name, version, self.sha256)
         """As records carry it."""
@@ -77,6 +85,8 @@ class Model:
         """Tells how images become input: models with one such hash prepare them alike."""
         if self.recognition.runtime.warmup:
             self._warm_up()
+        self.embedding_space = self.embedding.space(self.sha256)
+        """Of `recording.Answered.embedding`, in 16 hexadecimal digits; None where there is none."""
 
     @property
     def spec(self) -> ModelSpec | None:
@@ -103,10 +113,18 @@ class Model:
             version_labels=self.recognition.runtime.version_labels,
         )
 
+    def embed(self, image: Image) -> Vector | None:
+        """Give the embedding of an image decoded for this model; None where the model has none.
+
+        Raises:
+            RunError: The graph failed.
+        """
+        return None if self.images is None else self.images.embed(image)
+
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
         if self.images is not None:
-            self.images.warm_up()
+            self.embedding = self.embedding.shown(self.images.warm_up())
             return
         try:
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})

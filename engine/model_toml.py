@@ -45,6 +45,15 @@ class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """What becomes of inferences that there is no room for; None for the server's."""
 
 
+class MonitorOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The table `[monitor]`: what is taken of an image to tell whether images have changed."""
+
+    embedding: str | None = None
+    """A tensor of the graph, `none`, or `model:<name>` for another model's; None for what is found."""
+    signals: bool = True
+    """Whether numbers of its pixels and its embedding are kept."""
+
+
 class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole model.toml; an absent file is an empty one."""
 
@@ -60,6 +69,7 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tiling: Tiling | None = None
     runtime: RuntimeOptions = RuntimeOptions()
     store: StoreOptions = StoreOptions()
+    monitor: MonitorOptions = MonitorOptions()
 
 
 SPECIFIED: dict[str, type[msgspec.Struct]] = {

@@ -111,24 +111,24 @@ def _read(data: memoryview) -> OnnxHeader:
     metadata: dict[str, str] = {}
     external: list[ExternalData] = []
     producers: dict[str, str] = {}
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == 1 and isinstance(value, int):
             ir_version = value
         elif isinstance(value, int):
             continue
         elif number == 2:
-            producer = _text(value)
+            producer = text_of(value)
         elif number == 3:
-            version = _text(value)
+            version = text_of(value)
         elif number == 7:
             external.extend(_external_data(value))
             producers = _producers(value)
         elif number == 8:
-            parts = dict(_fields(value))
-            opsets[_text(parts.get(1, b""))] = _int(parts.get(2, 0))
+            parts = dict(fields(value))
+            opsets[text_of(parts.get(1, b""))] = _int(parts.get(2, 0))
         elif number == 14:
-            parts = dict(_fields(value))
-            metadata[_text(parts.get(1, b""))] = _text(parts.get(2, b""))
+            parts = dict(fields(value))
+            metadata[text_of(parts.get(1, b""))] = text_of(parts.get(2, b""))
     if not ir_version or not opsets:
         raise OnnxFileError("a file without IR version and operator set")
     return OnnxHeader(
@@ -140,16 +140,16 @@ def _producers(graph: memoryview) -> dict[str, str]:
     """Find the operator behind each graph output."""
     made_by: dict[str, tuple[str, list[str]]] = {}
     outputs: list[str] = []
-    for number, value in _fields(graph):
+    for number, value in fields(graph):
         if isinstance(value, int):
             continue
         if number == 1:
-            parts = [(tag, part) for tag, part in _fields(value) if tag in (1, 2, 4)]
-            operator = next((_text(part) for tag, part in parts if tag == 4), "")
-            sources = [_text(part) for tag, part in parts if tag == 1]
-            made_by.update({_text(part): (operator, sources) for tag, part in parts if tag == 2})
+            parts = [(tag, part) for tag, part in fields(value) if tag in (1, 2, 4)]
+            operator = next((text_of(part) for tag, part in parts if tag == 4), "")
+            sources = [text_of(part) for tag, part in parts if tag == 1]
+            made_by.update({text_of(part): (operator, sources) for tag, part in parts if tag == 2})
         elif number == 12:
-            outputs.append(next((_text(part) for tag, part in _fields(value) if tag == 1), ""))
+            outputs.append(next((text_of(part) for tag, part in fields(value) if tag == 1), ""))
     producers = {}
     for name in outputs:
         operator, sources = _behind(name, made_by)
@@ -175,15 +175,15 @@ def _behind(name: str, made_by: dict[str, tuple[str, list[str]]]) -> tuple[str, 
 
 def _external_data(graph: memoryview) -> Iterator[ExternalData]:
     """Find the external tensors among the graph's initializers."""
-    for number, value in _fields(graph):
+    for number, value in fields(graph):
         if number != 5 or isinstance(value, int):
             continue
         entries: dict[str, str] = {}
         external = False
-        for tensor_number, part in _fields(value):
+        for tensor_number, part in fields(value):
             if tensor_number == 13 and not isinstance(part, int):
-                entry = dict(_fields(part))
-                entries[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
+                entry = dict(fields(part))
+                entries[text_of(entry.get(1, b""))] = text_of(entry.get(2, b""))
             elif tensor_number == 14:
                 external = part == 1
         if external:
@@ -194,20 +194,20 @@ def _external_data(graph: memoryview) -> Iterator[ExternalData]:
             )
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Walk the fields of one message: number with an integer or with the bytes."""
     position, end = 0, len(data)
     while position < end:
-        key, position = _varint(data, position)
+        key, position = varint(data, position)
         number, kind = key >> 3, key & 7
         if number == 0:
             raise OnnxFileError("a field numbered 0")
         if kind == _VARINT:
-            value, position = _varint(data, position)
+            value, position = varint(data, position)
             yield number, value
             continue
         if kind == _BYTES:
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
         else:
             length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
         if length < 0 or position + length > end:
@@ -216,7 +216,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         position += length
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Read a number of variable length: its value, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -229,7 +230,8 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
             raise OnnxFileError(f"a number too long at byte {position}")
 
 
-def _text(value: int | memoryview | bytes) -> str:
+def text_of(value: int | memoryview | bytes) -> str:
+    """Read a text; an integer, where a broken file has one, is an empty one."""
     return "" if isinstance(value, int) else bytes(value).decode("utf-8", "replace")
 
 

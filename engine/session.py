@@ -27,6 +27,8 @@ _DATATYPES = {f"tensor({_NAMES.get(name, name.lower())})": name for name in NAME
 _DEVICES = {"CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda"}
 """Where the outputs of a provider may stay; those of others come back as arrays."""
 
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
 Kept = Any
 """An output that stays where the model runs: an array on a CPU, elsewhere a value of onnxruntime."""
 
@@ -49,6 +51,8 @@ class Session:
         providers: Execution providers in order of preference.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         stopwatch: Takes the time of each run.
+        changed: The model to load in place of the file, whose external weights stand beside the file.
+        hidden: Name of an output that `changed` has more than the file.
 
     Raises:
         LoadError: The file, its weights or its operators are not as they must be.
@@ -60,6 +64,9 @@ class Session:
         providers: Sequence[str] = ("CPUExecutionProvider",),
         intra_op_threads: int = 1,
         stopwatch: Stopwatch | None = None,
+        *,
+        changed: bytes | None = None,
+        hidden: str = "",
     ) -> None:
         self.path = path
         self.stopwatch = stopwatch or Stopwatch()
@@ -79,14 +86,18 @@ class Session:
         options.intra_op_num_threads = intra_op_threads
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent.resolve()))
         try:
             self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=list(providers)
+                changed or str(path), options, providers=list(providers)
             )
         except Exception as error:
             raise LoadError(_load_advice(str(error), path)) from error
         self.inputs = [_tensor_info(node) for node in self._session.get_inputs()]
-        self.outputs = [_tensor_info(node) for node in self._session.get_outputs()]
+        outputs = [_tensor_info(node) for node in self._session.get_outputs()]
+        self.outputs = [tensor for tensor in outputs if tensor.name != hidden]
+        self.hidden = next((tensor for tensor in outputs if tensor.name == hidden), None)
+        """The output that is not the model's own: it runs where its name is asked for."""
         self._output_names = [output.name for output in self.outputs]
 
     def run(

@@ -21,10 +21,10 @@ from types import FrameType
 
 import msgspec
 
+from engine.child import UNUSABLE, ChildTask
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
 from engine.settings import Settings, SettingsError
-from engine.worker import UNUSABLE, ChildTask
 
 _POLL_S = 0.1
 _LONGEST_DELAY_S = 10.0

@@ -4,58 +4,22 @@ A child reads its task as one line of JSON from standard input. It stops, gracef
 input ends: then its supervisor wants it to, or has died.
 """
 
-import asyncio
-import contextlib
+import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
 
 import msgspec
-import uvicorn
-import uvloop
 
-from engine.http_protocol import limited_to
-from engine.listener import BACKLOG, turn_away, waiting
-from engine.readiness import Board
+from engine.child import UNUSABLE, ChildTask
 from engine.settings import Settings
 from store.errors import StoreError
 
-UNUSABLE = 78
-"""Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
-
 _JOBS_POLL_S = 0.2
 _log = logging.getLogger("quadriga")
-
-
-class ChildTask(msgspec.Struct, frozen=True):
-    """What a child is to do."""
-
-    role: Literal["worker", "writer", "jobs"]
-    settings: Settings
-    number: int = 0
-    """Of a worker; no two that run at once share one."""
-    listener_fd: int = -1
-    """The listening socket, inherited."""
-    board_fd: int = -1
-    """The shared memory in which workers say that they are ready, inherited."""
-    grpc_address: str = ""
-    """Where to listen for gRPC, beside the other workers; empty for not at all."""
-    run_directory: str = ""
-    """Where workers meet to load and unload models."""
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without signal handlers: the end comes through standard input."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def configure_logging(role: str) -> None:
@@ -87,10 +51,11 @@ def main() -> None:
             _log.error("%s", error)
             sys.exit(UNUSABLE)
         return
-    from engine.session import LoadError  # noqa: PLC0415 - the writer needs no onnxruntime in memory
+    from engine.serving import serve  # noqa: PLC0415 - the others need no web and no models in memory
+    from engine.session import LoadError  # noqa: PLC0415 - as above
 
     try:
-        uvloop.run(_serve(task))
+        serve(task, _when_told)
     except LoadError as error:
         _log.error("%s", error)
         sys.exit(UNUSABLE)
@@ -141,6 +106,8 @@ def _write(settings: Settings) -> None:
 def _do_jobs(settings: Settings) -> None:
     stop = threading.Event()
     _when_told(stop.set)
+    watching = threading.Thread(target=_watch, args=(settings, stop), name="watch", daemon=True)
+    watching.start()
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
@@ -155,63 +122,22 @@ def _do_jobs(settings: Settings) -> None:
     run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
 
 
-async def _serve(task: ChildTask) -> None:
-    from engine.app import Application  # noqa: PLC0415 - the writer needs no models in memory
+def _watch(settings: Settings, stop: threading.Event) -> None:
+    """Submit the jobs of schedules and deliver alerts, once there is a schedule."""
+    while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
+        if stop.wait(_JOBS_POLL_S):
+            return
+    from monitor.alerts import Outbox, keep_delivering  # noqa: PLC0415 - until there is one
+    from monitor.schedules import Schedules  # noqa: PLC0415 - as above
+    from monitor.scheduling import keep_scheduled  # noqa: PLC0415 - as above
+    from store.jobs import Jobs  # noqa: PLC0415 - as above
 
-    application = Application(task.settings, task.number, Path(task.run_directory))
-    config = uvicorn.Config(
-        application.asgi,
-        http=limited_to(task.settings.header_timeout_s),
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        # a client that never sends the rest of its body ends before the supervisor kills us all
-        timeout_graceful_shutdown=max(1, int(task.settings.exit_timeout_s * 0.8)),
-        backlog=BACKLOG,
-    )
-    server = _Server(config)
-    listener = socket.socket(fileno=task.listener_fd)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    _when_told(lambda: loop.call_soon_threadsafe(stop.set))
-    board = Board(task.board_fd, task.settings.workers)
-    grpc = await application.serve_grpc(task.grpc_address) if task.grpc_address else None
-    application.load_models(board, task.number)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await asyncio.wait(
-        [serving, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED
-    )
-    await application.drain(task.settings.drain_s)
-    grace_s = config.timeout_graceful_shutdown or 0
-    ending = None if grpc is None else asyncio.create_task(grpc.stop(grace_s))
-    await _close_listener(server, listener)
-    server.should_exit = True
-    await serving
-    if ending is not None:
-        await ending
-    application.close()
-    _log.info("stopped")
-
-
-async def _close_listener(server: _Server, listener: socket.socket) -> None:
-    """Take the connections that wait, and no more; then let them send their request."""
-    loop = asyncio.get_running_loop()
-    config, state = server.config, server.server_state
-    kept = listener.dup()
-    for accepting in server.servers:
-        accepting.close()
-    turn_away(kept)
-    for connection in waiting(kept):
-        await loop.connect_accepted_socket(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]  # the class is httptools'
-            connection,
-        )
-    kept.close()
-    await asyncio.sleep(0.2)
+    outbox = Outbox(settings.drift_directory)
+    alerts = threading.Thread(target=keep_delivering, args=(outbox, stop), daemon=True)
+    alerts.start()  # it ends with the process: a receiver may take long to answer
+    keep_scheduled(Schedules(settings.drift_directory), Jobs(settings.jobs_directory), stop)
 
 
 if __name__ == "__main__":
     main()
+    gc.freeze()  # all ends with the process: to search it for cycles would take a quarter of a second

@@ -1,25 +1,29 @@
-"""The worst images of a report: each a small picture with what is true and what was predicted over it."""
+"""Images of a report to look at: small pictures with what is true and what was predicted over them."""
 
 import base64
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import cv2
 import msgspec
 
 from monitor.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
-from monitor.report import Report, Worst
-from monitor.wording import number
+from monitor.report import Neighbour, Report, Unlike, Worst
+from monitor.wording import brief, number
 from tasks.containers import ImageError
 from tasks.image import Pixels, decode
 
 MOST_IMAGES = 24
+MOST_UNLIKE, MOST_NEAREST = 12, 3
 _JPEG_QUALITY = 72
 _LEAST_SCORE = 0.3
 _MOST_OUTLINES, _MOST_NAMED = 100, 12
+_SMALL_PX = 320
+"""Longer side of what stands beside something else."""
 
 
 class Card(msgspec.Struct, frozen=True):
-    """One of the worst images."""
+    """An image."""
 
     inference_id: str
     reasons: list[str]
@@ -61,30 +65,63 @@ def gallery(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[
     by_image: dict[str, list[Worst]] = {}
     for _, one in sorted(ranked, key=lambda pair: pair[0]):
         by_image.setdefault(one.inference_id, []).append(one)
-    return [_card(same, image_bytes) for same in list(by_image.values())[:MOST_IMAGES]]
+    return [
+        _card(
+            same[0],
+            [f"{each.reason.replace('_', ' ')}: {number(each.score)}" for each in same],
+            image_bytes,
+            truth=same[0].ground_truth,
+        )
+        for same in list(by_image.values())[:MOST_IMAGES]
+    ]
 
 
-def _card(same: Sequence[Worst], image_bytes: Callable[[str], bytes | None]) -> Card:
-    one = same[0]
+def unlike(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[list[Card]]:
+    """Draw the images least like the baseline, each with those of the baseline that are nearest to it.
+
+    Args:
+        report: Its images, the least like first.
+        image_bytes: As of `gallery`.
+    """
+    return [
+        [
+            _card(one, [f"Semantic score {brief(one.score)}"], image_bytes),
+            *(
+                _card(near, [f"Distance {brief(near.distance)}"], image_bytes, longest_px=_SMALL_PX)
+                for near in one.nearest[:MOST_NEAREST]
+            ),
+        ]
+        for one in report.unlike[:MOST_UNLIKE]
+    ]
+
+
+def _card(
+    one: Worst | Unlike | Neighbour,
+    reasons: list[str],
+    image_bytes: Callable[[str], bytes | None],
+    *,
+    truth: Any = (),
+    longest_px: int = FINE_PX,
+) -> Card:
     notes: list[str] = []
     pixels = _pixels(one, image_bytes, notes)
     width, height = one.width or 0, one.height or 0
     if pixels is not None and not (width and height):
         height, width = pixels.shape[:2]
     try:
-        truths, predictions = read(one.ground_truth), read(one.predictions)
+        truths, predictions = read(truth), read(one.predictions)
     except msgspec.MsgspecError:
         truths, predictions = [], []
-        notes.append("What is true and predicted cannot be read.")
+        notes.append("Predictions or truth cannot be read.")
     drawn = [("truth", item) for item in truths if item.is_placed][:_MOST_OUTLINES]
     drawn += [("prediction", item) for item in _drawn(predictions, notes)]
     outlines = [outline(kind, item, (width, height)) for kind, item in drawn if width and height]
     return Card(
         one.inference_id,
-        [f"{each.reason.replace('_', ' ')}: {number(each.score)}" for each in same],
+        reasons,
         width,
         height,
-        None if pixels is None else _data_address(pixels),
+        None if pixels is None else _data_address(pixels, longest_px),
         [one for one in outlines if one is not None],
         words(truths),
         words(predictions),
@@ -103,7 +140,7 @@ def _drawn(predictions: Sequence[Drawn], notes: list[str]) -> list[Drawn]:
 
 
 def _pixels(
-    one: Worst, image_bytes: Callable[[str], bytes | None], notes: list[str]
+    one: Worst | Unlike | Neighbour, image_bytes: Callable[[str], bytes | None], notes: list[str]
 ) -> Pixels | None:
     """Return the picture in the frame that predictions refer to: uint8 (H, W, 3), RGB."""
     data = image_bytes(one.image or one.inference_id)
@@ -120,10 +157,10 @@ def _pixels(
     return image.rgb()
 
 
-def _data_address(pixels: Pixels) -> str:
+def _data_address(pixels: Pixels, longest_px: int) -> str:
     """Write a small JPEG as an address that holds it."""
     height, width = pixels.shape[:2]
-    scale = min(1.0, FINE_PX / max(width, height))
+    scale = min(1.0, longest_px / max(width, height))
     size_wh = max(1, round(width * scale)), max(1, round(height * scale))
     small = cv2.resize(pixels, size_wh, interpolation=cv2.INTER_AREA) if scale < 1 else pixels
     _, data = cv2.imencode(".jpg", small[..., ::-1], (cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY))

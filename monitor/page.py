@@ -11,14 +11,15 @@ import msgspec
 from jinja2 import Environment, StrictUndefined
 
 from monitor import wording
-from monitor.charts import bars, calibration, confusion, curves, drift
+from monitor.charts import bars, calibration, confusion, curves, drift, history
 from monitor.charts.drawing import Chart, styled
 from monitor.drift.what_moved import by_effect
-from monitor.gallery import gallery
+from monitor.gallery import gallery, unlike
 from monitor.report import Confusion, Metric, Report
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30
+_MOST_MOVED = 40
 
 _STATUS = {
     "ok": "",
@@ -56,17 +57,20 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
+        alarms=wording.alarms,
         brief=wording.brief,
         counted=wording.counted,
         differences=wording.differences,
         effect=wording.effect,
         interval=wording.interval,
+        method=wording.method,
         number=wording.number,
         left_out=wording.left_out,
         plain=wording.plain,
         sides=wording.sides,
         signal_status=wording.status,
         title=wording.title,
+        valid=wording.valid,
         titles=wording.titles,
     )
     template = environment.from_string(
@@ -75,6 +79,10 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
     with styled():
         compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]
         charts = list(_charts(report))
+        over_time, heat_map = history.effects(report), history.heat_map(report)
+    estimates = wording.estimates(report.metrics)
+    other = [one for one in report.metrics if one not in estimates]
+    is_drift = report.kind == "drift"
     written = template.render(
         report=report,
         name=wording.plain(_name(report), 100),
@@ -88,10 +96,18 @@ def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
         excluded=wording.left_out(report.data.excluded),
         headlines=wording.headlines(report),
         is_small=0 < report.data.current.n < _FEW_IMAGES,
-        metrics=[one for one in report.metrics if not isinstance(one.parameters.get("label"), str)],
-        by_label=_by_label(report.metrics),
+        metrics=[one for one in other if not isinstance(one.parameters.get("label"), str)],
+        by_label=_by_label(other),
         signals=by_effect(report.signals),
         effects=_effects(report),
+        moved=wording.moved(report.slices) if is_drift else [],
+        most_moved=_MOST_MOVED,
+        slices=[] if is_drift else report.slices,
+        estimates=estimates,
+        windows=history.windows(report),
+        over_time=over_time,
+        heat_map=heat_map,
+        unlike=unlike(report, image_bytes),
         most_pictured=drift.MOST_SIGNALS,
         compared=compared,
         charts=charts,
@@ -137,7 +153,7 @@ def _charts(report: Report) -> Iterator[Chart]:
         if found is not None:
             yield found
     yield from drift.signals(report)
-    yield from bars.by_slice(report)
+    yield from [] if report.kind == "drift" else bars.by_slice(report)
     yield from bars.by_label(report)
 
 

@@ -1,10 +1,10 @@
 """How the numbers of a report are named for people."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from monitor.report import Comparison, Effect, Metric, Report, Signal
+from monitor.report import Comparison, Effect, Metric, PastWindow, Report, Signal, Slice
 
 UNDEFINED = "—"
 
@@ -38,6 +38,9 @@ _LEFT_OUT = {
     "deleted": "inferences that were deleted meanwhile",
     "duplicate": "earlier answers to the same image",
     "not_answered": "images that one of them did not answer",
+    "other_task": "inferences of another task",
+    "no_signals": "images without an embedding",
+    "other_space": "embeddings of another model",
 }
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}
@@ -127,6 +130,8 @@ def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
 
 def headlines(report: Report) -> list[Metric]:
     """Return the numbers that stand above: those that slices, other models and the bootstrap give as well."""
+    if report.kind == "drift":
+        return []
     told = [one.metrics for one in report.comparisons] + [one.metrics for one in report.slices]
     if told and told[0]:
         return report.metrics[: len(told[0])]
@@ -200,6 +205,60 @@ def effect(of: Effect) -> str:
 def sides(pair: Sequence[float]) -> str:
     """Write a number of the baseline and one of the current window."""
     return " / ".join(f"{one:,.0f}" for one in pair)
+
+
+class Moved(NamedTuple):
+    """A signal in the part of the window that carries its alarm, in words."""
+
+    signal: str
+    by: str
+    value: str
+    n: str
+    effect: str
+    """There."""
+    other: str
+    """The effect in all other images."""
+    p: str
+
+
+def moved(slices: Iterable[Slice]) -> list[Moved]:
+    """Say where signals moved, in the order of the slices."""
+    return [
+        Moved(
+            plain(str(one.parameters.get("signal", one.type))),
+            plain(part.by),
+            plain(part.value),
+            number(part.n),
+            brief(one.value),
+            brief(one.parameters.get("other")),
+            brief(one.parameters.get("p_adjusted")),
+        )
+        for part in slices
+        for one in part.metrics
+    ]
+
+
+def alarms(window: PastWindow) -> str:
+    """Name the signals of a window that had an alarm."""
+    found = [plain(name) for name, one in window.signals.items() if one.alarm]
+    more = len(found) - _FEW
+    return ", ".join(found[:_FEW] + ([f"{more:,} more"] if more > 0 else []))
+
+
+def estimates(metrics: Iterable[Metric]) -> list[Metric]:
+    """Return what is estimated without a truth."""
+    return [one for one in metrics if one.type.startswith("Estimated")]
+
+
+def valid(metrics: Iterable[Metric]) -> list[str]:
+    """Say when estimates hold, each sentence once."""
+    said = (plain(str(one.parameters.get("valid", "")), 400) for one in metrics)
+    return [one[0].upper() + one[1:] for one in dict.fromkeys(said) if one != "(empty)"]
+
+
+def method(metric: Metric) -> str:
+    """Name how an estimate was made."""
+    return plain(str(metric.parameters.get("method", "")).replace("_", " "))
 
 
 EFFECTS = {

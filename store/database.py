@@ -11,11 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
@@ -30,6 +25,9 @@ _CHANGED = "0A000"
 
 _TOO_LARGE = ("54000",)
 """A value that no index takes, though PostgreSQL calls it an operational error."""
+
+REVISION = "2026.11"
+"""Of the tables that this code reads and writes: the last migration's."""
 
 _AT_ONCE = 1000
 """Values bound by one statement of `run_in`."""
@@ -194,16 +192,27 @@ def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
     Raises:
         StoreError: A newer or another version of this code made them.
     """
-    config = _alembic()
+    with engine.connect() as connection:
+        _BACKENDS[connection.dialect.name].lock(connection)
+        before = _revision(connection)
+        if before != REVISION:
+            _migrate(connection)
+        after = _revision(connection)
+        connection.commit()
+        return before, after
+
+
+def _migrate(connection: sa.Connection) -> None:
+    from alembic import command  # noqa: PLC0415 - slow to load, and seldom needed
+    from alembic.config import Config  # noqa: PLC0415 - as above
+    from alembic.util import CommandError  # noqa: PLC0415 - as above
+
+    config = Config()
+    migrations = Path(__file__).with_name("migrations")
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    config.attributes["connection"] = connection
     try:
-        with engine.connect() as connection:
-            _BACKENDS[connection.dialect.name].lock(connection)
-            before = MigrationContext.configure(connection).get_current_revision()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-            after = MigrationContext.configure(connection).get_current_revision()
-            connection.commit()
-            return before, after
+        command.upgrade(config, "head")
     except CommandError as error:
         raise StoreError(f"expected a database that this version can read, got: {error}") from error
 
@@ -311,11 +320,18 @@ def _state(error: Exception) -> str | None:
 
 
 def _check_revision(connection: sa.Connection) -> None:
-    head = ScriptDirectory.from_config(_alembic()).get_current_head()
-    found = MigrationContext.configure(connection).get_current_revision()
-    if found != head:
-        raise NotReadyError(f"expected the database at revision {head}, got {found}")
+    found = _revision(connection)
+    if found != REVISION:
+        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
     connection.info["is_current"] = True
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """Return the revision of the tables, None where there are none."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = run(connection, "SELECT version_num FROM alembic_version").scalar()
+    return found
 
 
 def _parsed(url: str) -> sa.URL:
@@ -332,10 +348,3 @@ def _parsed(url: str) -> sa.URL:
     if parsed.drivername not in known:
         raise StoreError(f"expected a sqlite or postgresql URL, got one of {parsed.drivername!r}")
     return parsed
-
-
-def _alembic() -> Config:
-    config = Config()
-    migrations = Path(__file__).with_name("migrations")
-    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
-    return config

@@ -1,7 +1,7 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from store import journal
 from store.blobs.interface import Blobs
 from store.blobs.urls import PRESIGN_S, BlobUrls
-from store.database import Readers, journal_offsets, run
+from store.database import Readers, journal_offsets, run, run_in
 from store.errors import NotFoundError, NotReadyError, QueryError
 from store.ids import LARGEST, milliseconds
 from store.query.plan import NARROW, Planner, Window
@@ -25,6 +25,7 @@ from store.records import (
     JournaledRecord,
     ModelReference,
     StoredInference,
+    StoredSignals,
     is_change,
     timestamp_text,
 )
@@ -204,6 +205,12 @@ class Inferences:
             self.wait_for_journal()
             found = self.get(inference_id)
         return found
+
+    def signals(self, ids: Sequence[int]) -> dict[int, StoredSignals]:
+        """Return the signals of those inferences that have some."""
+        statement = "SELECT seq, picture, embedding, space FROM signal WHERE seq IN ({})"
+        with self._readers.snapshot() as connection:
+            return {int(seq): StoredSignals(*of) for seq, *of in run_in(connection, statement, ids)}
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""

@@ -131,7 +131,34 @@ class RetentionRule(msgspec.Struct, frozen=True, tag="retention"):
     inferences_days: float | None = None
 
 
-Change = MetadataChange | TruthStatement | Feedback | Deletion | RetentionRule
+class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What drift is told by and no row tells, of one image; what is empty says nothing."""
+
+    seq: int
+    """Id of the inference."""
+    picture: bytes = b""
+    """float32, little-endian, in the order of `monitor.signals.PICTURE`."""
+    embedding: bytes = b""
+    """float16, little-endian."""
+    space: str = ""
+    """Tells which embeddings may be compared: 16 hexadecimal digits."""
+
+
+class SignalsOfImages(msgspec.Struct, frozen=True, tag="signals"):
+    """Signals of some inferences, made after they were recorded."""
+
+    of: list[ImageSignals]
+
+
+class StoredSignals(msgspec.Struct, frozen=True):
+    """Signals of one inference as the database has them; fields as of `ImageSignals`."""
+
+    picture: bytes | None
+    embedding: bytes | None
+    space: str | None
+
+
+Change = MetadataChange | TruthStatement | Feedback | Deletion | RetentionRule | SignalsOfImages
 
 
 class JournaledChange(msgspec.Struct, frozen=True):
@@ -145,6 +172,12 @@ class JournaledChange(msgspec.Struct, frozen=True):
 def is_change(payload: bytes) -> bool:
     """Tell whether a frame of the journal holds a change, not a record."""
     return payload.startswith(b'"change":', payload.index(b",") + 1)
+
+
+def only_adds(payload: bytes) -> bool:
+    """Tell whether a frame adds rows and changes none, so that other servers may write beside it."""
+    adds = payload.startswith(b'"change":{"type":"signals"', payload.index(b",") + 1)
+    return adds or not is_change(payload)
 
 
 class GivenFeedback(msgspec.Struct, frozen=True):

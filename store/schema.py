@@ -1,8 +1,9 @@
 """The store's tables, which the migrations make: see `store/migrations/versions`.
 
 A row of `inference` is the truth: what was predicted and the metadata, as JSON. `meta_num`, `meta_str`,
-`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. In PostgreSQL all
-of these but `rollup` are partitioned by `seq`, which is the time.
+`pred` and `rollup` are derived from it, exist to find and count it, and can be rebuilt. `signal` holds what
+drift is told by, made from the image while it was in memory. In PostgreSQL all of these but `rollup` are
+partitioned by `seq`, which is the time.
 """
 
 import enum
@@ -18,7 +19,7 @@ MAX_KEYS = 10_000
 BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
 """Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
 
-PARTITIONED = ("inference", "meta_num", "meta_str", "pred")
+PARTITIONED = ("inference", "meta_num", "meta_str", "pred", "signal")
 
 
 def band(score: float) -> int:

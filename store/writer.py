@@ -24,7 +24,7 @@ from store.changes.applying import apply
 from store.changes.truth import link_new
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
-from store.records import JournaledChange, JournaledRecord, is_change
+from store.records import JournaledChange, JournaledRecord, is_change, only_adds
 from store.rows import Names, Rows
 from store.upkeep.retention import Upkeep
 
@@ -243,7 +243,7 @@ class Writer:
         freed: set[str] = set()
         with self._engine.begin() as connection:
             database.check_in_place(connection)
-            database.take_turn(connection, alone=any(is_change(one.payload) for one in batch))
+            database.take_turn(connection, alone=not all(only_adds(one.payload) for one in batch))
             self._names.use(connection)
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from tasks.image import Image
-from tasks.predictions import OutputError, Prediction
+from tasks.predictions import OutputError, Outputs, Prediction
 from tasks.resize import Affine
 
-__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
+__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "full_name"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
@@ -35,6 +35,11 @@ SHORT_NAMES = {
 """What commands and files accept beside Chariot's own task types in any case."""
 
 
+def full_name(task: str) -> str:
+    """Give the task type that commands and files mean; another text in capitals."""
+    return SHORT_NAMES.get(task.lower(), task.upper())
+
+
 class Task(Protocol):
     """What the pipeline needs of a task; safe to use from many threads."""
 
@@ -53,9 +58,7 @@ class Task(Protocol):
         """Make the input tensor of one image, without the batch axis, and the map to undo it."""
         ...
 
-    def predict(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: Any
-    ) -> list[Prediction]:
+    def predict(self, outputs: Outputs, affine: Affine, options: Any) -> list[Prediction]:
         """Read the model's outputs for one image; arrays come without the batch axis.
 
         Args:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tasks import parameters as read
 from tasks.activations import sigmoid, softmax
 from tasks.image import Image
-from tasks.predictions import Classification, OutputError, Prediction
+from tasks.predictions import Classification, OutputError, Outputs, Prediction
 from tasks.resize import Affine, preprocess
 from tasks.specification import ModelSpec
 
@@ -51,7 +51,7 @@ class ImageClassification:
 
     def predict(
         self,
-        outputs: Mapping[str, npt.NDArray[Any]],
+        outputs: Outputs,
         affine: Affine,  # noqa: ARG002 - labels have no place in the image
         options: ClassificationOptions,
     ) -> list[Prediction]:

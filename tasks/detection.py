@@ -12,7 +12,7 @@ from tasks.decoders import DECODERS, Candidates, Decoder, take
 from tasks.geometry import clip_boxes, nms
 from tasks.image import Image
 from tasks.labels import labelled
-from tasks.predictions import Detection, Prediction
+from tasks.predictions import Detection, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.specification import Defaults, ModelSpec
@@ -41,8 +41,8 @@ def read_options(
     """
     return DetectionOptions(
         action=read.action(parameters, actions),
-        score_threshold=read.unit_interval(parameters, "score_threshold", defaults.score_threshold),
-        iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
+        score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
+        iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
         max_detections=read.whole_number(
             parameters, "max_detections", 1, 10_000, defaults.max_detections
         ),
@@ -56,7 +56,7 @@ class ObjectDetection:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
+        self._decode: Decoder[Candidates] = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
         """Read what a request asks; see `read_options`.
@@ -71,7 +71,7 @@ class ObjectDetection:
         return preprocess(image, self._spec.input)
 
     def predict(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
+        self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
         """Answer the boxes of one image.
 
@@ -81,9 +81,7 @@ class ObjectDetection:
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
-    def find(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: DetectionOptions
-    ) -> Candidates:
+    def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 
         Suppression comes first because the families' own programs do it there.

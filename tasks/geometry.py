@@ -30,19 +30,6 @@ def xywh_to_xyxy(boxes: Floats) -> Floats:
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
-def xyxy_to_xywh(boxes: Floats) -> Floats:
-    """Turn corners into centre and size.
-
-    Args:
-        boxes: float (N, 4), xyxy.
-
-    Returns:
-        float (N, 4), centre x, centre y, width, height, same unit.
-    """
-    low, high = boxes[:, :2], boxes[:, 2:]
-    return np.concatenate([(low + high) / 2, high - low], axis=1)
-
-
 def clip_boxes(boxes: Floats, width: float, height: float) -> Floats:
     """Cut boxes at the edges of an image; a box outside becomes empty.
 

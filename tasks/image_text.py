@@ -71,7 +71,7 @@ class ImageTextToText:
             and temperature > 0,
             temperature=temperature,
             top_k=read.whole_number(parameters, "top_k", 0, 1_000_000, search.top_k),
-            top_p=read.unit_interval(parameters, "top_p", search.top_p),
+            top_p=read.number(parameters, "top_p", 0, 1, search.top_p),
             num_beams=read.whole_number(parameters, "num_beams", 1, MAX_BEAMS, search.num_beams),
             seed=search.seed if seed < 0 else seed,
         )

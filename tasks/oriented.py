@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks import parameters as read
-from tasks.decoders import DECODERS, OrientedCandidates, OrientedDecoder, take
+from tasks.decoders import DECODERS, Decoder, OrientedCandidates, take
 from tasks.detection import DetectionOptions, read_options
 from tasks.geometry import Integers, suppress_at_once, suppress_greedily
 from tasks.image import Image
 from tasks.labels import labelled
-from tasks.predictions import OrientedDetection, OutputError, Prediction
+from tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import (
@@ -45,7 +45,9 @@ class OrientedObjectDetection:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._decode: OrientedDecoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
+        self._decode: Decoder[OrientedCandidates] = resolve(
+            spec.output.decoder, DECODERS, "output.decoder"
+        )
 
     def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
         """Read `angle`, `corners` and what `ObjectDetection.options` reads.
@@ -63,7 +65,7 @@ class OrientedObjectDetection:
         return preprocess(image, self._spec.input)
 
     def predict(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: OrientedOptions
+        self, outputs: Outputs, affine: Affine, options: OrientedOptions
     ) -> list[Prediction]:
         """Answer the rotated boxes of one image.
 
@@ -74,7 +76,7 @@ class OrientedObjectDetection:
         return self.answer(found, affine.width, affine.height, options)
 
     def find(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, options: OrientedOptions
+        self, outputs: Outputs, affine: Affine, options: OrientedOptions
     ) -> OrientedCandidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 

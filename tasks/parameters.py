@@ -52,36 +52,6 @@ def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
     return value
 
 
-def unit_interval(parameters: Mapping[str, Any], name: str, default: float) -> float:
-    """Read a number from 0 to 1, both included.
-
-    Raises:
-        ParameterError: It is no number, or lies outside.
-    """
-    value = parameters.get(name)
-    if value is None:
-        return default
-    # NaN fails the comparison
-    if not _is_number(value) or not 0 <= value <= 1:
-        raise _error(name, "a number from 0 to 1", value)
-    return float(value)
-
-
-def at_least_zero(parameters: Mapping[str, Any], name: str, default: float) -> float:
-    """Read a finite number that is not negative.
-
-    Raises:
-        ParameterError: It is no number, or lies outside.
-    """
-    value = parameters.get(name)
-    if value is None:
-        return default
-    # a whole number beyond floats is out of range too; NaN fails the comparison
-    if not _is_number(value) or not 0 <= value <= sys.float_info.max:
-        raise _error(name, "a number of at least 0", value)
-    return float(value)
-
-
 def whole_number(
     parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
 ) -> int:
@@ -101,7 +71,7 @@ def whole_number(
 def number(
     parameters: Mapping[str, Any], name: str, low: float, high: float, default: float
 ) -> float:
-    """Read a number from `low` to `high`, both included.
+    """Read a finite number from `low` to `high`, both included.
 
     Raises:
         ParameterError: It is no number, or lies outside.
@@ -109,8 +79,10 @@ def number(
     value = parameters.get(name)
     if value is None:
         return default
-    if not _is_number(value) or not low <= value <= high:
-        raise _error(name, f"a number from {low:g} to {high:g}", value)
+    # a whole number beyond floats is out of range too; NaN fails the comparison
+    if not _is_number(value) or not low <= value <= min(high, sys.float_info.max):
+        most = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise _error(name, f"a number {most}", value)
     return float(value)
 
 

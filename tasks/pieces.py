@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.contours import Mask, Ring, fill, rings
+from tasks.sampling import Window
 from tasks.tiling import Tile
-
-Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, whole pixels, right and bottom not included."""
 
 
 class Piece(msgspec.Struct, frozen=True, eq=False):
@@ -31,17 +29,11 @@ class _Placed(msgspec.Struct, frozen=True, eq=False):
     tile: int
     piece: Piece
     mask: Mask
-    box: Box
+    box: Window
 
-    def within(self, box: Box) -> npt.NDArray[np.bool_]:
+    def within(self, box: Window) -> npt.NDArray[np.bool_]:
         """Give the part of the mask inside a box that it covers."""
-        left, top, right, bottom = box
-        return (
-            self.mask[
-                top - self.box[1] : bottom - self.box[1], left - self.box[0] : right - self.box[0]
-            ]
-            > 0
-        )
+        return self.mask[box.slices_of(self.box)] > 0
 
 
 def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> list[Piece]:
@@ -63,7 +55,8 @@ def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> lis
         for piece in pieces
     ]
     zones = [
-        (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height) for tile, _ in found
+        Window(tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
+        for tile, _ in found
     ]
     leaders = list(range(len(placed)))
 
@@ -78,7 +71,7 @@ def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> lis
             a, b = placed[one], placed[other]
             if a.tile == b.tile or a.piece.class_id != b.piece.class_id:
                 continue
-            if _same(a, b, _common(zones[a.tile], zones[b.tile]), threshold):
+            if _same(a, b, zones[a.tile].meet(zones[b.tile]), threshold):
                 leaders[leader(one)] = leader(other)
     groups: dict[int, list[_Placed]] = {}
     for index, item in enumerate(placed):
@@ -107,7 +100,9 @@ def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
     area = int(np.count_nonzero(mask))
     if not area:
         return None
-    return msgspec.structs.replace(piece, area_px=area, rings=rings(mask, *whole.box[:2]))
+    return msgspec.structs.replace(
+        piece, area_px=area, rings=rings(mask, whole.box.left, whole.box.top)
+    )
 
 
 def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
@@ -116,42 +111,38 @@ def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
     right, bottom = (points.max(axis=0) + 1).tolist()
     shift = np.array([left, top], np.int32)
     mask = fill([ring - shift for ring in piece.rings], right - left, bottom - top)
-    box = (left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
+    box = Window(left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
     return _Placed(number, piece, mask, box)
 
 
-def _common(one: Box, other: Box) -> Box:
-    left, top = max(one[0], other[0]), max(one[1], other[1])
-    return left, top, max(left, min(one[2], other[2])), max(top, min(one[3], other[3]))
-
-
-def _same(one: _Placed, other: _Placed, zone: Box, threshold: float) -> bool:
+def _same(one: _Placed, other: _Placed, zone: Window, threshold: float) -> bool:
     """Tell whether two regions are parts of one object."""
-    if zone[2] > zone[0] and zone[3] > zone[1]:
+    if not zone.empty:
+        boxes = [each.box.meet(zone) for each in (one, other)]
         areas = [
-            int(np.count_nonzero(each.within(_common(each.box, zone)))) for each in (one, other)
+            int(np.count_nonzero(each.within(box)))
+            for each, box in zip((one, other), boxes, strict=True)
         ]
-        both = _common(_common(one.box, other.box), zone)
+        both = boxes[0].meet(boxes[1])
         shared = int(np.count_nonzero(one.within(both) & other.within(both)))
         return min(areas) > 0 and shared > threshold * min(areas)
-    left, top, right, bottom = one.box
     grown = cv2.dilate(
         cv2.copyMakeBorder(one.mask, 1, 1, 1, 1, cv2.BORDER_CONSTANT), np.ones((3, 3), np.uint8)
     )
-    wider = _Placed(
-        one.tile, one.piece, grown.astype(np.uint8), (left - 1, top - 1, right + 1, bottom + 1)
-    )
-    both = _common(wider.box, other.box)
+    box = one.box
+    around = Window(box.left - 1, box.top - 1, box.right + 1, box.bottom + 1)
+    wider = _Placed(one.tile, one.piece, grown.astype(np.uint8), around)
+    both = around.meet(other.box)
     return bool((wider.within(both) & other.within(both)).any())
 
 
 def _united(group: Sequence[_Placed]) -> Piece:
-    left, top = (min(item.box[side] for item in group) for side in (0, 1))
-    right, bottom = (max(item.box[side] for item in group) for side in (2, 3))
-    mask = np.zeros((bottom - top, right - left), np.uint8)
+    boxes = [item.box for item in group]
+    left, top = min(box.left for box in boxes), min(box.top for box in boxes)
+    whole = Window(left, top, max(box.right for box in boxes), max(box.bottom for box in boxes))
+    mask = np.zeros(whole.size_hw, np.uint8)
     for item in group:
-        x, y = item.box[0] - left, item.box[1] - top
-        mask[y : y + item.mask.shape[0], x : x + item.mask.shape[1]] |= item.mask
+        mask[item.box.slices_of(whole)] |= item.mask
     weights = [item.piece.area_px for item in group]
     score = float(np.average([item.piece.score for item in group], weights=weights))
     area = int(np.count_nonzero(mask))

@@ -3,7 +3,14 @@
 Source: Chariot, Inference Protocols, "Responses".
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
+import numpy.typing as npt
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+"""A graph's outputs for one image by name, in its order, without the batch axis where they have one."""
 
 
 class OutputError(ValueError):

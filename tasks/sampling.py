@@ -39,13 +39,15 @@ class Window(msgspec.Struct, frozen=True):
         return self.bottom - self.top, self.right - self.left
 
     def meet(self, other: "Window") -> "Window":
-        """Give the part that lies in both."""
-        return Window(
-            max(self.left, other.left),
-            max(self.top, other.top),
-            min(self.right, other.right),
-            min(self.bottom, other.bottom),
-        )
+        """Give the part that lies in both, without size where none does."""
+        left, top = max(self.left, other.left), max(self.top, other.top)
+        right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
+        return Window(left, top, max(left, right), max(top, bottom))
+
+    def slices_of(self, other: "Window") -> tuple[slice, slice]:
+        """Give its rows and columns in an array of another window that holds it."""
+        rows = slice(self.top - other.top, self.bottom - other.top)
+        return rows, slice(self.left - other.left, self.right - other.left)
 
     def tiles(self, height: int, width: int) -> Iterator["Window"]:
         """Cut it into parts of at most `height` x `width`, row by row."""

@@ -5,6 +5,7 @@ the region's pixels in the image, of the probability that the network gives the 
 the network answers classes alone.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from tasks import parameters as read
 from tasks.contours import Mask, Ring, rings, simplify, to_points
 from tasks.image import Image
 from tasks.pieces import Piece, by_class, join, without_small_parts
-from tasks.predictions import OutputError, Prediction, Segment
+from tasks.predictions import OutputError, Outputs, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
@@ -75,17 +76,17 @@ class ImageSegmentation:
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
             action=read.action(parameters, self.actions),
-            score_threshold=read.unit_interval(
-                parameters, "score_threshold", defaults.score_threshold
+            score_threshold=read.number(
+                parameters, "score_threshold", 0, 1, defaults.score_threshold
             ),
-            iou_threshold=read.unit_interval(parameters, "iou_threshold", defaults.iou_threshold),
+            iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
             max_segments=read.whole_number(
                 parameters, "max_segments", 1, 10_000, min(defaults.max_detections, 10_000)
             ),
             regions="class" if by_class else "component",
-            min_area=read.at_least_zero(parameters, "min_area", defaults.min_area),
+            min_area=read.number(parameters, "min_area", 0, math.inf, defaults.min_area),
             simplify=read.flag(parameters, "simplify", default=defaults.simplify),
-            epsilon=read.at_least_zero(parameters, "epsilon", defaults.epsilon),
+            epsilon=read.number(parameters, "epsilon", 0, math.inf, defaults.epsilon),
         )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
@@ -93,10 +94,7 @@ class ImageSegmentation:
         return preprocess(image, self._spec.input)
 
     def predict(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
+        self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Prediction]:
         """Make masks at the resolution of the image, then contours.
 
@@ -106,21 +104,11 @@ class ImageSegmentation:
         found = self._find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
-    def find(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
-    ) -> list[Piece]:
+    def find(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
         """Find the regions of one tile, of whatever area: a border may cut a large one into small parts."""
         return self._find(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
-    def _find(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        affine: Affine,
-        options: SegmentationOptions,
-    ) -> list[Piece]:
+    def _find(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
         found: list[Piece] = []
         for region in self._segment(outputs, affine, self._asked(options)):
             if not 0 <= region.class_id < len(self._spec.labels):

@@ -8,10 +8,12 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from monitor.evaluation.average_precision import curves, statistics
-from monitor.evaluation.matching import Doubles, Overlap
+from monitor.evaluation.arrays import Doubles
+from monitor.evaluation.average_precision import curves
+from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import State
+from monitor.evaluation.weighted import twelve_numbers
 
 Arrays = tuple[Doubles, Doubles, Doubles, Doubles]
 """Precision, recall, scores and the twelve numbers; NaN where undefined."""
@@ -44,5 +46,7 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
 
 def arrays_of(state: State, overlap: Overlap) -> Arrays:
     """Compute ours of a state of objects."""
-    drawn = curves(EvaluatedObjects(state, overlap).ranking)
-    return drawn.precision, drawn.recall, drawn.scores, np.array([*statistics(drawn).values()])
+    ranking = EvaluatedObjects(state, overlap).ranking
+    drawn = curves(ranking)
+    numbers, _ = twelve_numbers(ranking, np.ones((1, len(state.ids))))
+    return drawn.precision, drawn.recall, drawn.scores, numbers[:, 0]

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaincc, gammaln, ndtr
 
 from monitor.drift.dependence import Units
 
@@ -44,6 +43,8 @@ _ROUNDING = 1e-6
 
 def arrangements(units: Units) -> float:
     """Return in how many ways units can be dealt out, as its natural logarithm."""
+    from scipy.special import gammaln  # noqa: PLC0415 - slow to load
+
     n = np.bincount(units.strata)
     k = np.bincount(units.strata, units.current)
     return float((gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)).sum())
@@ -71,6 +72,8 @@ def fitted(chances: Chances, effort: Effort) -> tuple[float, float]:
     type III distribution with their mean, variance and skewness. Source: Minas and Montana, Distance-based
     analysis of variance: approximate inference, 2014.
     """
+    from scipy.special import gammaincc, ndtr  # noqa: PLC0415 - slow to load
+
     drawn = chances.draw(effort.most, np.random.default_rng(effort.seed))
     mean, deviation = float(drawn.mean()), float(drawn.std())
     extreme = int((drawn >= chances.there * (1 - _ROUNDING)).sum())

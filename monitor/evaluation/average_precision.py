@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags, Integers
+from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
+from monitor.evaluation.matching import RIGHT, WRONG
 from monitor.evaluation.ranked import Ranking
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
@@ -84,12 +85,13 @@ def _curve(
         return precision, scores, 0.0
     found = right.sum(axis=1)
     row, at = np.nonzero(right)
-    nth = np.arange(len(row)) - np.repeat(np.cumsum(found) - found, found)
+    right_before = nth(found)
     position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
-    position[row, nth] = at
+    position[row, right_before] = at
     best = np.zeros(position.shape)
     wrongs = np.cumsum(wrong, axis=1)
-    best[row, nth] = (nth + 1) / (nth + 1 + wrongs[row, at] + np.spacing(1))
+    hits = right_before + 1
+    best[row, right_before] = hits / (hits + wrongs[row, at] + np.spacing(1))
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
     needed = np.searchsorted(np.arange(to_find + 1) / to_find, RECALLS, "left")
     reached = needed <= found[:, None]
@@ -116,26 +118,3 @@ def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: I
         precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[number]))
         averages[number] = precision.mean()
     return averages
-
-
-def statistics(found: Curves) -> dict[str, float]:
-    """Return COCO's twelve numbers, by their names; NaN where there is nothing to find."""
-
-    def precision(threshold: float | None = None, area: int = 0) -> float:
-        of = found.precision[:, :, :, area, -1]
-        return _mean(of if threshold is None else of[np.isclose(THRESHOLDS, threshold)])
-
-    def recall(most: int = -1, area: int = 0) -> float:
-        return _mean(found.recall[:, :, area, most])
-
-    return {
-        "AP": precision(), "AP50": precision(0.5), "AP75": precision(0.75),
-        "AP_small": precision(area=1), "AP_medium": precision(area=2), "AP_large": precision(area=3),
-        "AR_1": recall(0), "AR_10": recall(1), "AR_100": recall(2),
-        "AR_small": recall(area=1), "AR_medium": recall(area=2), "AR_large": recall(area=3),
-    }  # fmt: skip
-
-
-def _mean(values: Doubles) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.mean(known)) if known.size else float("nan")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.matching import Doubles
+from monitor.evaluation.arrays import Doubles
 
 _LONGEST = 4
 """Words in a row that are looked at."""

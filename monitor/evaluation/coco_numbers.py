@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Integers, mean_known
 from monitor.evaluation.average_precision import MOST, RECALLS, THRESHOLDS, Curves
-from monitor.evaluation.matching import Doubles, Integers
 from monitor.evaluation.reporting import number
 from monitor.report import Metric
 
@@ -79,9 +79,7 @@ def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
     score = drawn.scores[:, :, known, 0, -1]
     reached = RECALLS[:, None] <= drawn.recall[:, None, known, 0, -1]
     reached &= precision > 0
-    total = np.where(reached, score, 0).sum(axis=2)
-    count = reached.sum(axis=2)
-    mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    mean = mean_known(np.where(reached, score, np.nan))
     found = [
         _curve(None, float(iou), precision[at].mean(axis=1), mean[at])
         for at, iou in enumerate(THRESHOLDS.round(2))

@@ -9,12 +9,11 @@ Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`; equal 
 the images and of their predictions, which the kit leaves open.
 """
 
-from typing import Any
-
 import numpy as np
 
-from monitor.evaluation.evaluators import Headline
-from monitor.evaluation.matching import Doubles, Flags, Integers, Overlap
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, mean_known, ranges, ratio
+from monitor.evaluation.evaluators import Findings, Headline
+from monitor.evaluation.matching import Overlap
 from monitor.evaluation.state import State, Table
 from monitor.report import Metric
 
@@ -58,28 +57,19 @@ class DotaObjects:
         self._right = np.stack([_first(one, truth) for one in near & ~skipped])
         self._wrong = ~self._right & ~skipped
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What the report says of the rule."""
-        return {"dota": {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}}
-
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
-        values = self._precisions(weights)
-        known = ~np.isnan(values)
-        count = known.sum(axis=-1)
-        total = np.where(known, values, 0).sum(axis=-1)
-        means = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+        means = mean_known(self._precisions(weights))
         return [
             Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, number])
             for number, threshold in enumerate(THRESHOLDS)
             for at, rule in enumerate(RULES)
         ]
 
-    def metrics(self) -> list[Metric]:
+    def findings(self) -> Findings:
         """Compute the average precision of each label."""
         [values] = self._precisions(np.ones((1, self._images)))
-        return [
+        metrics = [
             Metric(
                 "AP",
                 float(value) if len(self._there[label]) else None,
@@ -89,6 +79,8 @@ class DotaObjects:
             for number, threshold in enumerate(THRESHOLDS)
             for rule, value in zip(RULES, values[:, number, label], strict=True)
         ]
+        rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
+        return Findings(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Doubles) -> Doubles:
         """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
@@ -126,15 +118,14 @@ def best_truths(
     group = there["image"] << 32 | there["label"]
     by_group = np.argsort(group, kind="stable")
     asked = found["image"][order] << 32 | found["label"][order]
-    first = np.searchsorted(group[by_group], asked, "left")
-    counts = np.searchsorted(group[by_group], asked, "right") - first
-    starts = np.cumsum(counts) - counts
-    prediction = np.repeat(np.arange(len(order)), counts)
-    truth = by_group[np.arange(len(prediction)) + np.repeat(first - starts, counts)]
+    first, counts = held(group[by_group], asked)
+    prediction, at = ranges(first, counts)
+    truth = by_group[at]
     overlaps = overlap(order[prediction], truth)
     best, chosen = np.zeros(len(order)), np.full(len(order), -1)
     some = np.flatnonzero(counts)
     if some.size:
+        starts = np.cumsum(counts) - counts
         best[some] = np.maximum.reduceat(overlaps, starts[some])
         at = np.flatnonzero(overlaps == best[prediction])[::-1]
         chosen[prediction[at]] = truth[at]  # the first is written last
@@ -170,9 +161,7 @@ def _average_precisions(counts: Doubles, right: Flags, wrong: Flags, to_find: Do
     hits, misses = hits[:, right], misses[:, right]
     precision = hits / np.maximum(hits + misses, np.finfo(np.float64).eps)
     precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    recall = np.divide(
-        hits, to_find[:, None], out=np.full(hits.shape, np.nan), where=to_find[:, None] > 0
-    )
+    recall = ratio(hits, np.broadcast_to(to_find[:, None], hits.shape))
     padded = np.pad(precision, ((0, 0), (0, 1)))  # past the end
     at = (recall[:, None] < _RECALLS[:, None]).sum(axis=2)
     eleven = sum(np.take_along_axis(padded, at, axis=1).T / 11.0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from monitor.evaluation.matching import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, ratio
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -58,12 +58,6 @@ def portions(weights: Doubles) -> Iterator[slice]:
         yield slice(first, first + step)
 
 
-def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
-    """Divide; NaN where the whole is 0."""
-    found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
-    return found
-
-
 class LabelCounts(NamedTuple):
     """How often each label is answered, is true, and is both: (B, K) each."""
 
@@ -99,12 +93,6 @@ class LabelCounts(NamedTuple):
         """Return precision, recall and F1 (B,) of all labels together."""
         together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
         return {name: values[:, 0] for name, values in together.rates().items()}
-
-
-def mean_known(values: Doubles) -> Doubles:
-    """Average the last axis over what is not NaN; NaN where nothing is."""
-    known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
 
 
 def confusion(
@@ -144,11 +132,21 @@ def _some(labels: list[str], counts: Integers) -> dict[str, int]:
 
 
 def per_label(
-    labels: list[str], values: dict[str, Doubles], n: Integers, **parameters: Any
+    labels: list[str], values: dict[str, Doubles], true: Doubles, **parameters: Any
 ) -> list[Metric]:
-    """Name numbers (K,) of labels, each taken over `n` (K,) true ones."""
+    """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
     return [
         Metric(name, number(value), {**parameters, "label": label}, None, int(count))
         for name, column in values.items()
-        for label, value, count in zip(labels, column, n, strict=True)
+        for label, value, count in zip(labels, column[0], true[0], strict=True)
+    ]
+
+
+def averaged(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
+    """Name rates (1, K) of all labels together, and weighted by how often each is true, over `n` images."""
+    weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
+    return [
+        Metric(name, number(found[0]), {**parameters, "average": average}, None, n)
+        for average, of in (("micro", counts.micro()), ("weighted", weighted))
+        for name, found in of.items()
     ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.matching import Doubles, Flags, Integers
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges
 from tasks.contours import fill
 
 Words = npt.NDArray[np.uint64]
@@ -149,10 +149,7 @@ def overlaps(
         Positions of predictions and truths, and the overlap of each pair: intersection over union; of a
         crowd over the prediction.
     """
-    first = np.searchsorted(images[1], images[0], "left")
-    counts = np.searchsorted(images[1], images[0], "right") - first
-    prediction = np.repeat(np.arange(len(counts)), counts)
-    truth = np.arange(len(prediction)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    prediction, truth = ranges(*held(images[1], images[0]))
     one, other = predictions.frame[prediction], truths.frame[truth]
     meet = (np.maximum(one, other)[:, ::2] < np.minimum(one, other)[:, 1::2]).all(axis=1)
     prediction, truth = prediction[meet], truth[meet]
@@ -174,8 +171,7 @@ def _common(one: Masks, other: Masks, mine: Integers, its: Integers) -> Integers
     parts = np.cumsum((lines[1] - lines[0])[order]) // _LINES
     for of in np.split(order, np.flatnonzero(np.diff(parts)) + 1):
         count = lines[1, of] - lines[0, of]
-        pair = np.repeat(np.arange(len(of)), count)
-        line = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
+        pair, line = ranges(np.zeros_like(count), count)
         places = []
         for masks, frame, at in ((one, a[of], mine[of]), (other, b[of], its[of])):
             stride = _stride(frame)
@@ -200,13 +196,12 @@ def _cut_into_lines(runs: Runs, height: Integers) -> tuple[Integers, Integers, I
     pieces = last_line - line + 1
     if (pieces == 1).all():
         return runs.region, line, first, last + 1
-    of = np.repeat(np.arange(len(pieces)), pieces)
-    nth = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    of, lines = ranges(line, pieces)
     return (
         runs.region[of],
-        line[of] + nth,
-        np.where(nth == 0, first[of], 0),
-        np.where(nth == pieces[of] - 1, last[of] + 1, long[of]),
+        lines,
+        np.where(lines == line[of], first[of], 0),
+        np.where(lines == last_line[of], last[of] + 1, long[of]),
     )
 
 

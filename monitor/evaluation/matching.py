@@ -16,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, nth, ranges
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
@@ -121,8 +119,7 @@ def match(
     by_group = np.argsort(groups, kind="stable")
     groups = groups[by_group]
     asked = _groups(predictions.image, predictions.label)[order]
-    first = np.searchsorted(groups, asked, "left")
-    counts = np.searchsorted(groups, asked, "right") - first
+    first, counts = held(groups, asked)
     truth_ignored = is_outside(truths.area, areas) | truths.crowd | truths.ignore
     least = np.minimum(thresholds, _ALMOST_ONE)
     outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
@@ -130,7 +127,7 @@ def match(
     taken = np.full(len(order), -1, np.int64)
     for low, high in _chunks(asked, counts):
         some = by_group[first[low] : first[high - 1] + counts[high - 1]]
-        prediction, truth = _pairs(first[low:high] - first[low], counts[low:high])
+        prediction, truth = ranges(first[low:high] - first[low], counts[low:high])
         overlaps = overlap(order[low:high][prediction], some[truth])
         pairs = Pairs(prediction, truth, overlaps).of(overlaps >= least.min(initial=_ALMOST_ONE))
         found = _take(
@@ -149,11 +146,10 @@ def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least
     order = np.argsort(predictions.image, kind="stable")
     by_image = np.argsort(truths.image, kind="stable")
     asked, images = predictions.image[order], truths.image[by_image]
-    first = np.searchsorted(images, asked, "left")
-    counts = np.searchsorted(images, asked, "right") - first
+    first, counts = held(images, asked)
     found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
     for low, high in _chunks(asked, counts):
-        prediction, truth = _pairs(first[low:high], counts[low:high])
+        prediction, truth = ranges(first[low:high], counts[low:high])
         prediction, truth = order[low:high][prediction], by_image[truth]
         overlaps = overlap(prediction, truth)
         found.append(Pairs(prediction, truth, overlaps).of(overlaps >= least))
@@ -239,7 +235,7 @@ def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, In
     groups = _groups(predictions.image, predictions.label)[order]
     first = np.flatnonzero(np.diff(groups, prepend=-1))
     sizes = np.diff(np.append(first, len(order)))
-    rank = np.arange(len(order)) - np.repeat(first, sizes)
+    rank = nth(sizes)
     kept = rank < most
     place = np.empty(len(order), np.int64)
     place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -253,13 +249,6 @@ def _sorted(order: Integers, numbers: Integers) -> Integers:
         digits = (numbers[order] >> shift).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
     return order
-
-
-def _pairs(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return each prediction with each of its `counts` objects from the `first` on."""
-    prediction = np.repeat(np.arange(len(first)), counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return prediction, np.repeat(first, counts) + within
 
 
 def is_outside(area: Doubles, areas: Doubles) -> Flags:

@@ -11,17 +11,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
 from monitor.evaluation.label_counts import confusion as confusion_of
-from monitor.evaluation.matching import (
-    IGNORED,
-    Doubles,
-    Flags,
-    Integers,
-    Overlap,
-    Predictions,
-    Truths,
-    match,
-)
+from monitor.evaluation.matching import IGNORED, Overlap, Predictions, Truths, match
 from monitor.evaluation.state import State
 from monitor.report import Confusion, Example
 
@@ -112,7 +104,6 @@ def _chosen(cell: Integers) -> Integers:
     order = np.argsort(cell, kind="stable")
     starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
     sizes = np.diff(np.append(starts, len(order)))
-    nth = np.arange(len(order)) - np.repeat(starts, sizes)
-    of = order[nth < _PER_CELL]
-    nth = nth[nth < _PER_CELL]
-    return np.sort(of[np.argsort(nth, kind="stable")][:_EXAMPLES])
+    place = nth(sizes)
+    few = place < _PER_CELL
+    return np.sort(order[few][np.argsort(place[few], kind="stable")][:_EXAMPLES])

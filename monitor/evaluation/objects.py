@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags
 from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves
 from monitor.evaluation.coco_numbers import (
     AREA_NAMES,
@@ -20,8 +21,6 @@ from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import (
     IGNORED,
     RIGHT,
-    Doubles,
-    Flags,
     Overlap,
     Predictions,
     Truths,

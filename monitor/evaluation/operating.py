@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.label_counts import LabelCounts
-from monitor.evaluation.matching import Doubles, Flags, Integers
 from monitor.evaluation.reporting import number
 from monitor.report import Metric
 

@@ -8,8 +8,8 @@ from itertools import chain
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ranges
 from monitor.evaluation.masks import Runs
-from monitor.evaluation.matching import Doubles, Flags, Integers
 from monitor.evaluation.state import EvaluationError
 
 _SUBPIXELS = 5
@@ -77,8 +77,7 @@ def _turns(points: Doubles, counts: Integers, sizes: Integers) -> tuple[Integers
     from_x = np.maximum((from_x + _SUBPIXELS // 2) // _SUBPIXELS, 0)
     to_x = np.minimum((to_x + _SUBPIXELS // 2) // _SUBPIXELS, sizes[polygon, 0])
     crossed = np.maximum(to_x - from_x, 0)
-    edge = np.repeat(np.arange(len(crossed)), crossed)
-    column = np.arange(len(edge)) - np.repeat(np.cumsum(crossed) - crossed - from_x, crossed)
+    edge, column = ranges(from_x, crossed)
     middle = column * _SUBPIXELS + _SUBPIXELS // 2
     steps = np.take_along_axis(high - low, along, 1)[:, 0]
     slope = np.take_along_axis(high - low, 1 - along, 1)[:, 0] / np.maximum(steps, 1)

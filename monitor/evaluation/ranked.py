@@ -6,15 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from monitor.evaluation.matching import (
-    Doubles,
-    Flags,
-    Integers,
-    Matches,
-    Predictions,
-    Truths,
-    is_outside,
-)
+from monitor.evaluation.arrays import Doubles, Flags, Integers
+from monitor.evaluation.matching import Matches, Predictions, Truths, is_outside
 
 
 class Ranking(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from monitor.evaluation.label_counts import ratio, totals
-from monitor.evaluation.matching import Doubles, Flags, Integers
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from monitor.evaluation.label_counts import totals
 
 BINS = 15
 RULE = "equal width, upper edge included"

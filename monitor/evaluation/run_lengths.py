@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from monitor.evaluation.arrays import Integers, ranges
 from monitor.evaluation.masks import Masks, Runs, from_runs
-from monitor.evaluation.matching import Integers
 from monitor.evaluation.polygons import Where, from_polygons
 from monitor.evaluation.state import EvaluationError
 
@@ -146,7 +146,7 @@ def from_counts(lengths: Integers, counts: Integers, pixels: Integers, where: Wh
     Raises:
         EvaluationError: Run lengths are negative or do not fill the image.
     """
-    region = np.repeat(np.arange(len(counts)), counts)
+    region, number = ranges(np.zeros_like(counts), counts)
     for at in np.flatnonzero((lengths < 0) | (lengths > pixels[region])).tolist():
         name, most = where(int(region[at])), pixels[region[at]]
         raise EvaluationError(f"{name}: expected counts of 0 to {most}, got {lengths[at]}")
@@ -158,7 +158,6 @@ def from_counts(lengths: Integers, counts: Integers, pixels: Integers, where: Wh
         raise EvaluationError(
             f"{where(at)}: expected counts to sum to {pixels[at]} pixels, got {given[at]}"
         )
-    nth = np.arange(len(lengths)) - np.repeat(ends - counts, counts)
-    inside = np.flatnonzero((nth % 2 == 1) & (lengths > 0))
+    inside = np.flatnonzero((number % 2 == 1) & (lengths > 0))
     end = sums[1:][inside] - base[region[inside]]
     return Runs(region[inside], end - lengths[inside], end)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.average_precision import average_precisions
-from monitor.evaluation.matching import RIGHT, WRONG, Doubles, Flags, Integers, Pairs, Truths
+from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Truths
 from monitor.evaluation.ranked import Ranking
 
 NEAR = 0.5

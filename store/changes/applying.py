@@ -17,10 +17,18 @@ from store.records import (
     JournaledChange,
     MetadataChange,
     RetentionRule,
+    SignalsOfImages,
     TruthStatement,
 )
 from store.rows import COLUMNS, Names, Rows, remove_inferences, text
 from store.upkeep import rollups
+
+_ADD_SIGNALS = (
+    "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (seq) DO UPDATE SET picture = coalesce(excluded.picture, signal.picture),"
+    " embedding = coalesce(excluded.embedding, signal.embedding),"
+    " space = coalesce(excluded.space, signal.space)"
+)
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
@@ -43,6 +51,8 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
             _add_feedback(connection, same)
         elif kind is MetadataChange:
             _change_metadata(connection, names, same)
+        elif kind is SignalsOfImages:
+            _add_signals(connection, same)
         else:
             for one in same:
                 freed |= _apply_one(connection, names, one)
@@ -72,7 +82,7 @@ def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> se
     columns = "seq, request_id, image_no, input_hash, input_kept"
     found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
     remove_inferences(connection, names, seqs)
-    for table in ("metadata_change", "feedback", "ground_truth"):
+    for table in ("metadata_change", "feedback", "ground_truth", "signal"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
     _forget_statements(connection, {(seq, request, image) for seq, request, image, *_ in found})
     return {digest for _, _, _, digest, is_kept in found if digest is not None and is_kept}
@@ -143,9 +153,7 @@ def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
 
 def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
     given = [(one.seq, one.change) for one in changes if isinstance(one.change, Feedback)]
-    targets = {feedback.target for _, feedback in given}
-    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", targets)
-    there = {int(seq) for (seq,) in found}
+    there = _there(connection, {feedback.target for _, feedback in given})
     rows = [
         (seq, one.target, text(one.kind), one.value, text(one.comment), text(one.source))
         for seq, one in given
@@ -153,3 +161,26 @@ def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange])
     ]
     if rows:
         upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
+
+
+def _add_signals(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
+    """Add signals; what comes later of an inference goes before, and what it leaves out stays."""
+    given = [
+        signals
+        for one in changes
+        if isinstance(one.change, SignalsOfImages)
+        for signals in one.change.of
+    ]
+    there = _there(connection, {one.seq for one in given})
+    rows = [
+        (one.seq, one.picture or None, one.embedding or None, text(one.space) or None)
+        for one in given
+        if one.seq in there
+    ]
+    if rows:
+        run(connection, _ADD_SIGNALS, rows)
+
+
+def _there(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
+    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
+    return {int(seq) for (seq,) in found}

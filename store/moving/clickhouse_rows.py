@@ -156,7 +156,7 @@ def inference(record: JournaledRecord) -> Row:
 
 
 def _changed(journaled: JournaledChange) -> list[tuple[str, Row]]:
-    """Return rows for a change; none for rules of retention, as tables here have a TTL of their own."""
+    """Return rows for a change; none for signals, nor for rules of retention: tables here have a TTL."""
     change, id_ = journaled.change, {"id": journaled.seq}
     match change:
         case MetadataChange():

@@ -40,8 +40,14 @@ _PAGE = 20_000
 _CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
 TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
+_SIGNALS = Table(
+    "signal",
+    "seq",
+    "coalesce(length(picture), 0) + coalesce(length(embedding), 0)",
+    ("seq", "picture", "embedding", "space"),
+)
 _HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
-_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK)
+_TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK, _SIGNALS)
 _MINUTES = (
     f"SELECT {', '.join(rollups.COLUMNS[1:])} FROM rollup"
     " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"

@@ -1,11 +1,12 @@
 """Model families: a function each turns raw outputs into candidate boxes. Tables, no discovery."""
 
-from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from tasks.predictions import Outputs
 
 DECODERS = {
     "ultralytics": "tasks.decoders.ultralytics:raw_head",
@@ -30,8 +31,8 @@ DECODERS = {
     "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
     "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
 }
-"""Name to `module:attribute` of a `Decoder`, the last three of an `OrientedDecoder`; `model.toml` may give
-such a reference of its own."""
+"""Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
+reference of its own."""
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False):
@@ -62,6 +63,7 @@ class OrientedCandidates(msgspec.Struct, frozen=True, eq=False):
 
 
 Found = TypeVar("Found", Candidates, OrientedCandidates)
+Found_co = TypeVar("Found_co", Candidates, OrientedCandidates, covariant=True)
 
 
 def take(found: Found, rows: npt.NDArray[Any]) -> Found:
@@ -74,15 +76,12 @@ def take(found: Found, rows: npt.NDArray[Any]) -> Found:
     )
 
 
-class Decoder(Protocol):
-    """A function from the outputs of one image to candidates."""
+class Decoder(Protocol[Found_co]):
+    """A function from the outputs of one image to upright or rotated candidates."""
 
     def __call__(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        score_threshold: float,
-        size_wh: tuple[int, int],
-    ) -> Candidates:
+        self, outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
+    ) -> Found_co:
         """Read the boxes that score above the threshold.
 
         Args:
@@ -94,17 +93,4 @@ class Decoder(Protocol):
         Raises:
             tasks.predictions.OutputError: The outputs are not what this family answers.
         """
-        ...
-
-
-class OrientedDecoder(Protocol):
-    """A function from the outputs of one image to rotated candidates; else as `Decoder`."""
-
-    def __call__(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        score_threshold: float,
-        size_wh: tuple[int, int],
-    ) -> OrientedCandidates:
-        """Read the rotated boxes that score above the threshold."""
         ...

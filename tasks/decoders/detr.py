@@ -7,15 +7,9 @@ import numpy as np
 
 from tasks.activations import sigmoid, softmax
 from tasks.decoders import Candidates
-from tasks.decoders.reading import (
-    Outputs,
-    above,
-    centred_to_pixels,
-    check_finite,
-    finished,
-    named,
-)
+from tasks.decoders.reading import above, centred_to_pixels, check_finite, finished, named
 from tasks.geometry import Floats
+from tasks.predictions import Outputs
 
 
 def softmax_queries(

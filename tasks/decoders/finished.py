@@ -3,21 +3,12 @@
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import (
-    Outputs,
-    finished,
-    first,
-    fractions_to_pixels,
-    named,
-    of_first_image,
-)
-from tasks.predictions import OutputError
+from tasks.decoders.reading import finished, first, fractions_to_pixels, named, of_first_image
+from tasks.predictions import OutputError, Outputs
 
 
 def labelled_boxes(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - these graphs answer pixels
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
 ) -> Candidates:
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
@@ -49,11 +40,7 @@ def _by_role(outputs: Outputs) -> Outputs:
     return roles if {"boxes", "labels", "scores"} <= roles.keys() else outputs
 
 
-def efficient_nms(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
-) -> Candidates:
+def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `num_dets`, `det_boxes` (xyxy, pixels), `det_scores` and `det_classes` of EfficientNMS.
 
     Source: TensorRT, `plugin/efficientNMSPlugin/README.md`.
@@ -109,11 +96,7 @@ def ssd(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> C
     return finished(boxes, rows[:, 2], rows[:, 1], score_threshold)
 
 
-def mmdeploy(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
-) -> Candidates:
+def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `dets`, float (detections, 5): left, top, right, bottom, score, and `labels`, int.
 
     Source: MMDeploy 1.3, `docs/en/04-supported-codebases/mmdet.md`.

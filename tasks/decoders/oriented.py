@@ -3,14 +3,12 @@
 import numpy as np
 
 from tasks.decoders import OrientedCandidates
-from tasks.decoders.reading import Outputs, above, check_finite, first, named
-from tasks.geometry import Floats
+from tasks.decoders.reading import above, check_finite, first, named, scoring
+from tasks.predictions import Outputs
 
 
 def ultralytics(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - these heads answer pixels
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
 ) -> OrientedCandidates:
     """Read `output0`, float (4 + classes + 1, anchors): box, class scores, and the angle as the last.
 
@@ -33,9 +31,7 @@ def ultralytics(
 
 
 def ultralytics_end_to_end(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
 ) -> OrientedCandidates:
     """Read `output0`, float (detections, 7): box, score, class, angle.
 
@@ -44,13 +40,12 @@ def ultralytics_end_to_end(
     Source: Ultralytics 8.4, `models/yolo/obb/predict.py` OBBPredictor.construct_result.
     """
     rows = first(outputs, "detections", 7)
-    return _finished(rows[:, [0, 1, 2, 3, 6]], rows[:, 4], rows[:, 5], score_threshold)
+    boxes = rows[:, [0, 1, 2, 3, 6]]
+    return OrientedCandidates(*scoring(boxes, rows[:, 4], rows[:, 5], score_threshold))
 
 
 def mmdeploy(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
 ) -> OrientedCandidates:
     """Read `dets`, float (detections, 6): box, angle, score, and `labels`, int, of MMRotate's models.
 
@@ -62,14 +57,5 @@ def mmdeploy(
     """
     rows = named(outputs, "dets", "detections", 6)
     labels = named(outputs, "labels", len(rows))
-    found = _finished(rows[:, :5], rows[:, 5], labels, score_threshold)
-    return OrientedCandidates(found.boxes, found.scores, found.class_ids, suppress="polygon")
-
-
-def _finished(
-    boxes: Floats, scores: Floats, class_ids: Floats, score_threshold: float
-) -> OrientedCandidates:
-    kept = above(scores, score_threshold)
-    boxes, scores, class_ids = boxes[kept], scores[kept], class_ids[kept]
-    check_finite(boxes, scores, class_ids)
-    return OrientedCandidates(boxes, scores, class_ids.astype(np.int64))
+    found = scoring(rows[:, :5], rows[:, 5], labels, score_threshold)
+    return OrientedCandidates(*found, suppress="polygon")

@@ -1,6 +1,5 @@
 """What the decoders share: outputs found, their shapes and numbers checked, boxes above a threshold."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,7 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError
-
-Outputs = Mapping[str, npt.NDArray[Any]]
+from tasks.predictions import OutputError, Outputs
 
 
 def first(outputs: Outputs, *shape: str | int) -> Floats:
@@ -118,7 +115,14 @@ def finished(
     Raises:
         OutputError: A box above the threshold is not finite.
     """
+    return Candidates(*scoring(boxes, scores, class_ids, score_threshold), suppress=False)
+
+
+def scoring(
+    boxes: Floats, scores: Floats, class_ids: Floats, score_threshold: float
+) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """Take what scores above the threshold, of boxes of any kind; else as `finished`."""
     kept = above(scores, score_threshold)
     boxes, scores, class_ids = boxes[kept], scores[kept], class_ids[kept]
     check_finite(boxes, scores, class_ids)
-    return Candidates(boxes, scores, class_ids.astype(np.int64), suppress=False)
+    return boxes, scores, class_ids.astype(np.int64)

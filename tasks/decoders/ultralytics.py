@@ -7,22 +7,12 @@ end to end, and any model may have its suppression in the graph.
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import (
-    Outputs,
-    above,
-    centred_to_pixels,
-    check_finite,
-    finished,
-    first,
-)
+from tasks.decoders.reading import above, centred_to_pixels, check_finite, finished, first
 from tasks.geometry import xywh_to_xyxy
+from tasks.predictions import Outputs
 
 
-def raw_head(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - this head answers pixels
-) -> Candidates:
+def raw_head(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `output0`, float (4 + classes, anchors): centre x, centre y, width, height, class scores.
 
     Boxes are in pixels of the network's input, scores are probabilities already. Each anchor gives one
@@ -46,11 +36,7 @@ def raw_head(
     )
 
 
-def end_to_end(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
-) -> Candidates:
+def end_to_end(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `output0`, float (detections, 6): left, top, right, bottom in pixels, score, class.
 
     v10 and 26 exported end to end, and every model exported with `nms=True`, which fills up with rows

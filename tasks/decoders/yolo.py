@@ -3,16 +3,12 @@
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import Outputs, above, check_finite, finished, first, of_first_image
+from tasks.decoders.reading import above, check_finite, finished, first, of_first_image
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError
+from tasks.predictions import OutputError, Outputs
 
 
-def objectness(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - these heads answer pixels
-) -> Candidates:
+def objectness(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read the first output, float (anchors, 5 + classes): box, objectness, class scores.
 
     The box is centre x, centre y, width, height in pixels; a score is objectness times that of the class,
@@ -75,9 +71,7 @@ def _scored(head: Floats, score_threshold: float) -> Candidates:
 
 
 def yolov7_end_to_end(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
+    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
 ) -> Candidates:
     """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
 
@@ -90,11 +84,7 @@ def yolov7_end_to_end(
     return finished(rows[:, 1:5], rows[:, 6], rows[:, 5], score_threshold)
 
 
-def damo_yolo(
-    outputs: Outputs,
-    score_threshold: float,
-    size_wh: tuple[int, int],  # noqa: ARG001 - as above
-) -> Candidates:
+def damo_yolo(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read the scores, float (anchors, classes), then the boxes, float (anchors, 4), xyxy, pixels.
 
     The outputs come in this order; with another number of classes than 4 in any. Every class of an

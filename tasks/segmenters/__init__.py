@@ -1,12 +1,13 @@
 """Segmentation families: one file each turns raw outputs into masks in the image. Tables, no discovery."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tasks.predictions import Outputs
 from tasks.resize import Affine
 
 SEGMENTERS = {
@@ -65,9 +66,7 @@ class Region(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 class Segmenter(Protocol):
     """A function from the outputs of one image to regions."""
 
-    def __call__(
-        self, outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-    ) -> Iterator[Region]:
+    def __call__(self, outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
         """Give the regions one by one: their masks together may be larger than memory.
 
         Args:

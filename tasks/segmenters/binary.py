@@ -1,23 +1,22 @@
 """One thing and its background: BiRefNet, IS-Net, U2Net and other networks of one mask."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError
+from tasks.activations import sigmoid
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, bilinear, grid_of, visible
 from tasks.segmenters import Asked, Region, are_probabilities
+from tasks.segmenters.semantic import trimmed
 
 _TILE_PX = 512
 
 
-def single(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the first output, float (1, h, w) or (h, w), as probabilities or logits.
 
     Where any value lies outside of 0 to 1, by more than rounding, the sigmoid is applied. A pixel belongs to the thing whose
@@ -30,7 +29,7 @@ def single(
     return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
 
 
-def last(outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked) -> Iterator[Region]:
+def last(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the last of several outputs as `single` does: the finest of BiRefNet.
 
     Raises:
@@ -39,9 +38,7 @@ def last(outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked) 
     return _thing(_probabilities(list(outputs.values())[-1], asked), affine, asked)
 
 
-def stretched(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def stretched(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the first of several outputs, its lowest value as 0 and its highest as 1.
 
     U2Net and IS-Net are used so; they expect that there is a thing in every image.
@@ -72,8 +69,7 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
 def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
     cells = _cells(output)
     if asked.activation == "sigmoid" or not are_probabilities(cells):
-        # of a power that cannot overflow: the result is the same from 80 on
-        return np.asarray(1 / (1 + np.exp(-np.clip(cells, -80, 80))), np.float32)
+        return sigmoid(cells)
     return np.clip(cells, 0, 1)
 
 
@@ -88,17 +84,6 @@ def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
         return
     probabilities = np.empty(window.size_hw, np.float32)
     for tile in window.tiles(_TILE_PX, _TILE_PX):
-        rows = slice(tile.top - window.top, tile.bottom - window.top)
-        columns = slice(tile.left - window.left, tile.right - window.left)
-        probabilities[rows, columns] = bilinear(cells[None], grid, tile)[0]
+        probabilities[tile.slices_of(window)] = bilinear(cells[None], grid, tile)[0]
     mask = (probabilities > 0.5).view(np.uint8)
-    left, top, width, height = cv2.boundingRect(mask)
-    if width:
-        crop = slice(top, top + height), slice(left, left + width)
-        yield Region(
-            class_id=asked.label_count - 1,
-            mask=mask[crop],
-            left=window.left + left,
-            top=window.top + top,
-            probabilities=probabilities[crop],
-        )
+    yield from trimmed(mask, asked.label_count - 1, window, probabilities)

@@ -1,14 +1,13 @@
 """What the families of instance masks share: logits of one mask to a region of the image."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, above_zero, bilinear
 from tasks.segmenters import Region
@@ -65,9 +64,7 @@ def pixels_of_box(affine: Affine, box: Floats | list[float]) -> Window:
     return Window(max(left, 0), max(top, 0), min(right, affine.width), min(bottom, affine.height))
 
 
-def named(
-    outputs: Mapping[str, npt.NDArray[Any]], name: str, position: int, rank: int
-) -> npt.NDArray[Any]:
+def named(outputs: Outputs, name: str, position: int, rank: int) -> npt.NDArray[Any]:
     """Give an output by its name, else by its position.
 
     Raises:

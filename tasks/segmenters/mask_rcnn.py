@@ -1,14 +1,14 @@
 """Mask R-CNN of torchvision and mmdeploy: boxes, labels, scores and a mask for each box."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, grid_of, visible
 from tasks.segmenters import Asked, Region
@@ -26,9 +26,7 @@ class _Found(msgspec.Struct, frozen=True, eq=False):
     """float (N, h, w), probabilities."""
 
 
-def box_masks(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read four outputs, told apart by their shapes and types, in any order.
 
     Boxes, float (N, 4), xyxy in pixels of the network's input, with scores, float (N,); or both in
@@ -102,7 +100,7 @@ def _only(
     return found[0]
 
 
-def _read(outputs: Mapping[str, npt.NDArray[Any]]) -> _Found:
+def _read(outputs: Outputs) -> _Found:
     arrays = list(outputs.values())
     masks = _only(arrays, "masks", lambda array: array.ndim >= 3)
     labels = _only(arrays, "labels", lambda array: array.ndim == 1 and array.dtype.kind in "iu")

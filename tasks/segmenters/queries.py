@@ -1,13 +1,14 @@
 """Networks that answer a fixed number of queries, each a class and a mask: RF-DETR, MaskFormer's kind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError
+from tasks.activations import sigmoid, softmax
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, grid_of, visible
 from tasks.segmenters import Asked, Region
@@ -18,9 +19,7 @@ _MASK2FORMER_PX = 384
 """Side of the square to which Mask2Former's masks are enlarged before they are read, whatever the input's."""
 
 
-def rf_detr(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def rf_detr(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read `labels`, float (Q, classes) logits, and `masks`, float (Q, h, w) logits.
 
     Each class of each query is a candidate with the sigmoid of its logit as score; the mask is
@@ -33,13 +32,11 @@ def rf_detr(
     """
     logits = _classes(named(outputs, "labels", 1, 2), asked)
     masks = _masks(named(outputs, "masks", 2, 3), logits)
-    scores = _sigmoid(logits)
+    scores = sigmoid(logits)
     return _best(scores, scores, masks, affine, asked)
 
 
-def maskformer_instance(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def maskformer_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read `class_queries_logits`, float (Q, classes + 1), and `masks_queries_logits`, (Q, h, w).
 
     Each class of each query is a candidate, of which the Q most probable are taken. The score is the
@@ -56,9 +53,7 @@ def maskformer_instance(
     return _instances(chances, masks, affine, asked)
 
 
-def mask2former_instance(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def mask2former_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the same outputs as `maskformer_instance`, from masks enlarged to 384 x 384.
 
     Raises:
@@ -74,13 +69,11 @@ def mask2former_instance(
 def _instances(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
     inside = masks > 0
     sizes = inside.sum(axis=(1, 2))
-    certainty = np.where(inside, _sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
+    certainty = np.where(inside, sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
     return _best(chances, chances * certainty[:, None], masks, affine, asked)
 
 
-def maskformer_semantic(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def maskformer_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the same outputs for a class at each pixel.
 
     The score of a class in a cell is the sum over the queries of the probability of the class times
@@ -96,9 +89,7 @@ def maskformer_semantic(
     return _classes_of(chances, masks, affine, asked)
 
 
-def mask2former_semantic(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def mask2former_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the same outputs as `maskformer_semantic`, from masks enlarged to 384 x 384.
 
     Raises:
@@ -111,12 +102,12 @@ def mask2former_semantic(
 
 
 def _classes_of(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
-    scores = chances.T @ _sigmoid(masks).reshape(len(masks), -1)
+    scores = chances.T @ sigmoid(masks).reshape(len(masks), -1)
     maps = scores.reshape(-1, *masks.shape[1:])
     return best_classes(maps, affine, asked, "none")
 
 
-def _maskformer(outputs: Mapping[str, npt.NDArray[Any]], asked: Asked) -> tuple[Floats, Floats]:
+def _maskformer(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
     """Give the probability of each label, float32 (Q, classes), and the masks, float32 (Q, h, w)."""
     logits = named(outputs, "class_queries_logits", 0, 2).astype(np.float32)
     if logits.shape[1] != asked.label_count + 1:
@@ -124,9 +115,7 @@ def _maskformer(outputs: Mapping[str, npt.NDArray[Any]], asked: Asked) -> tuple[
             f"expected class_queries_logits to have {asked.label_count} + 1 columns,"
             f" one for each label and one for nothing, got {logits.shape[1]}"
         )
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    chances = (powers / powers.sum(axis=1, keepdims=True))[:, :-1]
-    return chances, _masks(named(outputs, "masks_queries_logits", 1, 3), logits)
+    return softmax(logits)[:, :-1], _masks(named(outputs, "masks_queries_logits", 1, 3), logits)
 
 
 def _classes(logits: npt.NDArray[Any], asked: Asked) -> Floats:
@@ -150,11 +139,6 @@ def _squared(masks: Floats) -> Floats:
     square = (_MASK2FORMER_PX, _MASK2FORMER_PX)
     enlarged = [cv2.resize(mask, square, interpolation=cv2.INTER_LINEAR) for mask in masks]
     return np.stack(enlarged).astype(np.float32, copy=False)
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    # the result is the same from 80 on, and no power overflows
-    return np.asarray(1 / (1 + np.exp(-np.clip(logits, -80, 80))), np.float32)
 
 
 def _best(

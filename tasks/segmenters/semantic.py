@@ -4,14 +4,14 @@ Needs about ten bytes for each pixel of the image, whatever the number of classe
 tile by tile, and of a tile only those classes that may win or matter in the softmax.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
-from tasks.predictions import OutputError
+from tasks.activations import sigmoid
+from tasks.contours import Mask
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
 from tasks.segmenters import Asked, Region, are_probabilities
@@ -23,9 +23,7 @@ _NEGLIGIBLE = 12.0
 """A class this far below the best has a share of less than 6.2e-6 in the softmax."""
 
 
-def class_logits(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
@@ -69,10 +67,7 @@ def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) 
     won = np.zeros(len(scores), np.bool_)
     rows = max(_TILE_MIN_ROWS, _TILE_ELEMENTS // (_TILE_WIDTH * len(scores)))
     for tile in window.tiles(rows, _TILE_WIDTH):
-        place = (
-            slice(tile.top - window.top, tile.bottom - window.top),
-            slice(tile.left - window.left, tile.right - window.left),
-        )
+        place = tile.slices_of(window)
         part, part_grid = cut(scores, grid, tile)
         behind = _behind(part)
         likely = np.flatnonzero(behind <= (_NEGLIGIBLE if activation == "softmax" else 0))
@@ -86,12 +81,11 @@ def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) 
         certainty[place] = _certainty(enlarged, best, activation)
     for class_id in np.flatnonzero(won).tolist():
         if class_id != asked.background:
-            yield from _region(classes, class_id, window, certainty)
+            mask = (classes == class_id).view(np.uint8)
+            yield from trimmed(mask, class_id, window, certainty)
 
 
-def class_map(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
     A model of one label says where it is by numbers above 0.
@@ -124,7 +118,7 @@ def class_map(
     classes = nearest(cells.astype(np.uint8 if high < 256 else np.uint16), grid, window)
     for class_id in range(min(high + 1, asked.label_count)):
         if class_id != asked.background:
-            yield from _region(classes, class_id, window, None)
+            yield from trimmed((classes == class_id).view(np.uint8), class_id, window)
 
 
 def _behind(part: Floats) -> Floats:
@@ -139,15 +133,14 @@ def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
         scores -= best
         return np.asarray(1 / np.exp(scores, out=scores).sum(axis=0))
     if activation == "sigmoid":
-        # the result is the same from 80 on, and no power overflows
-        return np.asarray(1 / (1 + np.exp(-np.clip(best, -80, 80))))
+        return sigmoid(best)
     return np.clip(best, 0, 1)
 
 
-def _region(
-    classes: npt.NDArray[Any], class_id: int, window: Window, certainty: Floats | None
+def trimmed(
+    mask: Mask, class_id: int, window: Window, certainty: Floats | None = None
 ) -> Iterator[Region]:
-    mask = (classes == class_id).view(np.uint8)
+    """Give the region of a mask (H, W) of the window, with its probabilities; none of an empty one."""
     left, top, width, height = cv2.boundingRect(mask)
     if width:
         crop = slice(top, top + height), slice(left, left + width)

@@ -3,7 +3,7 @@
 Masks are made at the resolution of the image, as the library does with `retina_masks=True`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates, ultralytics
 from tasks.geometry import clip_boxes, nms
-from tasks.predictions import OutputError
+from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, cut, grid_of, visible
 from tasks.segmenters import Asked, Region
@@ -20,9 +20,7 @@ from tasks.segmenters.instances import Candidate, pixels_of_box, region_of
 _WHOLE = 1e-6
 
 
-def raw_head(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
     The first 4 + classes rows are those of a detection head; the other k are the shares of the
@@ -47,9 +45,7 @@ def raw_head(
     return _regions(found, kept, likely[count:].T, prototypes, affine)
 
 
-def end_to_end(
-    outputs: Mapping[str, npt.NDArray[Any]], affine: Affine, asked: Asked
-) -> Iterator[Region]:
+def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each thing is answered once.
 
     A row is left, top, right, bottom in pixels of the network's input, score, class and the shares
@@ -77,7 +73,7 @@ def end_to_end(
     return _regions(found, kept, rows[:, 6:], prototypes, affine)
 
 
-def _split(outputs: Mapping[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Floats]:
+def _split(outputs: Outputs) -> tuple[npt.NDArray[Any], Floats]:
     heads = [output for output in outputs.values() if output.ndim == 2]
     prototypes = [output for output in outputs.values() if output.ndim == 3]
     if len(heads) != 1 or len(prototypes) != 1:

@@ -1,4 +1,4 @@
-"""Inferences, what they are found by and counted in, what is said of them later, and the journal's offsets."""
+"""Inferences, what they are found by and counted in, what is made and said of them later, journal offsets."""
 
 from typing import Any
 
@@ -131,6 +131,16 @@ def upgrade() -> None:
         **_BY_SEQ,
     )
     op.create_index("ix_pred_seq_label_score", "pred", ["seq", "label", "score"])
+    op.create_table(
+        "signal",
+        _key("seq", _BIG),
+        sa.Column("picture", sa.LargeBinary, doc="float32, little-endian."),
+        sa.Column("embedding", sa.LargeBinary, doc="float16, little-endian."),
+        sa.Column("space", sa.Text, doc="Of the embedding; those of two are not compared."),
+        sa.PrimaryKeyConstraint("seq", name="pk_signal"),
+        **_STRICT,
+        **_BY_SEQ,
+    )
     op.create_table(
         "rollup",
         _key("model_id", sa.Integer),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from monitor.gallery import MOST_IMAGES, gallery
-from monitor.report import Data, Report, Window, Worst
+from monitor.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
+from monitor.report import Data, Neighbour, Report, Unlike, Window, Worst
 
 
 def raw(value):
@@ -130,7 +130,7 @@ def test_missing_and_broken_images_say_so():
 
 def test_predictions_that_cannot_be_read_say_so():
     found = card([{"xmin": "wide"}], data=png(8, 8))
-    assert found.notes == ["What is true and predicted cannot be read."]
+    assert found.notes == ["Predictions or truth cannot be read."]
     assert found.picture is not None
 
 
@@ -169,3 +169,22 @@ def test_fine_contours_are_drawn_with_few_points():
         [{"label": "disc", "score": 1, "contour": [ring]}], width=4000, height=4000
     ).outlines
     assert len(re.findall("L", one.path)) < 200
+
+
+def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
+    near = [Neighbour(str(at), at / 8, "a", predictions=raw([BOX])) for at in range(9)]
+    found = [Unlike("7", 0.5, "a", nearest=near)] * (MOST_UNLIKE + 1)
+    report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=found)
+    rows = unlike(report, {"a": png(960, 480)}.get)
+    assert len(rows) == MOST_UNLIKE
+    assert [one.inference_id for one in rows[0]] == ["7", "0", "1", "2"]
+    assert [one.reasons for one in rows[0][:2]] == [["Semantic score 0.500"], ["Distance 0.000"]]
+    assert [shown(one).shape for one in rows[0][:2]] == [(240, 480), (160, 320)]
+    assert [len(one.outlines) for one in rows[0]] == [0, 1, 1, 1]
+
+
+def test_neighbours_that_are_not_kept_say_so():
+    found = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
+    ((one, near),) = unlike(Report("drift", "", Data(Window()), unlike=found), {}.get)
+    assert one.notes == ["The image is not kept."]
+    assert near.notes == ["The image is not kept.", "Predictions or truth cannot be read."]

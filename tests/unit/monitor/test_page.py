@@ -269,6 +269,62 @@ def test_signals_are_pictured_baseline_beside_current(pages):
     assert ">$b$ (new)</text>" in pages["drift"]
 
 
+def test_what_moved_stands_with_the_effect_elsewhere(pages):
+    text = words(pages["watched"])
+    assert "meta.camera_id camera è 40 signal 3 1.250 0.040 1e-07" in text
+    assert re.search(r"meta\.camera_id camera è 40 <script>\S+ long 0\.300 — 0\.010", text)
+
+
+def test_estimates_stand_with_when_they_hold(pages):
+    text = words(pages["watched"])
+    assert (
+        "EstimatedAccuracy 0.871 0.840 to 0.902 atc max confidence 400 EstimatedAccuracy — — cbpe 400"
+        in text
+    )
+    assert text.count("Valid unless <script>") == 1
+    assert "Over all labels" not in text
+
+
+def test_windows_over_time_are_pictured_and_their_alarms_listed(pages):
+    text = words(pages["watched"])
+    assert "30 windows from 2026-01-03T00:00:00.000Z to 2026-01-04T09:00:00.000Z" in text
+    assert (
+        "2026-01-04T08:00:00.000Z 2026-01-04T09:00:00.000Z 400 signal 1, signal 2, signal 3, label,"
+        in text
+    )
+    titles = re.findall(r"<h3>(.*?)</h3>", pages["watched"])
+    assert titles[:2] + titles[6:8] == [
+        "signal 3",
+        "label",
+        "Adjusted p-values over time",
+        "signal 3 (alarm)",
+    ]
+
+
+def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
+    shown = pages["watched"].partition('<h2 id="unlike">')[2]
+    assert shown.count('class="beside"') == 3
+    assert shown.count("data:image/jpeg") == 5
+    text = words(shown.partition('unlike">\n')[2].partition("</div>\n</section>")[0])
+    order = [
+        "Semantic score 1e-04",
+        "Inference 201",
+        "Distance 0.125",
+        "Inference 70",
+        "Distance 0.325",
+    ]
+    assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
+    assert "Semantic score 0.020 The image is not kept. Inference 202" in text
+    assert "What is nearest to it is not known." in text
+
+
+def test_what_a_report_has_not_leaves_no_empty_part(pages):
+    for heading in ("What moved", "Estimated", "Over time", "Least like", "Windows with alarms"):
+        assert heading not in words(pages["drift"])
+        assert heading in words(pages["watched"])
+    assert "All numbers" not in words(pages["watched"])
+
+
 @pytest.mark.parametrize(
     ("status", "signals", "said"),
     [

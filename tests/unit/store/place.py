@@ -13,7 +13,7 @@ from store.records import InferenceRecord, JournaledChange
 from store.writer import Writer
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
-          "feedback", "retention")  # fmt: skip
+          "feedback", "signal", "retention")  # fmt: skip
 LATER = 1 << 40
 """Ids of changes, in tests; those of records are below."""
 

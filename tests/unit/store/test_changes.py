@@ -15,12 +15,17 @@ from store.metadata import check
 from store.records import (
     Deletion,
     Feedback,
+    ImageSignals,
     InferenceRecord,
     InputReference,
+    JournaledChange,
     JournaledRecord,
     MetadataChange,
     RetentionRule,
+    SignalsOfImages,
+    StoredSignals,
     TruthStatement,
+    only_adds,
 )
 from store.rows import Names, Rows
 from tests.postgres_server import PostgresServer
@@ -122,6 +127,33 @@ def test_new_ids_lie_above_those_of_changes(place: Place, change: Any) -> None:
     assert place.inferences.latest_seq() == LATER + 1
 
 
+def test_signals_are_kept_of_inferences_that_are_there(place: Place) -> None:
+    place.move(make_record(1), make_record(2), make_record(3))
+    place.change(
+        SignalsOfImages([ImageSignals(1, b"\0\xff"), ImageSignals(9, b"?")]),
+        SignalsOfImages([ImageSignals(1, b"", b"\0<", "ab" * 8), ImageSignals(2, b"12")]),
+        SignalsOfImages([ImageSignals(2, b"34")]),
+    )
+    assert place.inferences.signals(range(1, 2000)) == {
+        1: StoredSignals(b"\0\xff", b"\0<", "ab" * 8),
+        2: StoredSignals(b"34", None, None),
+    }
+    assert place.rows("SELECT count(*) FROM signal") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (make_record(1), True),
+        (JournaledChange(1, SignalsOfImages([ImageSignals(7)])), True),
+        (JournaledChange(1, Feedback(7, '"change":{"type":"signals"')), False),
+    ],
+    ids=["record", "signals", "feedback"],
+)
+def test_servers_write_side_by_side_what_only_adds(entry: Any, expected: bool) -> None:  # noqa: FBT001 - a table
+    assert only_adds(msgspec.json.encode(entry)) is expected
+
+
 def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
     place.change(RetentionRule("a", 1.5, 2.0), RetentionRule("b"), RetentionRule("a", None, 7.0))
     assert sorted(place.rows("SELECT * FROM retention")) == [("a", None, 7.0), ("b", None, None)]
@@ -143,6 +175,7 @@ def changes_of(seq: int) -> list[Any]:
         TruthStatement("id", str(seq), [{"label": "a"}]),
         TruthStatement("request_id", f"request-{seq}#0", []),
         TruthStatement("request_id", f"request-{seq}", None),
+        SignalsOfImages([ImageSignals(seq, b"\0\0\x80?", b"\0<", "ab" * 8)]),
     ]
 
 

@@ -30,6 +30,7 @@ TABLES = {
     "truth": "SELECT * FROM truth",
     "ground_truth": "SELECT * FROM ground_truth",
     "feedback": "SELECT * FROM feedback",
+    "signal": "SELECT * FROM signal",
     "retention": "SELECT * FROM retention",
     "journal_offset": "SELECT * FROM journal_offset",
 }
@@ -123,6 +124,8 @@ SAID = [
     ("INSERT INTO ground_truth VALUES (?, ?)", (1, 5)),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (8, 1, "thumbs", None, "ok?", "me")),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (DAY_IDS * 9, 1, "x", 0.5, "", "")),
+    ("INSERT INTO signal VALUES (?, ?, ?, ?)", (1, b"\x00\x00\x80?", b"\x00<", "ab" * 8)),
+    ("INSERT INTO signal VALUES (?, ?, ?, ?)", (2, b"\x00\x00\x80?", None, None)),
     ("INSERT INTO retention VALUES (?, ?, ?)", ("other", 1.5, None)),
     ("INSERT INTO metadata_change VALUES (?, ?, ?, ?)", (9, 1, "{}", "{}")),
     ("INSERT INTO journal_offset VALUES (?, ?)", ("aa/0.journal", 1 << 40)),
@@ -171,7 +174,7 @@ def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_
     fill(database_url, tmp_path, others, SAID)
     copy(database_url, target)
     assert copy(database_url, target).copied == dict.fromkeys(
-        ["inference", "metadata_change", "truth", "ground_truth", "feedback"], 0
+        ["inference", "metadata_change", "truth", "ground_truth", "feedback", "signal"], 0
     ) | {"rollup": 0}
     fill(database_url, tmp_path, [late], [
         ("UPDATE inference SET input_kept = 0 WHERE seq = ?", (7,)),

@@ -228,6 +228,7 @@ def test_what_is_said_of_removed_inferences_goes_too(kept: Kept) -> None:
                 (number, str(seq)),
             )
             run(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", (seq, number))
+            run(connection, "INSERT INTO signal (seq, picture) VALUES (?, ?)", (seq, b"1234"))
             run(
                 connection,
                 "INSERT INTO feedback (id, seq, kind, comment, source) VALUES (?, ?, 'thumbs', '', '')",
@@ -240,7 +241,7 @@ def test_what_is_said_of_removed_inferences_goes_too(kept: Kept) -> None:
             )
     kept.rule("shapes-detector", None, 1)
     kept.work()
-    for table in ("ground_truth", "feedback", "metadata_change"):
+    for table in ("ground_truth", "feedback", "metadata_change", "signal"):
         assert kept.rows(f"SELECT seq FROM {table}") == [(new.seq,)]
 
 

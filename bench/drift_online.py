@@ -1,0 +1,86 @@
+"""How often detectors of change are wrong, and how long they take: series of one value per window.
+
+False alarms are counted in 10,000 windows in which nothing changes; the delay is the median number of windows
+from a change, after 200 windows without, until a detector speaks, within 500. Beside it, how many never did.
+
+Flags: `--series N` (100 of 1,000 windows, and as many with a change).
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import drift_worlds as worlds
+import numpy as np
+import numpy.typing as npt
+
+from monitor.drift.online import WARM_UP, Adwin, PageHinkley, Series
+
+DETECTORS = ("adwin", "page_hinkley")
+SHIFTS = (0.5, 1.0, 2.0)
+BEFORE, AFTER, QUIET = 200, 500, 1_000
+ROW = "| {:36} | {:>12} | {:>14} | {:>14} | {:>14} |"
+Make = Callable[[np.random.Generator, int], npt.NDArray[np.float64]]
+WORLDS: dict[str, Make] = {"independent": worlds.normal, "AR(0.9)": worlds.chain}
+
+
+def follow(values: npt.NDArray[np.float64]) -> dict[str, list[int]]:
+    """Return at which windows each detector said that something changed."""
+    series, said = Series(), {name: list[int]() for name in DETECTORS}
+    for at, value in enumerate(values):
+        for name in series.update(float(value)):
+            said[name].append(at)
+    return said
+
+
+def one(make: Make, shift: float, seed: int) -> dict[str, list[int]]:
+    """Follow one series, which is quiet without a shift."""
+    rng = np.random.default_rng(seed)
+    if not shift:
+        return follow(make(rng, QUIET + WARM_UP))
+    values = make(rng, BEFORE + AFTER)
+    values[BEFORE:] += shift
+    return follow(values)
+
+
+def delays(found: list[dict[str, list[int]]], name: str) -> str:
+    """Write the median delay, and how many never spoke."""
+    first = [next((at for at in each[name] if at >= BEFORE), None) for each in found]
+    waited = [AFTER if at is None else at - BEFORE + 1 for at in first]
+    missed = sum(at is None for at in first) / len(first)
+    return f"{statistics.median(waited):.0f}, {100 * missed:.0f} %"
+
+
+def cost(detector: Adwin | PageHinkley) -> str:
+    """Write what one value costs."""
+    values = np.random.default_rng(1).normal(size=5_000)
+    began = time.perf_counter()
+    for value in values:
+        detector.update(float(value))
+    return f"{(time.perf_counter() - began) / len(values) * 1e6:.1f} us"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--series", type=int, default=100)
+    count = parser.parse_args().series
+    heads = [f"delay, {shift:g} sd" for shift in SHIFTS]
+    print(ROW.format("detector, series", "false alarms", *heads))
+    print("|---|---|---|---|---|")
+    for world, make in WORLDS.items():
+        quiet = worlds.repeat(partial(one, make, 0.0), world, count)
+        moved = [
+            worlds.repeat(partial(one, make, shift), f"{world} {shift}", count) for shift in SHIFTS
+        ]
+        for name in DETECTORS:
+            false = sum(len(each[name]) for each in quiet) / (count * QUIET) * 10_000
+            told = [delays(found, name) for found in moved]
+            print(ROW.format(f"{name}, {world}", f"{false:.1f}", *told))
+    print(f"a value: adwin {cost(Adwin())}, page_hinkley {cost(PageHinkley())}")
+
+
+if __name__ == "__main__":
+    main()

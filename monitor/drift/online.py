@@ -1,0 +1,165 @@
+"""Detectors that follow a series, one value per source and window: ADWIN and Page-Hinkley.
+
+They tell when the level of a series changed, with no baseline; how often they are wrong is measured in
+docs/drift.md. They raise no alarm of a report.
+"""
+
+import math
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+WARM_UP = 48
+"""Values that are learned from, before anything is said."""
+
+ADWIN_CONFIDENCE: Final = 0.002
+ADWIN_BUCKETS: Final = 5
+ADWIN_SHORTEST: Final = 5
+PH_ALLOWED: Final = 0.25
+PH_THRESHOLD: Final = 16.0
+
+Bucket = tuple[int, float, float]
+"""Number of values, their mean, and the sum of their squared distances from it."""
+
+
+class Adwin(msgspec.Struct):
+    """A window that grows while its level stays, and drops its older part when the level changed.
+
+    Values are in units of their standard deviation; their variance is taken to be 1 at least. The window is
+    kept in buckets, so that the state grows with the logarithm of its length.
+
+    Source: Bifet and Gavalda, Learning from Time-Changing Data with Adaptive Windowing (2007), ADWIN2.
+    """
+
+    buckets: list[Bucket] = []
+    """Oldest first."""
+
+    def update(self, value: float) -> bool:
+        """Take the next value; tells whether the level changed."""
+        self.buckets.append((1, value, 0.0))
+        self._put_together()
+        changed = False
+        while (cut := self._cut()) is not None:
+            del self.buckets[:cut]
+            changed = True
+        return changed
+
+    def _put_together(self) -> None:
+        size = 1
+        while True:
+            alike = [at for at, bucket in enumerate(self.buckets) if bucket[0] == size]
+            if len(alike) <= ADWIN_BUCKETS:
+                return
+            at = alike[0]
+            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
+            size *= 2
+
+    def _cut(self) -> int | None:
+        """Return where the means on both sides differ most beyond what chance allows, if they do."""
+        after: list[Bucket] = [(0, 0.0, 0.0)]
+        for bucket in reversed(self.buckets):
+            after.append(joined(bucket, after[-1]))
+        n, _, squares = after[-1]
+        if n < 2 * ADWIN_SHORTEST:
+            return None
+        doubt = math.log(2 * math.log(n) / ADWIN_CONFIDENCE)
+        variance = max(squares / n, 1.0)  # neighbours that are alike vary less than their level
+        before: Bucket = (0, 0.0, 0.0)
+        cut, most = None, 1.0
+        for at, (bucket, rest) in enumerate(zip(self.buckets, after[-2::-1], strict=True), 1):
+            before = joined(before, bucket)
+            if min(before[0], rest[0]) < ADWIN_SHORTEST:
+                continue
+            share = 1 / before[0] + 1 / rest[0]
+            allowed = math.sqrt(2 * share * variance * doubt) + 2 / 3 * share * doubt
+            if abs(before[1] - rest[1]) > most * allowed:
+                cut, most = at, abs(before[1] - rest[1]) / allowed
+        return cut
+
+
+def joined(first: Bucket, second: Bucket) -> Bucket:
+    """Return what the values of both are together."""
+    n = first[0] + second[0]
+    if not n:
+        return first
+    apart = second[1] - first[1]
+    mean = first[1] + apart * second[0] / n
+    return n, mean, first[2] + second[2] + apart * apart * first[0] * second[0] / n
+
+
+class PageHinkley(msgspec.Struct):
+    """Sums how far values are above, and below, the mean so far by more than is allowed.
+
+    Values are in units of their standard deviation.
+
+    Source: Page, Continuous Inspection Schemes (1954); Hinkley (1971).
+    """
+
+    n: int = 0
+    mean: float = 0.0
+    above: float = 0.0
+    below: float = 0.0
+
+    def update(self, value: float) -> bool:
+        """Take the next value; tells whether the level changed, and then begins anew."""
+        self.n += 1
+        self.mean += (value - self.mean) / self.n
+        self.above = max(0.0, self.above + value - self.mean - PH_ALLOWED)
+        self.below = max(0.0, self.below + self.mean - value - PH_ALLOWED)
+        if max(self.above, self.below) <= PH_THRESHOLD:
+            return False
+        self.n, self.mean, self.above, self.below = 0, 0.0, 0.0, 0.0
+        return True
+
+
+class Series(msgspec.Struct):
+    """A series with its detectors: the first values say what is usual, the later ones are judged.
+
+    The unit is the standard deviation of the first values; where neighbours among them resemble each other,
+    it is larger by as much as that makes their mean less certain.
+    """
+
+    least: float = 0.0
+    """The unit is no smaller."""
+    n: int = 0
+    first: list[float] = []
+    """While it is learned from."""
+    mean: float = 0.0
+    unit: float = 0.0
+    adwin: Adwin = msgspec.field(default_factory=Adwin)
+    page_hinkley: PageHinkley = msgspec.field(default_factory=PageHinkley)
+
+    def update(self, value: float) -> list[str]:
+        """Take the next value; returns the names of the detectors that say that the level changed."""
+        self.n += 1
+        if self.n <= WARM_UP:
+            self.first.append(value)
+            if self.n < WARM_UP:
+                return []
+            self.mean, self.unit = usual(self.first)
+            values, self.first = self.first, []
+        else:
+            values = [value]
+        said = []
+        for each in values:
+            scaled = (each - self.mean) / max(self.unit, self.least, 1e-12)
+            found = {
+                "adwin": self.adwin.update(scaled),
+                "page_hinkley": self.page_hinkley.update(scaled),
+            }
+            said = [name for name, changed in found.items() if changed]
+        return said
+
+
+def usual(values: list[float]) -> tuple[float, float]:
+    """Return the mean of values, and their standard deviation, larger where neighbours are alike."""
+    mean = sum(values) / len(values)
+    away = [value - mean for value in values]
+    squares = sum(each * each for each in away)
+    beside = sum(one * other for one, other in pairwise(away))
+    alike = min(max(beside / squares, 0.0), 0.95) if squares else 0.0
+    if alike < 2 / math.sqrt(len(values)):
+        alike = 0.0
+    variance = squares / (len(values) - 1) * (1 + alike) / (1 - alike)
+    return mean, math.sqrt(variance)

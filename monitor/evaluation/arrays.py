@@ -1,0 +1,44 @@
+"""Arrays as all evaluations have them: their types, rows in groups, and means of what is known."""
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def nth(counts: Integers) -> Integers:
+    """Number the rows of groups of so many rows each, from 0 in each group."""
+    return ranges(np.zeros_like(counts), counts)[1]
+
+
+def ranges(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
+    """Write ranges out: the position of the range, and the number, of each of its `counts` from `first` on."""
+    which = np.repeat(np.arange(len(counts)), counts)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+
+
+def held(keys: Integers, asked: Integers) -> tuple[Integers, Integers]:
+    """Look up in ascending keys where each of those that are asked stands first, and how often."""
+    first = np.searchsorted(keys, asked, "left")
+    return first, np.searchsorted(keys, asked, "right") - first
+
+
+def before(values: Doubles) -> Doubles:
+    """Return sums (..., N + 1, B) of the rows (..., N, B) before each place."""
+    sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
+    np.cumsum(values, axis=-2, out=sums[..., 1:, :])
+    return sums
+
+
+def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
+    """Divide; NaN where the whole is 0."""
+    found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)
+    return found
+
+
+def mean_known(values: Doubles) -> Doubles:
+    """Average the last axis over what is not NaN; NaN where nothing is."""
+    known = ~np.isnan(values)
+    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))

@@ -1,0 +1,193 @@
+"""HTTP routes of drift schedules and of what became of their windows; errors as in `store.routes`."""
+
+import time
+from asyncio import to_thread
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from litestar import delete, get, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import OpenAPIType, Reference, Schema
+from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
+
+from monitor.alerts import Outbox, Told
+from monitor.drift.history import History, history
+from monitor.drift.parameters import MOST_BY
+from monitor.schedules import MOST_WEBHOOKS, Schedule, Schedules
+from store.errors import QueryError
+from store.query.moments import microseconds
+from store.records import timestamp_text
+from store.routes import Error, options, with_body
+
+_UNREADABLE = ResponseSpec(Error, False, "The body, a filter or a time cannot be understood")
+_UNKNOWN = ResponseSpec(Error, False, "The model has no drift schedule")
+_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
+_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
+_TEXT = Schema(type=OpenAPIType.STRING)
+_TEXTS = Schema(type=OpenAPIType.ARRAY, items=_TEXT)
+_WEBHOOK = Schema(
+    type=OpenAPIType.OBJECT,
+    required=["url"],
+    properties={
+        "url": _TEXT,
+        "secret": Schema(
+            type=[OpenAPIType.STRING, OpenAPIType.NULL], description="Deliveries are signed with it"
+        ),
+    },
+    additional_properties=False,
+)
+_PROPERTIES: dict[str, Reference | Schema] = {
+    "every": Schema(type=OpenAPIType.STRING, description="A part of a day from 5m to 1d, or 1w"),
+    "baseline": Schema(type=OpenAPIType.STRING, default="default"),
+    "where": Schema(description="A filter, as JSON or in the compact form"),
+    "signals": _TEXTS,
+    "ignore": _TEXTS,
+    "by": Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=MOST_BY),
+    "alpha": Schema(
+        type=OpenAPIType.NUMBER, exclusive_minimum=0, exclusive_maximum=1, default=0.05
+    ),
+    "webhooks": Schema(type=OpenAPIType.ARRAY, items=_WEBHOOK, max_items=MOST_WEBHOOKS),
+    "delay": Schema(type=OpenAPIType.STRING, default="1m"),
+}
+assert _PROPERTIES.keys() == set(Schedule.__struct_fields__)
+
+
+class WebhookState(msgspec.Struct, frozen=True):
+    """A webhook, and how its deliveries went."""
+
+    url: str
+    signed: bool
+    """Whether it has a secret, which is never answered."""
+    waiting: int
+    """Deliveries that were not taken yet."""
+    given_up: int
+    delivered_at: str | None
+    """RFC 3339, UTC."""
+    failed_at: str | None
+    error: str | None
+    """Of the last try that failed."""
+
+
+class ScheduleState(msgspec.Struct, frozen=True):
+    """A model's schedule, and how far it is."""
+
+    model: str
+    every: str
+    baseline: str
+    where: Any
+    signals: list[str]
+    ignore: list[str]
+    by: list[str]
+    alpha: float
+    delay: str
+    webhooks: list[WebhookState]
+    since: str
+    """RFC 3339, UTC, as the others."""
+    next: str
+    """Start of the first window that is not compared yet."""
+    next_at: str
+    """When it is."""
+
+
+def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
+    """Return the handlers that keep schedules, and tell of their windows.
+
+    Args:
+        directory: Of schedules, beside the store.
+    """
+    schedules, outbox = Schedules(directory), Outbox(directory)
+    path = "/api/models/{name:str}/drift-schedule"
+
+    def state(name: str) -> ScheduleState:
+        kept = schedules.get(name)
+        asked, start = kept.schedule, schedules.next_s(name, kept)
+        told, waiting = outbox.told(name), outbox.waiting(name)
+        hooks = []
+        for hook in asked.webhooks:
+            one = told.get(hook.url, Told())
+            hooks.append(
+                WebhookState(
+                    hook.url,
+                    hook.secret is not None,
+                    waiting.get(hook.url, 0),
+                    one.given_up,
+                    one.delivered_at,
+                    one.failed_at,
+                    one.error,
+                )
+            )
+        given = {
+            field: getattr(asked, field)
+            for field in Schedule.__struct_fields__
+            if field != "webhooks"
+        }
+        return ScheduleState(
+            name,
+            **given,
+            webhooks=hooks,
+            since=timestamp_text(kept.since_s * 1000),
+            next=timestamp_text(start * 1000),
+            next_at=timestamp_text((start + asked.every_s + asked.delay_s) * 1000),
+        )
+
+    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
+    @get(path, responses={400: _UNREADABLE, 404: _UNKNOWN})
+    async def get_drift_schedule(name: FromPath[str]) -> ScheduleState:
+        """Answer how often a model's drift is looked at, and how alerts were delivered."""
+        return await to_thread(state, name)
+
+    @put(
+        path,
+        status_code=200,
+        operation_class=with_body("every", **_PROPERTIES),
+        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+    )
+    async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
+        """Compare each window of a model from now on; the body is JSON whatever its content type."""
+        await to_thread(schedules.put, name, body)
+        return await to_thread(state, name)
+
+    @delete(
+        path,
+        status_code=200,
+        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: _UNKEPT},
+    )
+    async def delete_drift_schedule(name: FromPath[str]) -> ScheduleState:
+        """Compare a model's windows no longer; what became of the earlier ones stays."""
+        last = await to_thread(state, name)
+        await to_thread(schedules.remove, name)
+        return last
+
+    @get("/api/models/{name:str}/drift", sync_to_thread=True, responses={400: _UNREADABLE})
+    def get_drift_history(
+        name: FromPath[str],
+        start: Annotated[str | None, QueryParameter(name="from")] = None,
+        end: Annotated[str | None, QueryParameter(name="to")] = None,
+        signal: FromQuery[str | None] = None,
+    ) -> History:
+        """Answer the windows of a model's schedule that start within a time, oldest first."""
+        return history(directory, name, _moment(start, "from"), _moment(end, "to"), signal)
+
+    return [
+        options(path, "GET", "PUT", "DELETE"),
+        get_drift_schedule,
+        put_drift_schedule,
+        delete_drift_schedule,
+        get_drift_history,
+    ]
+
+
+def _moment(text: str | None, name: str) -> int | None:
+    """Return a moment in microseconds since 1970.
+
+    Raises:
+        QueryError: It is none.
+    """
+    if text is None:
+        return None
+    try:
+        return microseconds(text, time.time_ns() // 1000)
+    except ValueError as error:
+        raise QueryError(f"{name}: {error}") from error

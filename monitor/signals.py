@@ -1,0 +1,76 @@
+"""What the pixels of an image tell of drift, as numbers: how bright, sharp and colourful it is.
+
+Of the image in a small size, so that it costs little, and that images of one scene by two cameras resemble
+each other. What else drift is told by, a stored inference tells itself.
+"""
+
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+PICTURE: tuple[str, ...] = (
+    "brightness",
+    "contrast",
+    "blur",
+    "saturation",
+    "colour_a",
+    "colour_b",
+    "dark",
+    "burnt",
+)
+"""Names of the numbers that `picture` gives, in their order."""
+
+_SIDE_PX = 512
+"""The longer side of the image in which edges are looked at, half of it for colours; none is enlarged."""
+
+_DARK, _BURNT = 5.0, 98.0
+"""Of lightness, 0 to 100."""
+
+
+def picture(
+    pixels: npt.NDArray[np.uint8 | np.uint16], bit_depth: int | None = None
+) -> npt.NDArray[np.float32]:
+    """Measure an image.
+
+    Lightness L, 0 to 100, and the colours a (green to red) and b (blue to yellow), about -128 to 127, are
+    CIELAB's of sRGB. `brightness` is the mean of L, `contrast` its standard deviation; `colour_a` and
+    `colour_b` are means. `saturation`, 0 to 1, is the mean of HSV's. `dark` and `burnt`, 0 to 1, are the
+    shares of pixels with L below 5 and above 98. `blur` is -ln(1 + variance of the Laplacian of gray, 0 to
+    255): 0 where the image is flat, the lower the sharper.
+
+    Args:
+        pixels: (H, W) or (H, W, bands), RGB; of more than three bands the first three count, of fewer the
+            first alone, as gray.
+        bit_depth: Values go from 0 to 2**bit_depth - 1; None for all that the type holds.
+
+    Returns:
+        float32 (8,), in the order of `PICTURE`; all finite.
+    """
+    bits = bit_depth or 8 * pixels.dtype.itemsize
+    small = _shrunk(_shrunk(pixels, 2 * _SIDE_PX), _SIDE_PX)
+    small = small if small.ndim == 3 else small[..., None]
+    shown = small[..., :3] if small.shape[2] >= 3 else small[..., [0, 0, 0]]
+    rgb: npt.NDArray[Any] = np.multiply(shown, np.float32(1 / (2**bits - 1)), dtype=np.float32)
+    gray = cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)
+    _, edges = cv2.meanStdDev(cv2.Laplacian(gray, cv2.CV_32F, scale=255))
+    rgb = _shrunk(rgb, _SIDE_PX // 2)
+    lab = cv2.cvtColor(rgb, cv2.COLOR_RGB2Lab)
+    (brightness, a, b), (contrast, _, _) = (each.ravel() for each in cv2.meanStdDev(lab))
+    light = cv2.extractChannel(lab, 0)
+    saturation = cv2.mean(cv2.extractChannel(cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV), 1))[0]
+    blur = -np.log1p(edges.item() ** 2)
+    dark, burnt = (light < _DARK).mean(), (light > _BURNT).mean()
+    found = (brightness, contrast, blur, saturation, a, b, dark, burnt)
+    return np.array(found, np.float32)
+
+
+def _shrunk(pixels: npt.NDArray[Any], side_px: int) -> npt.NDArray[Any]:
+    """Shrink what has a longer side to it; by a half at most each pixel counts alike."""
+    height, width = pixels.shape[:2]
+    scale = side_px / max(height, width)
+    if scale >= 1:
+        return pixels
+    size_wh = max(1, round(width * scale)), max(1, round(height * scale))
+    return cv2.resize(pixels, size_wh, interpolation=cv2.INTER_LINEAR)

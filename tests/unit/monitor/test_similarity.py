@@ -1,0 +1,140 @@
+"""The similarity of embeddings to a baseline: p-values by definition, their distribution, files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from monitor.drift.samples import DriftError
+from monitor.similarity import LEAST, MOST, NEAREST, References, write
+
+SPACE = "0123456789abcdef"
+
+
+def by_definition(references: np.ndarray, new: np.ndarray) -> float:
+    """All of them in one bag: the share that is at least as far from its neighbours as the new one."""
+    bag = np.concatenate([references, new[None]]).astype(np.float16).astype(np.float64)
+    bag /= np.maximum(np.linalg.norm(bag, axis=1, keepdims=True), 1e-300)
+    apart = np.sqrt(
+        np.maximum(2 - 2 * bag @ bag.T, 0)
+    )  # of unit vectors; nought is at right angles
+    np.fill_diagonal(apart, np.inf)
+    strange = np.sort(apart, axis=1)[:, :NEAREST].mean(axis=1)
+    return float((strange >= strange[-1]).mean())
+
+
+def references_of(embeddings: np.ndarray) -> References:
+    return References(embeddings.astype(np.float16), np.arange(len(embeddings)), SPACE)
+
+
+@pytest.mark.parametrize(("count", "size"), [(6, 2), (20, 3), (150, 4), (600, 16)])
+def test_a_score_is_the_conformal_p_value(count, size):
+    rng = np.random.default_rng(count)
+    embeddings = rng.normal(size=(count, size))
+    references = references_of(embeddings)
+    for new in [*rng.normal(size=(6, size)), np.zeros(size)]:
+        one_rank = 1.5 / (count + 1) if count > 200 else 0  # a tie in single precision
+        assert references.score(new) == pytest.approx(by_definition(embeddings, new), abs=one_rank)
+
+
+def test_a_score_is_one_over_n_plus_one_for_what_is_like_nothing_there():
+    rng = np.random.default_rng(0)
+    references = references_of(rng.normal(size=(200, 8)) + 10)
+    assert references.score(np.full(8, -1.0)) == 1 / 201
+    assert references.score(np.full(8, 1.0)) > 0.5
+
+
+@pytest.mark.parametrize(("count", "size"), [(100, 64), (300, 16)])
+def test_scores_are_uniform_where_nothing_changed(count, size):
+    rng = np.random.default_rng(count)
+    scores = []
+    for _ in range(30):  # scores of one baseline depend on each other
+        skewed = np.maximum(rng.normal(size=(count + 25, size)), -0.3) + 1
+        references = references_of(skewed[:count])
+        scores += [references.score(new) for new in skewed[count:]]
+    assert stats.kstest(scores, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("repeats", [1, 5, 10])
+def test_what_was_stored_several_times_makes_no_false_alarms(tmp_path, repeats):
+    rng = np.random.default_rng(0)
+    stored = np.repeat(rng.normal(size=(300, 8)), repeats, axis=0)
+    assert write(tmp_path / "s", stored, np.arange(len(stored)), SPACE) == 300
+    references = References.read(tmp_path / "s")
+    assert references.ids.tolist() == list(range(0, 300 * repeats, repeats))
+    scores = np.array([references.score(new) for new in rng.normal(size=(400, 8))])
+    assert 0.01 < (scores <= 0.05).mean() < 0.1
+
+
+def test_the_nearest_come_with_their_distances():
+    references = References(np.array([[1, 0], [0, 2], [-3, 0], [4, 4], [1, -1], [0, -1]], np.float16),
+                            np.array([10, 11, 12, 13, 14, 15]), SPACE)  # fmt: skip
+    ids, distances = references.nearest(np.array([7.0, 0.0]), 3)
+    assert ids.tolist() == [10, 13, 14]
+    assert distances == pytest.approx([0, np.sqrt(2 - 2**0.5), np.sqrt(2 - 2**0.5)], abs=1e-3)
+    assert len(references.nearest(np.array([7.0, 0.0]), 99)[0]) == 6
+
+
+def test_a_file_gives_the_same_scores(tmp_path):
+    rng = np.random.default_rng(0)
+    embeddings, path = (
+        rng.normal(size=(300, 12)).astype(np.float32),
+        tmp_path / "default.similarity",
+    )
+    ids = np.arange(300, dtype=np.int64) << 40
+    embeddings[7, 3] = np.nan
+    embeddings[8, 3] = 1e30
+    assert write(path, embeddings, ids, SPACE) == 298
+    kept = [number for number in range(300) if number not in (7, 8)]
+    read, made = References.read(path), references_of(embeddings[kept])
+    assert (read.space, read.ids.tolist()) == (SPACE, ids[kept].tolist())
+    for new in rng.normal(size=(20, 12)):
+        assert read.score(new) == made.score(new)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("count", [0, LEAST - 1, MOST + 1])
+def test_too_few_or_too_many_are_no_references(tmp_path, count):
+    embeddings = np.random.default_rng(0).normal(size=(count, 2))
+    embeddings[:, 0] = np.arange(count)
+    with pytest.raises(DriftError, match=f"expected 100 to 10000 .* got {count}"):
+        write(tmp_path / "s", embeddings, np.arange(count), SPACE)
+    assert not list(tmp_path.iterdir())
+
+
+def torn(path: Path, to: str) -> None:
+    whole = path.read_bytes()
+    if to == "turned":
+        middle = len(whole) // 2
+        whole = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    path.write_bytes(
+        {"empty": b"", "half": whole[: len(whole) // 2], "text": b"hello"}.get(to, whole)
+    )
+    if to == "other arrays":
+        with path.open("wb") as file:
+            np.savez(file, embeddings=np.zeros((5, 5)))
+    if to == "other shapes":
+        with path.open("wb") as file:
+            np.savez(file, embeddings=np.zeros((5, 5), np.float16), ids=np.arange(5), space="",
+                     apart=np.zeros((4, NEAREST), np.float32))  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["empty", "half", "text", "turned", "other arrays", "other shapes"])
+def test_a_torn_file_is_told(tmp_path, to):
+    path = tmp_path / "default.similarity"
+    write(path, np.random.default_rng(0).normal(size=(200, 64)), np.arange(200), SPACE)
+    torn(path, to)
+    with pytest.raises(DriftError, match="similarity: expected "):
+        References.read(path)
+
+
+@pytest.mark.parametrize(
+    "embedding",
+    [[1.0], [[1.0, 2.0]], [np.nan, 1.0], [1e30, 1.0], []],
+    ids=["short", "2-d", "nan", "beyond", "empty"],
+)
+def test_an_embedding_of_another_kind_has_no_score(embedding):
+    references = references_of(np.random.default_rng(0).normal(size=(100, 2)))
+    with pytest.raises(DriftError, match="expected an embedding of 2 numbers"):
+        references.score(np.array(embedding, np.float32))

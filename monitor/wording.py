@@ -39,7 +39,7 @@ _LEFT_OUT = {
     "duplicate": "earlier answers to the same image",
     "not_answered": "images that one of them did not answer",
     "other_task": "inferences of another task",
-    "no_signals": "inferences without an embedding",
+    "no_signals": "images without an embedding",
     "other_space": "embeddings of another model",
 }
 

@@ -11,6 +11,7 @@ from monitor import wording
 from monitor.report import Report, Signal, Slice
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
+_LEAST_WIDTHS = {"status": 12}
 _MOST_LABELS = 10
 _MOST_MOVED = 5
 
@@ -48,7 +49,9 @@ def _table(signals: list[Signal]) -> Table:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
     for at, column in enumerate(_COLUMNS):
         justify: Literal["left", "right"] = "left" if at < 3 else "right"
-        table.add_column(column, justify=justify, overflow="fold")
+        table.add_column(
+            column, justify=justify, overflow="fold", min_width=_LEAST_WIDTHS.get(column)
+        )
     for one in signals:
         cells = (
             wording.plain(one.name),

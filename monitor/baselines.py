@@ -237,7 +237,8 @@ class Baselines:
         with suppress(FileNotFoundError):
             data = self._path(model, name, "summary").read_bytes()
             return WindowRead(from_bytes(data), baseline.about)
-        raise NotReadyError(f"expected the baseline {name} to be ready, got it {baseline.state}")
+        job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
+        raise NotReadyError(f"expected the baseline {name} to be ready, got {job}")
 
     def resolved(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.

@@ -10,6 +10,7 @@ from engine.evaluation_options import filter_of, name_and_version
 from engine.report_output import tell
 from engine.server_client import ServerClient, model_path
 from engine.store_commands import fail
+from monitor import wording
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
 _DEFAULT = "default"
@@ -70,8 +71,12 @@ def baseline_command(**flags: Any) -> None:
         click.echo(f"{named}, the {made['rolling']} before each window")
         return
     click.echo(f"{named}, {made['n']:,} images")
+    for count, reason in wording.left_out(made["excluded"]):
+        click.echo(f"left out: {count} {reason}")
     if made["name"] == _DEFAULT:
-        references = f"{made['references']:,} embeddings" if made["references"] else "none"
+        references = (
+            f"{made['references']:,} embeddings" if made["references"] else "none, of too few"
+        )
         click.echo(f"semantic score: {references}")
 
 

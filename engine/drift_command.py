@@ -15,8 +15,8 @@ from engine.store_commands import fail, store_options
 from monitor.report import Report
 
 _ALWAYS = {
-    "baseline", "ignore", "source_key", "alpha", "windows", "seed", "as_json", "output",
-    "fail_on_drift",
+    "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
+    "output", "fail_on_drift",
 }  # fmt: skip
 _READ = {
     "current": {"current", "numeric", "categorical", "embedding", "time"},
@@ -106,6 +106,13 @@ _ELSEWHERE = ("data", "database", "on")
     show_default=True,
     help="Comparisons a day, which share alpha.",
 )
+@click.option(
+    "--kernel",
+    type=click.Choice(["energy", "mmd"]),
+    default="energy",
+    show_default=True,
+    help="Distance of embeddings.",
+)
 @report_options
 @store_options
 @click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
@@ -173,7 +180,9 @@ def _of_files(options: Options) -> tuple[Report, Page]:
         options.source_key,
         options.time,
     )
-    settings = Settings(alpha=options.alpha, windows=options.windows, seed=options.seed)
+    settings = Settings(
+        alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
+    )
     baseline, current = Path(options.baseline or ""), options.current or Path()
     return compare_files(baseline, current, asked, settings), page_of(None)
 

@@ -1,7 +1,7 @@
 """What `quadriga drift` was asked for, and what that means to the store."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +30,7 @@ class Options(msgspec.Struct, frozen=True):
     time: str | None
     alpha: float
     windows: int
+    kernel: Literal["energy", "mmd"]
     seed: int
     as_json: bool
     output: Path | None
@@ -56,6 +57,7 @@ def drift_parameters(options: Options) -> dict[str, Any]:
         "by": list(options.by),
         "alpha": options.alpha,
         "windows": options.windows,
+        "kernel": options.kernel,
         "seed": options.seed,
     }
     if options.source_key is not None:

@@ -73,12 +73,32 @@ def test_status_tells_of_drift_where_asked(write) -> None:
 
 def test_json_is_all_that_is_printed(write) -> None:
     files = ("--baseline", write("a.jsonl"), "--current", write("b.jsonl", stream="s", t=2))
-    options = ("--numeric", "x", "--ignore", "score", "--alpha", 0.01, "--windows", 24, "--seed", 7)
+    options = (
+        "--numeric",
+        "x",
+        "--ignore",
+        "score",
+        "--alpha",
+        0.01,
+        "--windows",
+        24,
+        "--seed",
+        7,
+        "--kernel",
+        "mmd",
+    )
     report = json.loads(run(*files, *options, "--json").stdout)
     assert (report["schema"], report["kind"], report["status"]) == ("report/1", "drift", "ok")
     names = {one["name"]: one["kind"] for one in report["signals"]}
     assert names == {"x": "numeric", "label": "categorical", "stream": "categorical", "t": "count"}
-    asked = {"alpha": 0.01, "windows": 24, "seed": 7, "time": None, "source_key": None}
+    asked = {
+        "alpha": 0.01,
+        "windows": 24,
+        "seed": 7,
+        "kernel": "mmd",
+        "time": None,
+        "source_key": None,
+    }
     assert report["parameters"].items() >= asked.items()
     assert report["data"]["current"]["n"] == 150
 

@@ -188,6 +188,9 @@ class Signaller:
         try:
             if embedding is None and image.other:
                 embedding, space = self._embed(image.other, image.pixels)
+                if embedding is None:
+                    nothing = ValueError("expected it to have one of its own, got none")
+                    self._tell(f"{image.other!r} gives no embedding of", image, nothing)
         except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
             self._tell(f"{image.other!r} gives no embedding of", image, error)
         try:

@@ -97,16 +97,19 @@ def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
     def embed(name: str, image: Image):
         if image is not WHITE:
             raise ValueError("expected three bands")
-        return VECTOR, f"space of {name}"
+        return (VECTOR, f"space of {name}") if name == "b" else (None, None)
 
     place.signaller = Signaller(IdSource(0), place.journal, 1, embed=embed)
     other = Image(np.zeros((4, 4, 5), np.uint8))
     images = [Signalled(1, WHITE, other="b"), Signalled(2, other, other="b"), Signalled(3, WHITE)]
-    place.signaller.put([*images, Signalled(4, other, other="b")], skipped=0)
+    images += [Signalled(4, other, other="b"), Signalled(5, WHITE, other="c")]
+    place.signaller.put(images, skipped=0)
     (frame,) = place.journaled()
-    assert [one.space for one in frame] == ["space of b", "", "", ""]
+    assert [one.space for one in frame] == ["space of b", "", "", "", ""]
     assert all(one.picture for one in frame)
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
+    assert "'c' gives no embedding of inference 5: " in caplog.text
+    assert "of its own, got none" in caplog.text
 
 
 def test_a_journal_that_is_full_or_behind_is_spared(place: Place, monkeypatch) -> None:

@@ -16,8 +16,8 @@ from monitor.alerts import Outbox, Told
 from monitor.drift.history import History, history
 from monitor.drift.parameters import MOST_BY
 from monitor.schedules import MOST_WEBHOOKS, Schedule, Schedules
-from store.errors import QueryError
-from store.query.moments import microseconds
+from store.query.moments import EXPECTED, microseconds
+from store.query.wrong import unexpected
 from store.records import timestamp_text
 from store.routes import Error, options, with_body
 
@@ -190,4 +190,4 @@ def _moment(text: str | None, name: str) -> int | None:
     try:
         return microseconds(text, time.time_ns() // 1000)
     except ValueError as error:
-        raise QueryError(f"{name}: {error}") from error
+        raise unexpected(name, EXPECTED, text) from error

@@ -7,7 +7,7 @@ import msgspec
 from monitor.drift.kernels import Kernel
 from store.errors import QueryError
 from store.query.json_form import parse
-from store.query.moments import microseconds
+from store.query.moments import EXPECTED, microseconds
 from store.query.request import decode_body
 from store.query.wrong import unexpected
 from store.records import timestamp_text
@@ -110,9 +110,7 @@ def check_window(model: str, window: StoredWindow) -> None:
         try:
             _moment(text, 0)
         except ValueError as error:
-            raise unexpected(
-                name, "a moment such as 2026-01-31T12:00:00Z, -24h or now", text
-            ) from error
+            raise unexpected(name, EXPECTED, text) from error
     parse(where_of(model, window), 0)
 
 

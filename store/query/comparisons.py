@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from store.errors import QueryError
-from store.query.moments import microseconds
+from store.query.moments import EXPECTED, microseconds
 from store.query.places import place
 from store.query.syntax import (
     BOUNDS,
@@ -183,13 +183,12 @@ class Comparisons:
         return scalar
 
     def _moment(self, value: Any, path: str) -> int:
-        expected = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
         if not isinstance(value, str):
-            raise unexpected(path, expected, value)
+            raise unexpected(path, EXPECTED, value)
         try:
             return microseconds(value, self._now_us)
         except ValueError as error:
-            raise unexpected(path, expected, value) from error
+            raise unexpected(path, EXPECTED, value) from error
 
 
 def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:

@@ -8,6 +8,9 @@ import msgspec
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _RELATIVE = re.compile(r"-(\d{1,9})([smhdw])", re.ASCII)
+EXPECTED = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
+"""What is expected, for messages."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

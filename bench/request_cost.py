@@ -1,4 +1,4 @@
-"""What a request costs: server CPU beside the bare loop, with and without the store, in one run.
+"""What a request costs: server CPU beside the bare loop, with and without store and signals, in one run.
 
 The bare loop decodes, preprocesses, runs and postprocesses the same images in one process, with the
 same code of `tasks` and the same session. CPU of a server is that of all its processes, from /proc.
@@ -59,11 +59,14 @@ class BareLoop:
 class Load:
     """A closed loop of clients against one server."""
 
-    def __init__(self, server: ServerProcess, images: list[bytes], clients: int) -> None:
+    def __init__(
+        self, server: ServerProcess, images: list[bytes], clients: int, model: str = MODEL
+    ) -> None:
         self._server = server
+        self._path = f"/v2/models/{model}/infer"
         self._clients = clients
         metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "location": {"floor": 2}})
-        self._bodies = [
+        self.bodies = [
             json.dumps({"inputs": [image_input(image, metadata=metadata)]}) for image in images
         ]
         self._local = threading.local()
@@ -73,9 +76,7 @@ class Load:
         if not hasattr(self._local, "connection"):
             self._local.connection = HTTPConnection(self._server.host, timeout=60)
         connection: HTTPConnection = self._local.connection
-        connection.request(
-            "POST", f"/v2/models/{MODEL}/infer", self._bodies[number % len(self._bodies)]
-        )
+        connection.request("POST", self._path, self.bodies[number % len(self.bodies)])
         response = connection.getresponse()
         answer = response.read()
         if response.status != 200:
@@ -100,18 +101,20 @@ def main() -> None:
     arguments = parser.parse_args()
     images = [path.read_bytes() for path in sorted((IMAGES / "detection").glob("*.jpg"))]
     bare: list[float] = []
-    costs: dict[str, list[float]] = {"server without store": [], "server with store": []}
+    names = ("server without store", "with store, no signals", "server with store")
+    costs: dict[str, list[float]] = {name: [] for name in names}
     rates: dict[str, list[float]] = {name: [] for name in costs}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         with (
             ServerProcess(data / "without", SAMPLE_MODELS, "--no-store") as without,
+            ServerProcess(data / "silent", SAMPLE_MODELS, "--signals-per-s", "0") as silent,
             ServerProcess(data / "with", SAMPLE_MODELS) as keeping,
         ):
             loop = BareLoop(images)
             loads: dict[str, Callable[[int], Any]] = {
                 name: Load(server, images, arguments.clients)
-                for name, server in zip(costs, (without, keeping), strict=True)
+                for name, server in zip(costs, (without, silent, keeping), strict=True)
             }
             for round_number in range(arguments.rounds + 1):
                 requests = arguments.requests if round_number else 50  # the first warms up

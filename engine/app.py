@@ -16,6 +16,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.embedding import Vector
 from engine.metrics import Metrics, metrics_route
 from engine.model_control import ModelControl
 from engine.pipeline import Pipeline
@@ -23,8 +24,12 @@ from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.room import RoomLimits
+from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
+from engine.signalling import Embed
+from monitor.baselines import Baselines
+from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
 from proto import table
@@ -46,6 +51,7 @@ from store.journal import Journal
 from store.journal import latest_seq as latest_journaled
 from store.routes import routes as store_routes
 from store.upkeep.routes import upkeep_routes
+from tasks.image import Image
 
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
@@ -70,7 +76,7 @@ class Application:
     ) -> None:
         cv2.setNumThreads(1)  # parallelism comes from concurrent requests
         self.repository = ModelRepository(Path(settings.models), settings.score_threshold)
-        recorder, handlers = _store(settings, worker) if settings.store else (None, [])
+        recorder, handlers = _store(settings, worker, self._embed) if settings.store else (None, [])
         self._control = ModelControl(
             self.repository,
             run_directory,
@@ -89,6 +95,14 @@ class Application:
             max_images=settings.max_images,
             strict_readiness=settings.strict_readiness,
             control=self._control,
+            scores=SemanticScores(
+                settings.baselines_directory,
+                lambda: {
+                    each.name for each in self.repository.statuses() if each.state != "UNLOADED"
+                },
+                header=settings.semantic_score_header,
+                in_parameters=settings.semantic_score_in_parameters,
+            ),
         )
         self._settings = settings
         server_version = version("quadriga")
@@ -116,6 +130,11 @@ class Application:
         protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
         self._front = _Front(app, protocols)
         self.asgi: ASGIApp = self._front
+
+    def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
+        """Give the embedding of an image by a model, and its space."""
+        model = self.repository.get(name)
+        return model.embed(image), model.embedding_space
 
     def load_models(self, board: Board, worker: int) -> None:
         """Start to load the models, in a thread of its own, and say so when it is done.
@@ -165,7 +184,7 @@ class Application:
         self.pipeline.close()
 
 
-def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
+def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, list[Any]]:
     """Open what inferences are kept in: what records them, and the routes that find and change them.
 
     Raises:
@@ -187,6 +206,8 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         RoomLimits.of(settings, directory),
         version("quadriga"),
         durability=settings.durability,
+        signals_per_s=settings.signals_per_s,
+        embed=embed,
     )
     changes = Changes(inferences, journal, ids, read_metadata)
     jobs = Jobs(settings.jobs_directory)
@@ -195,6 +216,7 @@ def _store(settings: Settings, worker: int) -> tuple[Recorder, list[Any]]:
         *change_routes(changes),
         *job_routes(jobs),
         *monitor_routes(jobs),
+        *drift_routes(jobs, inferences, Baselines(settings.baselines_directory)),
         *schedule_routes(settings.drift_directory),
         *upkeep_routes(inferences, changes),
     ]

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import settings as settings_module
+from engine.baseline_command import baseline_command
 from engine.drift_command import drift_command
 from engine.evaluate_command import evaluate_command
 from engine.export_commands import export_command, import_command
@@ -211,9 +212,9 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
     from proto.conformance import TASKS, Engine, check_engine  # noqa: PLC0415 - draws with OpenCV
     from proto.conformance_cases import CASES  # noqa: PLC0415 - as above
-    from tasks import SHORT_NAMES  # noqa: PLC0415 - as above
+    from tasks import SHORT_NAMES, full_name  # noqa: PLC0415 - as above
 
-    name = SHORT_NAMES.get(task.lower(), task.upper())
+    name = full_name(task)
     if name not in TASKS:
         known = [short for short, long in SHORT_NAMES.items() if long in TASKS]
         raise click.BadParameter(
@@ -232,6 +233,7 @@ def conformance(url: str, model: str, task: str, as_json: bool) -> None:  # noqa
     sys.exit(0 if holds else 1)
 
 
+main.add_command(baseline_command)
 main.add_command(drift_command)
 main.add_command(evaluate_command)
 main.add_command(export_command)

@@ -18,6 +18,7 @@ from engine.evaluation_options import Options, evaluation_parameters, name_and_v
 from engine.own_server import own_server
 from engine.report_output import Page, tell
 from engine.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
+from engine.server_reports import JobFailed, done, fetched
 from monitor.datasets.dataset import DatasetImage, read_dataset
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -39,17 +40,15 @@ def evaluate_dataset(options: Options) -> tuple[Report, Page]:
     parameters = _parameters(options)
     with _server(options) as (server, model):
         names = [name_and_version(one) for one in (model, *options.compare)]
-        found = [_model(server, *one) for one in names]
+        found = [model_of(server, *one) for one in names]
         images, has_splits = _images(options, found[0][2])
         _check_truths(images, found[0][2])
         snapshot = options.snapshot or snapshot_of(images, options.threads)
         jobs = [Job(*one, snapshot, parameters, options.threads) for one in found]
         for job in jobs:
-            _say(job, run(server, job, images, tell))
+            say(job, run(server, job, images, tell))
         report_id = _evaluate(server, options, jobs, options.split if has_splits else None)
-        report = msgspec.json.decode(server.read("GET", f"/api/reports/{report_id}"), type=Report)
-        page = server.read("GET", f"/api/reports/{report_id}/page").decode()
-    return report, lambda _: page
+        return fetched(server, report_id)
 
 
 def _parameters(options: Options) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def _parameters(options: Options) -> dict[str, Any]:
     return given
 
 
-def _model(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
+def model_of(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
     """Return the name, the version that answers, and the task of a model.
 
     Raises:
@@ -145,7 +144,7 @@ def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
     return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
 
 
-def _say(job: Job, ran: Ran) -> None:
+def say(job: Job, ran: Ran) -> None:
     """Say what became of the images, and which failed."""
     tell("")
     before = f", {ran.stored_before} before" if ran.stored_before else ""
@@ -172,18 +171,14 @@ def _evaluate(
         {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]
     ]
     job = server.call("POST", "/api/evaluations", asked)
-    while job["state"] in {"queued", "running"}:
-        progress = job["progress"]
-        is_read = progress["done"] == progress["total"]
-        tell(
-            f"read {progress['done']} of {progress['total'] or '?'} answers"
-            + ", computing" * is_read
-        )
-        time.sleep(_POLL_S)
-        job = server.call("GET", f"/api/jobs/{job['id']}")
-    if job["state"] != "succeeded":
-        raise EvaluationError(str(job["error"] or f"the evaluation was {job['state']}"))
-    return str(job["id"])
+
+    def show(read: int, total: int | None) -> None:
+        tell(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
+
+    try:
+        return done(server, job, show)
+    except JobFailed as error:
+        raise EvaluationError(str(error)) from error
 
 
 @contextmanager

@@ -1,44 +1,73 @@
-"""The command `quadriga drift`: of files."""
+"""The command `quadriga drift`: of files, or of what is stored."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import rich_click as click
+from click import get_current_context
+from click.core import ParameterSource
 
-from engine.report_output import check_output, page_of, put_out, report_options
-from engine.store_commands import fail
+from engine.drift_options import Options
+from engine.report_output import Page, check_output, page_of, put_out, report_options, tell
+from engine.settings import SettingsError
+from engine.store_commands import fail, store_options
+from monitor.report import Report
 
-_PATH = click.Path(path_type=Path)
+_ALWAYS = {
+    "baseline", "ignore", "source_key", "alpha", "windows", "seed", "as_json", "output",
+    "fail_on_drift",
+}  # fmt: skip
+_READ = {
+    "current": {"current", "numeric", "categorical", "embedding", "time"},
+    "model": {
+        "model", "start", "end", "where", "baseline_start", "baseline_end", "by", "server", "data",
+        "database", "on",
+    },
+}  # fmt: skip
+"""What is read where this is compared, beside what always is."""
 
-
-class _Options(msgspec.Struct, frozen=True):
-    baseline: Path
-    current: Path
-    numeric: tuple[str, ...]
-    categorical: tuple[str, ...]
-    embedding: tuple[str, ...]
-    ignore: tuple[str, ...]
-    source_key: str | None
-    time: str | None
-    alpha: float
-    windows: int
-    seed: int
-    as_json: bool
-    output: Path | None
-    fail_on_drift: bool
+_ELSEWHERE = ("data", "database", "on")
+"""What --server has of its own."""
 
 
 @click.command("drift")
 @click.option(
-    "--baseline", type=_PATH, required=True, help="What is usual: CSV, JSON lines or Parquet."
+    "--baseline",
+    metavar="FILE|NAME",
+    help="What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
 )
 @click.option(
     "--current",
-    type=_PATH,
-    required=True,
-    help="What is compared with it, in any of these formats.",
+    type=click.Path(path_type=Path),
+    help="The file that is compared with it, in any of these formats.",
+)
+@click.option("--model", metavar="NAME[@VERSION]", help="Whose stored inferences are compared.")
+@click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -24h.")
+@click.option("--to", "end", metavar="TIME", help="Until when. [default: now]")
+@click.option("--where", default="", metavar="FILTER", help="Which of them, as of a query.")
+@click.option(
+    "--baseline-from",
+    "baseline_start",
+    metavar="TIME",
+    help="In place of --baseline: since when inferences of --model are what is usual.",
+)
+@click.option("--baseline-to", "baseline_end", metavar="TIME", help="And until when.")
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="KEY",
+    help="A key of the metadata in whose values an alarm is looked for; repeat for more.",
+)
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Server that compares. [default: it is done here, on the database]",
+)
+@click.option(
+    "--on",
+    metavar="CLUSTER",
+    help="Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
 )
 @click.option(
     "--numeric", multiple=True, metavar="NAME", help="A column of numbers; repeat for more."
@@ -78,20 +107,64 @@ class _Options(msgspec.Struct, frozen=True):
     help="Comparisons a day, which share alpha.",
 )
 @report_options
+@store_options
 @click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
 def drift_command(**flags: Any) -> None:
-    r"""Say whether anything has changed: in files with a row an inference, a column a signal.
+    r"""Say whether anything has changed: in files with a row an inference, or in what is stored.
 
     \b
     quadriga drift --baseline march.csv --current april.csv
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
+    quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """
+    from monitor.drift.samples import DriftError  # noqa: PLC0415 - loads numpy
+    from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - as above
+    from store.errors import StoreError  # noqa: PLC0415 - loads the database
+
+    options = Options(**flags)
+    check_output(options.output)
+    form = _form(options)
+    try:
+        report, page = _of_files(options) if form == "current" else _of_store(options)
+        tell("")
+        put_out(report, as_json=options.as_json, output=options.output, page=page)
+    except (DriftError, EvaluationError, StoreError, SettingsError, OSError) as error:
+        tell("")
+        fail(error)
+    sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
+
+
+def _form(options: Options) -> str:
+    """Tell what is to be compared, and see that no option goes unread."""
+    given = [name for name in _READ if getattr(options, name) is not None]
+    if len(given) != 1:
+        raise click.UsageError(
+            f"expected one of --current FILE and --model NAME, got {' and '.join(given) or 'none'}"
+        )
+    form = given[0]
+    if form == "current" and options.baseline is None:
+        raise click.UsageError("expected --baseline with --current, got none")
+    context = get_current_context()
+    flags = {one.name: one.opts[0] for one in context.command.params}
+    named = {
+        name
+        for name in Options.__struct_fields__
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    for name in sorted(named - _READ[form] - _ALWAYS):
+        raise click.UsageError(f"expected no {flags[name]} with --{form}, got one")
+    if options.server is not None:
+        for name in sorted(named & {*_ELSEWHERE}):
+            raise click.UsageError(f"expected no {flags[name]} with --server, got one")
+    if named & {"baseline_start", "baseline_end"} and "baseline" in named:
+        raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
+    return form
+
+
+def _of_files(options: Options) -> tuple[Report, Page]:
     from monitor.drift.decision import Settings  # noqa: PLC0415 - loads numpy
     from monitor.drift.files import Asked, compare_files  # noqa: PLC0415 - as above
-    from monitor.drift.samples import DriftError  # noqa: PLC0415 - as above
 
-    options = _Options(**flags)
-    check_output(options.output)
     asked = Asked(
         options.numeric,
         options.categorical,
@@ -101,9 +174,11 @@ def drift_command(**flags: Any) -> None:
         options.time,
     )
     settings = Settings(alpha=options.alpha, windows=options.windows, seed=options.seed)
-    try:
-        report = compare_files(options.baseline, options.current, asked, settings)
-        put_out(report, as_json=options.as_json, output=options.output, page=page_of(None))
-    except (DriftError, OSError) as error:
-        fail(error)
-    sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
+    baseline, current = Path(options.baseline or ""), options.current or Path()
+    return compare_files(baseline, current, asked, settings), page_of(None)
+
+
+def _of_store(options: Options) -> tuple[Report, Page]:
+    from engine.stored_drift import compared  # noqa: PLC0415 - loads the database
+
+    return compared(options)

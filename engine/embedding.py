@@ -18,7 +18,7 @@ import numpy.typing as npt
 from engine.model_toml import ModelToml
 from engine.onnx_file import OnnxFileError
 from engine.onnx_graph import Graph, read_graph, with_output
-from engine.penultimate import AVERAGE, TOKENS, Found, find, is_map, tensors
+from engine.penultimate import AVERAGE, TOKENS, Found, Search
 from engine.session import LoadError, Session
 from engine.stopwatch import Stopwatch
 from proto.messages import TensorInfo
@@ -37,7 +37,9 @@ _LONGEST = 16_384
 """Numbers in an embedding."""
 _MOST_BYTES = 2**31 - 2**16
 """Of a model that is read from memory, as protocol buffers have it."""
-_FLOATS = ("FP32", "FP16", "FP64", "BF16")
+_POOLINGS = {2: "", 3: TOKENS, 4: AVERAGE}
+"""By the number of dimensions."""
+_FLOATS = ("FP32", "FP16", "FP64")
 
 _log = logging.getLogger("quadriga.models")
 
@@ -103,24 +105,21 @@ def load(
         return Session(*given), Embedding(None, "", reason)
     average = _OUTPUT if found.pooling == AVERAGE else ""
     output = average or found.tensor
-    own = output in graph.outputs
+    changed, hidden = None, ""
+    if output not in graph.outputs:
+        changed, hidden = with_output(path.read_bytes(), found.tensor, average), output
     try:
-        if own:
-            session = Session(*given)
-        else:
-            changed = with_output(path.read_bytes(), found.tensor, average)
-            session = Session(*given, changed=changed, hidden=output)
-        info = next(
-            each for each in [session.hidden, *session.outputs] if each and each.name == output
-        )
-        reason = _unfit(info)
+        session = Session(*given, changed=changed, hidden=hidden)
+        known = {tensor.name: tensor for tensor in session.outputs}
+        info = session.hidden or known[output]
+        reason = _unfit(info, (4,) if average else (2, 3, 4))
     except LoadError as error:
         reason = f"onnxruntime refuses it as an output: {error}"
     if reason:
         session = Session(*given)
         _log.warning("%s: no embedding of the tensor %r: %s", name, found.tensor, reason)
         return session, Embedding(None, "", f"tensor {found.tensor!r}: {reason}")
-    pooling = {2: "", 3: TOKENS, 4: AVERAGE}.get(len(info.shape), found.pooling)
+    pooling = _POOLINGS.get(len(info.shape), found.pooling)
     return session, Embedding(found.tensor, pooling, found.reason, _length(info), output)
 
 
@@ -158,11 +157,16 @@ def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
     """
     if array.ndim not in (2, 3, 4) or len(array) != rows or array.dtype.kind != "f":
         return [None] * rows
-    axes = {2: (), 3: (1,), 4: (2, 3)}[array.ndim]
-    vectors = array.astype(np.float32).mean(axes)
-    if not 0 < vectors.shape[1] <= _LONGEST:
-        return [None] * rows
-    return [vector.copy() if np.isfinite(vector).all() else None for vector in vectors]
+    with np.errstate(all="ignore"):  # what is not finite is left out below
+        if array.shape[2:] == (1, 1):
+            array = array.reshape(rows, -1)
+        elif array.ndim > 2:
+            array = array.mean(1 if array.ndim == 3 else (2, 3), dtype=np.float32)
+        vectors = [np.array(row, np.float32) for row in array]
+    return [
+        vector if 0 < len(vector) <= _LONGEST and np.isfinite(vector).all() else None
+        for vector in vectors
+    ]
 
 
 def mean(vectors: Sequence[Vector | None]) -> Vector | None:
@@ -176,22 +180,22 @@ def _search(graph: Graph, toml: ModelToml) -> Found:
     written = toml.monitor.embedding
     if written == NONE or (written is not None and written.startswith(OF_MODEL)):
         return Found(None, "", "model.toml")
-    image = _image(graph, toml)
+    search = Search(graph, image := _image(graph, toml))
     if written is not None:
-        known = tensors(graph)
-        if written not in known:
-            near = difflib.get_close_matches(written, known, 3, 0) or list(known)[-3:]
+        found = search.named(written)
+        if found is None:
+            near = difflib.get_close_matches(written, search.names(), 3, 0)
             raise LoadError(
                 f"expected [monitor] embedding in model.toml to be {NONE!r}, '{OF_MODEL}<name>' or a tensor of "
                 f"the graph, such as {', '.join(map(repr, near))}, got {written!r}"
             )
-        return Found(written, AVERAGE if is_map(graph, image, written) else "", "model.toml")
+        return found
     task = toml.task or ""
     if SHORT_NAMES.get(task.lower(), task.upper()) == "TENSOR":
         return Found(None, "", "the model takes tensors")
     if not image:
         return Found(None, "", "expected one input of 3 or 4 dimensions, which takes the image")
-    return find(graph, image)
+    return search.find()
 
 
 def _image(graph: Graph, toml: ModelToml) -> str:
@@ -206,12 +210,14 @@ def _other(toml: ModelToml) -> str:
     return written.removeprefix(OF_MODEL) if written.startswith(OF_MODEL) else ""
 
 
-def _unfit(info: TensorInfo) -> str:
+def _unfit(info: TensorInfo, ranks: Sequence[int]) -> str:
     """Say why an output is no embedding; empty where it may be one."""
     if info.datatype not in _FLOATS:
         return f"expected floating numbers, got {info.datatype}"
-    if len(info.shape) not in (0, 2, 3, 4):  # none where onnxruntime does not know it
-        return f"expected 2 to 4 dimensions, got {list(info.shape)}"
+    if (
+        info.shape and len(info.shape) not in ranks
+    ):  # it is empty where onnxruntime does not know it
+        return f"expected {' or '.join(map(str, ranks))} dimensions, got {list(info.shape)}"
     if (_length(info) or 1) > _LONGEST:
         return f"expected at most {_LONGEST} numbers, got {_length(info)}"
     return ""

@@ -23,7 +23,7 @@ from engine.sidecars import input_from_preprocessor
 from engine.stopwatch import Stopwatch
 from engine.text_files import Growing, TextFiles
 from engine.text_prompts import Attending, Inserting, Read
-from tasks import SHORT_NAMES
+from tasks import full_name
 from tasks.generation import generate, growing
 from tasks.image import Image
 from tasks.image_text import ImageTextOptions, ImageTextToText
@@ -118,6 +118,7 @@ class TextPackage:
             toml.runtime,
             toml.store,
             (*decisions, *self._files.decisions),
+            toml.monitor,
         )
         self._spec = spec
 
@@ -299,7 +300,7 @@ def _read_toml(folder: Path, over: Mapping[str, Any] | None) -> ModelToml:
     for name in ("family", "labels", "output", "defaults", "tiling"):
         if getattr(toml, name):
             raise LoadError(f"model.toml: expected no {name} for an image-text model, got one")
-    if toml.task is not None and SHORT_NAMES.get(toml.task.lower(), toml.task.upper()) != TASK:
+    if toml.task is not None and full_name(toml.task) != TASK:
         raise LoadError(
             f"expected task in model.toml to be image-text, as the graphs are, got {toml.task!r}"
         )

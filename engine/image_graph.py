@@ -60,7 +60,7 @@ class ImageGraph:
     ) -> None:
         self._session = session
         self._embedding = embedding
-        self._outputs = [tensor.name for tensor in session.outputs]
+        self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
         self.stopwatch = session.stopwatch
         self._spec = spec
         self._max_batch = max_batch
@@ -199,10 +199,9 @@ class ImageGraph:
             feeds[spec.size_input] = np.array(sizes, np.int64)
         if not self._embedding:
             return self._session.run(feeds, batch=len(items)), [None] * len(items)
-        names = list(dict.fromkeys([*self._outputs, self._embedding]))
-        outputs = self._session.run(feeds, names, len(items))
+        outputs = self._session.run(feeds, self._asked, len(items))
         embedded = outputs[self._embedding]
-        if self._embedding not in self._outputs:
+        if self._session.hidden is not None:
             del outputs[self._embedding]
         return outputs, pool(embedded, len(tensors))
 

@@ -1,6 +1,6 @@
 """Requests to image models: images decoded, run in batches, and read as predictions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,10 @@ ECHOED = ("action", "metadata")
 """Parameters that an output has from its input, or from the request, as they were sent."""
 
 
+PIXEL_BYTES = 64 << 20
+"""Of a request whose pixels are kept for signals: those of the image that goes beyond are the last."""
+
+
 class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images."""
 
@@ -32,6 +36,8 @@ class ImageModel(msgspec.Struct, frozen=True):
     spec: ModelSpec
     max_pixels: int
     max_images: int
+    choose: Callable[[int], Collection[int]] = lambda _: ()
+    """Chooses those of so many images, by position, whose signals are wanted."""
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -47,6 +53,8 @@ class _Asked(msgspec.Struct, frozen=True):
     legacy: bool
     """Whether predictions are wanted in their old shape."""
     element: str | bytes
+    chosen: bool = False
+    """Whether its signals are wanted."""
 
 
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
@@ -57,13 +65,17 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
         raise InvalidRequest(
             f"expected at most {images.max_images} images in a request, got {count}"
         )
-    asked = list(_asked(images, request))
+    asked = _with_choice(images, _asked(images, request))
     answered: list[Answered] = []
+    pixel_bytes = 0
     size = abs(images.answerer.batch_size)
     for start in range(0, len(asked), size):
         if start:
             images.answerer.stopwatch.prepares()
-        answered.extend(_answer_chunk(images, asked[start : start + size]))
+        for item in _answer_chunk(images, asked[start : start + size]):
+            fits = pixel_bytes < PIXEL_BYTES
+            answered.append(item if fits else msgspec.structs.replace(item, pixels=None))
+            pixel_bytes += 0 if item.pixels is None else item.pixels.pixels.nbytes
     outputs = []
     position = 0
     for tensor in request.inputs:
@@ -104,7 +116,7 @@ def stream_image(
         raise InvalidRequest(
             f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
         )
-    asked = list(_asked(images, request))
+    asked = _with_choice(images, _asked(images, request))
     if len(asked) != 1:
         raise InvalidRequest(f"expected one image to answer as a stream, got {len(asked)}")
     (item,) = asked
@@ -183,6 +195,14 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
             )
 
 
+def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
+    """Mark the images whose signals are wanted."""
+    items = list(asked)
+    for position in images.choose(len(items)):
+        items[position] = msgspec.structs.replace(items[position], chosen=True)
+    return items
+
+
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
     """Decode some images and answer them together."""
     received = [_image_bytes(item) for item in asked]
@@ -212,6 +232,7 @@ def _answered(
         mime=image.mime,
         wishes=asked.wishes,
         embedding=embedding,
+        pixels=image if asked.chosen and asked.wishes.store else None,
     )
 
 

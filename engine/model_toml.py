@@ -50,6 +50,8 @@ class MonitorOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     embedding: str | None = None
     """A tensor of the graph, `none`, or `model:<name>` for another model's; None for what is found."""
+    signals: bool = True
+    """Whether numbers of its pixels and its embedding are kept."""
 
 
 class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ Source: onnx/onnx.proto (field numbers), Protocol Buffers "Encoding" (messages a
 """
 
 import mmap
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import msgspec
@@ -74,6 +75,7 @@ def read_graph(path: Path) -> Graph:
                     weights.update(_tensor(each)[:2] for each in _parts(value, 1))
                 elif number in (_INPUT, _OUTPUT):
                     (inputs if number == _INPUT else outputs).update([_value(value)])
+        nodes = _ordered(nodes)
     except (OSError, ValueError, IndexError) as error:
         raise OnnxFileError(f"expected {path.name} to be an ONNX model, got: {error}") from error
     inputs = {name: shape for name, shape in inputs.items() if name not in weights}
@@ -94,6 +96,20 @@ def with_output(model: bytes, tensor: str, average: str = "") -> bytes:
         added = _bytes(_NODE, b"".join([*named, _bytes(4, b"GlobalAveragePool")]))
     output = _bytes(_OUTPUT, _bytes(1, (average or tensor).encode()))
     return model + _bytes(_GRAPH, added + output)
+
+
+def _ordered(nodes: list[Node]) -> list[Node]:
+    """Sort nodes so that each stands after those that it reads; some exporters write them otherwise.
+
+    Raises:
+        ValueError: They go round in circles.
+    """
+    makers = {name: number for number, node in enumerate(nodes) for name in node.outputs}
+    reads = [[makers[name] for name in node.inputs if name in makers] for node in nodes]
+    if all(number > each for number, before in enumerate(reads) for each in before):
+        return nodes
+    order = TopologicalSorter(dict(enumerate(reads))).static_order()
+    return [nodes[number] for number in order]
 
 
 def _node(data: memoryview, constants: dict[str, tuple[int, ...]]) -> Node:

@@ -1,11 +1,12 @@
 """The features that a graph makes of an image before it decides: which tensor they are, by fixed rules.
 
 A classifier's are what its last linear layer reads. Those of other graphs are their deepest feature map: the
-one of largest stride that everything after it comes from, before maps are enlarged again and before heads part.
-Without such a map, as in transformers, they are the tokens that the heads read.
+one of largest stride that all later ones come from, before maps are enlarged again and before heads part.
+Without such a map, as in transformers, they are the tokens that all answers come from.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from math import prod
 
 import msgspec
 
@@ -13,6 +14,40 @@ from engine.onnx_graph import Graph, Node
 
 AVERAGE = "average of the map"
 TOKENS = "mean of the tokens"
+
+_POOLS = {"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceSum"}
+_RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
+_MOVES = {"Identity", "Cast", "Dropout", *_RESHAPES}
+_PASSING = {
+    *_MOVES,
+    *(
+        "Softmax",
+        "LogSoftmax",
+        "Sigmoid",
+        "Relu",
+        "Clip",
+        "BatchNormalization",
+        "AveragePool",
+        "Gather",
+    ),
+    *("QuantizeLinear", "DequantizeLinear", *_POOLS),
+}
+"""What may stand between a classifier's last linear layer and its output."""
+_SCALES = {"Add", "Sub", "Mul", "Div"}
+"""These too, where all but one of their inputs are weights."""
+_STRIDES = {"Conv", "ConvInteger", "FusedConv", "MaxPool", "AveragePool", "LpPool"}
+_ENLARGES = {"Resize", "Upsample", "ConvTranspose", "DepthToSpace", "MaxUnpool", "GridSample"}
+_OTHER_AXES = {"Gather", "MatMul", "Gemm", "Einsum", *_RESHAPES}
+"""Operators whose output is a map only where a later one takes it as such."""
+_ENDS = {"Shape", "Size", "RoiAlign", "NonMaxSuppression", "TopK", "ArgMax", "NonZero", *_POOLS}
+"""Operators after which a tensor says nothing of places in the image."""
+_LAYERS = {
+    *("Conv", "ConvInteger", "FusedConv", "ConvTranspose", "Gemm", "MatMul", "Einsum"),
+    *("DynamicQuantizeLinear", *_ENDS),
+}
+"""Operators whose input is no answer yet."""
+_BACKWARDS = 2**62
+"""Above it are the steps of a slice that are negative, as they are written."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -37,191 +72,150 @@ class _Place(msgspec.Struct, frozen=True):
     """Whether it comes from a feature map that was made larger."""
 
 
-_POOLS = {"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceSum"}
-_PASSING = {
-    *(
-        "Identity",
-        "Cast",
-        "Clip",
-        "Reshape",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Transpose",
-        "Dropout",
-    ),
-    *("Softmax", "LogSoftmax", "Sigmoid", "Relu", "DequantizeLinear", "QuantizeLinear"),
-    *("BatchNormalization", "AveragePool", *_POOLS),
-}
-"""Between a classifier's last linear layer and its output; those of two inputs only with a weight."""
-_WITH_WEIGHT = {"Add", "Sub", "Mul", "Div"}
-_RESHAPING = {"Identity", "Cast", "Reshape", "Squeeze", "Flatten", "Dropout", "Transpose"}
-_STRIDING = {"Conv", "MaxPool", "AveragePool", "LpPool", "FusedConv"}
-_ENLARGING = {"Resize", "Upsample", "ConvTranspose", "DepthToSpace", "MaxUnpool", "GridSample"}
-_OTHER_AXES = {
-    *(
-        "Reshape",
-        "Transpose",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Gather",
-        "MatMul",
-        "Gemm",
-        "Einsum",
-    ),
-}
-_ENDING = {"Shape", "Size", "RoiAlign", "NonMaxSuppression", "TopK", "ArgMax", "NonZero", *_POOLS}
-"""Operators after which a tensor says nothing of places in the image."""
-_BACKWARDS = 2**62
-"""Above it are the steps of a slice that are negative, as they are written."""
-
-
-def find(graph: Graph, image: str) -> Found:
-    """Find the embedding of a graph.
+class Search:
+    """A graph, and what its tensors are of the image.
 
     Args:
         graph: The graph.
         image: Name of the input that takes the image.
     """
-    places = _places(graph, image)
-    made_by = {name: node for node in graph.nodes for name in node.outputs}
-    if any(len(shape) == 2 or shape[2:] == (1, 1) for shape in graph.outputs.values()):
-        found = _read_by_last_layer(graph, places, made_by)
-        if found is not None:
-            return found
-    return (
-        _deepest_map(graph, places, made_by)
-        or _tokens(graph, places)
-        or Found(None, "", "no last linear layer, no feature map and no tokens were found")
-    )
 
+    def __init__(self, graph: Graph, image: str) -> None:
+        self._graph = graph
+        self._made_by = {name: node for node in graph.nodes for name in node.outputs if name}
+        self._places = _places(graph, image)
 
-def tensors(graph: Graph) -> dict[str, None]:
-    """Give the names of all tensors that nodes make, in their order."""
-    return dict.fromkeys(name for node in graph.nodes for name in node.outputs if name)
+    def find(self) -> Found:
+        """Find the embedding."""
+        return (
+            self._read_by_last_layer()
+            or self._deepest_map()
+            or self._tokens()
+            or Found(None, "", "no last linear layer, no feature map and no tokens were found")
+        )
 
-
-def is_map(graph: Graph, image: str, tensor: str) -> bool:
-    """Tell whether a tensor is a feature map, (N, C, H, W)."""
-    place = _places(graph, image).get(tensor)
-    return place is not None and place.is_map
-
-
-def _read_by_last_layer(
-    graph: Graph, places: dict[str, _Place], made_by: dict[str, Node]
-) -> Found | None:
-    """Find what the last linear layer reads, walking back from the outputs of classes."""
-    for output, shape in graph.outputs.items():
-        if len(shape) != 2 and shape[2:] != (1, 1):
-            continue
-        node = _behind(output, made_by, _PASSING, graph.weights)
-        if node is None or not _is_linear(node, graph):
-            continue
-        read = node.inputs[0]
-        source, before = read, made_by.get(read)
-        while before is not None and before.operator in _RESHAPING:
-            source = before.inputs[0]
-            before = made_by.get(source)
-        if source not in made_by:  # a linear layer on pixels
-            continue
-        reason = f"what the last linear layer reads, before {output!r}"
-        flat = places.get(source)
-        if flat is not None and flat.is_map:
-            return Found(source, AVERAGE, reason)
-        return Found(read, "", reason)
-    return None
-
-
-def _behind(
-    name: str, made_by: dict[str, Node], passing: Collection[str], weights: Collection[str]
-) -> Node | None:
-    """Find the first node, going back from a tensor, that does more than `passing` operators do."""
-    for _ in range(len(made_by)):  # a broken file may go round in circles
-        node = made_by.get(name)
-        if node is None or not node.inputs:
+    def named(self, tensor: str) -> Found | None:
+        """Take the tensor of a name; None where no node makes one."""
+        if tensor not in self._made_by:
             return None
-        name = node.inputs[0]
-        if node.operator in _WITH_WEIGHT:
-            changing = [each for each in node.inputs if not _is_weight(each, made_by, weights)]
-            if len(changing) != 1:
+        place = self._places.get(tensor)
+        return Found(tensor, AVERAGE if place is not None and place.is_map else "", "model.toml")
+
+    def names(self) -> list[str]:
+        """Give the names of all tensors that nodes make."""
+        return list(self._made_by)
+
+    def _read_by_last_layer(self) -> Found | None:
+        """Find what the last linear layer reads, going back from an output of one row an image."""
+        for output, shape in self._graph.outputs.items():
+            node = self._behind(output)
+            row = len(shape) == 2 or shape[2:] == (1, 1)
+            if not row or node is None:
+                continue
+            if self._is_norm(node):
+                return Found(output, "", "the output, as it is normalised features")
+            if not self._is_linear(node):
+                continue
+            source = read = node.inputs[0]
+            while source in self._made_by and self._made_by[source].operator in _MOVES:
+                source = self._made_by[source].inputs[0]
+            if source not in self._made_by:  # a linear layer on pixels
+                continue
+            reason = f"what the last linear layer reads, before {output!r}"
+            place = self._places.get(source)
+            if place is not None and place.is_map:
+                return Found(source, AVERAGE, reason)
+            return Found(read, "", reason)
+        return None
+
+    def _behind(self, name: str, *, sums: bool = True) -> Node | None:
+        """Find the first node, going back from an output, that does more than pass values on.
+
+        Where `sums` is set, that is the first of two linear layers whose answers are added.
+        """
+        while (node := self._made_by.get(name)) is not None and node.inputs:
+            if node.operator in _SCALES:
+                changing = [each for each in node.inputs if not self._is_weight(each)]
+                if sums and node.operator == "Add" and len(changing) == 2:
+                    heads = [self._behind(each, sums=False) for each in changing]
+                    linear = [each for each in heads if each is not None and self._is_linear(each)]
+                    return linear[0] if len(linear) == 2 else node
+                if len(changing) != 1:
+                    return node
+                (name,) = changing
+            elif node.operator in _PASSING:
+                name = node.inputs[0]
+            else:
                 return node
-            (name,) = changing
-        elif node.operator not in passing:
-            return node
-    return None
+        return None
 
+    def _is_norm(self, node: Node) -> bool:
+        """Tell whether a node is the norm of a layer, or the division within one that is written out."""
+        if node.operator != "Div":
+            return node.operator == "LayerNormalization"
+        divisor = self._made_by.get(node.inputs[1])
+        return divisor is not None and divisor.operator == "Sqrt"
 
-def _is_weight(name: str, made_by: dict[str, Node], weights: Collection[str]) -> bool:
-    """Tell whether a tensor is the same for every image: a weight, or a constant in the graph."""
-    for _ in range(len(made_by) + 1):
-        if name in weights:
+    def _is_weight(self, name: str) -> bool:
+        """Tell whether a tensor is the same for every image."""
+        if name in self._graph.weights:
             return True
-        node = made_by.get(name)
-        if node is None:
+        node = self._made_by.get(name)
+        if node is None or node.operator == "Constant":
+            return node is not None
+        kept = node.operator in _MOVES or node.operator == "DequantizeLinear"
+        return kept and self._is_weight(node.inputs[0])
+
+    def _is_linear(self, node: Node) -> bool:
+        """Tell whether a node is a linear layer: a product with weights, or a convolution of single places."""
+        if node.operator == "Conv":
+            return self._is_projection(node)
+        return node.operator in ("Gemm", "MatMul") and self._is_weight(node.inputs[1])
+
+    def _is_projection(self, node: Node) -> bool:
+        """Tell whether a node is a convolution that reads single places."""
+        if node.operator != "Conv":
             return False
-        if node.operator == "Constant":
-            return True
-        if node.operator not in ("DequantizeLinear", "Identity", "Cast", "Transpose", "Unsqueeze"):
-            return False
-        name = node.inputs[0]
-    return False
+        weights = self._graph.weights.get(node.inputs[1], ())
+        return prod(node.numbers.get("kernel_shape") or weights[2:] or (0,)) == 1
+
+    def _deepest_map(self) -> Found | None:
+        """Find the last of the maps of largest stride that the others come from or lead to."""
+        answers = self._answers()
+        maps: dict[int, list[str]] = {}
+        for name, place in self._places.items():
+            if place.is_map and place.depth > 1 and not place.enlarged:
+                maps.setdefault(place.area, []).append(name)
+        for area, region in sorted(maps.items(), reverse=True):
+            passed = [name for name in _on_every_way(self._graph, region) if name not in answers]
+            if not passed:
+                continue
+            name = passed[-1]
+            while self._is_projection(node := self._made_by[name]) and node.inputs[0] in region:
+                name = node.inputs[0]  # a projection adds nothing
+            return Found(name, AVERAGE, f"the deepest feature map, of stride {area**0.5:.3g}")
+        return None
+
+    def _answers(self) -> set[str]:
+        """Find the tensors that no layer and no pooling stands behind."""
+        found = set(self._graph.outputs)
+        for node in reversed(self._graph.nodes):
+            if not found.isdisjoint(node.outputs) and node.operator not in _LAYERS:
+                found.update(node.inputs)
+        return found
+
+    def _tokens(self) -> Found | None:
+        """Find the last tensor on every way to an answer, in the graph's later half, that a layer reads."""
+        read = {node.inputs[0] for node in self._graph.nodes if self._is_linear(node)}
+        names = [name for name in self._places if name in self._made_by]
+        later = set(names[len(names) // 2 :])
+        for name in reversed(_on_every_way(self._graph, names)):
+            if name in read and name in later and not self._places[name].enlarged:
+                return Found(name, TOKENS, "the tokens that all answers come from")
+        return None
 
 
-def _is_linear(node: Node, graph: Graph) -> bool:
-    """Tell whether a node is a linear layer: a product with weights, or a convolution of single places."""
-    if node.operator == "Conv":
-        return _kernel(node, graph) == 1
-    made_by = {name: each for each in graph.nodes for name in each.outputs}
-    return node.operator in ("Gemm", "MatMul") and _is_weight(
-        node.inputs[1], made_by, graph.weights
-    )
-
-
-def _kernel(node: Node, graph: Graph) -> int:
-    """Give the number of places that a convolution reads."""
-    sizes = node.numbers.get("kernel_shape") or graph.weights.get(node.inputs[1], (0, 0, 0))[2:]
-    return _product(sizes)
-
-
-def _deepest_map(graph: Graph, places: dict[str, _Place], made_by: dict[str, Node]) -> Found | None:
-    maps = [
-        name
-        for name, place in places.items()
-        if place.is_map and not place.enlarged and place.depth > 1
-    ]
-    for area in sorted({places[name].area for name in maps}, reverse=True):
-        region = [name for name in maps if places[name].area == area]
-        passed = _all_pass(graph, region)
-        if not passed:
-            continue
-        name = passed[-1]
-        while (node := made_by[name]).operator == "Conv" and _kernel(node, graph) == 1:
-            if node.inputs[0] not in region:
-                break
-            name = node.inputs[0]  # a projection adds nothing
-        return Found(name, AVERAGE, f"the deepest feature map, of stride {area**0.5:.3g}")
-    return None
-
-
-def _tokens(graph: Graph, places: dict[str, _Place]) -> Found | None:
-    """Find the last tensor, in the later half of the graph, that all answers come from and a linear layer reads."""
-    made_by = {name: node for node in graph.nodes for name in node.outputs}
-    read = {
-        node.inputs[0]
-        for node in graph.nodes
-        if node.operator in ("Gemm", "MatMul")
-        and _is_weight(node.inputs[1], made_by, graph.weights)
-    }
-    names = [name for name in places if name in made_by]
-    later = set(names[len(names) // 2 :])
-    for name in reversed(_all_pass(graph, names)):
-        if name in read and name in later and not places[name].enlarged:
-            return Found(name, TOKENS, "tokens that all answers come from")
-    return None
-
-
-def _all_pass(graph: Graph, members: Sequence[str]) -> list[str]:
+def _on_every_way(graph: Graph, members: Sequence[str]) -> list[str]:
     """Find those of some tensors that each of the others comes from or leads to, in their order."""
     bits = {name: 1 << number for number, name in enumerate(members)}
     above: dict[str, int] = {}
@@ -248,7 +242,7 @@ def _places(graph: Graph, image: str) -> dict[str, _Place]:
     taken_as_map = {
         node.inputs[0]
         for node in graph.nodes
-        if node.inputs and node.operator in _STRIDING | _ENLARGING
+        if node.inputs and node.operator in _STRIDES | _ENLARGES
     }
     places = {image: _Place(1, is_map=image in taken_as_map, depth=0, enlarged=False)}
     for node in graph.nodes:
@@ -264,17 +258,17 @@ def _places(graph: Graph, image: str) -> dict[str, _Place]:
 def _after(node: Node, places: dict[str, _Place], graph: Graph) -> _Place | None:
     """Say where the outputs of a node stand; None where they say nothing of places."""
     known = [places[name] for name in node.inputs if name in places]
-    if not known or node.operator in _ENDING:
+    if not known or node.operator in _ENDS:
         return None
     depth, enlarged = max(each.depth for each in known), any(each.enlarged for each in known)
-    if node.operator in _STRIDING | _ENLARGING:
+    if node.operator in _STRIDES | _ENLARGES:
         first = places.get(node.inputs[0])
-        if first is None:  # weights that are made of the image
+        if first is None:  # a convolution whose weights come from the image
             return None
-        if node.operator in _ENLARGING:
+        if node.operator in _ENLARGES:
             return _Place(first.area, is_map=True, depth=depth, enlarged=enlarged or depth > 0)
-        area = first.area * _product(node.numbers.get("strides", ()))
-        depth += node.operator.endswith("Conv")
+        area = first.area * prod(node.numbers.get("strides", ()))
+        depth += "Conv" in node.operator
         return _Place(area, is_map=True, depth=depth, enlarged=enlarged)
     if node.operator in _OTHER_AXES:
         return _Place(known[0].area, is_map=False, depth=depth, enlarged=enlarged)
@@ -282,12 +276,5 @@ def _after(node: Node, places: dict[str, _Place], graph: Graph) -> _Place | None
     area = leading.area
     if node.operator == "Slice" and len(node.inputs) == 5:
         steps = graph.constants.get(node.inputs[4], ())
-        area *= _product([step for step in steps if step < _BACKWARDS])
+        area *= prod(step for step in steps if step < _BACKWARDS)
     return _Place(area, leading.is_map, depth, enlarged)
-
-
-def _product(numbers: Sequence[int]) -> int:
-    found = 1
-    for number in numbers:
-        found *= number
-    return found

@@ -1,6 +1,6 @@
 """One request through the house: read this first.
 
-    room → parameters and metadata checked → images decoded → preprocess → session → predict → journal → answer
+    room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
 What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
 it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
@@ -34,6 +34,7 @@ from engine.readiness import Board
 from engine.recording import Answered, Handled, Kept, Recorder
 from engine.repository import ModelRepository
 from engine.room import ADMITTED, Admission
+from engine.semantic_score import SemanticScores
 from engine.session import RunError
 from engine.stopwatch import Event, stages_ms
 from engine.tensor_inference import failed_tensors, infer_tensors, rows
@@ -103,6 +104,7 @@ class Pipeline:
         max_images: Requests with more images are refused.
         strict_readiness: Whether a failed model keeps the server from being ready.
         control: Loads and unloads models; by default in this process alone.
+        scores: Says how like a model's baseline an image is; None for not at all.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Pipeline:
         max_images: int,
         strict_readiness: bool,
         control: ModelControl | None = None,
+        scores: SemanticScores | None = None,
     ) -> None:
         self._repository = repository
         control = control or ModelControl(repository)
@@ -124,6 +127,7 @@ class Pipeline:
         self.statistics = control.statistics
         self._waited = _Waited()
         self._recorder = recorder
+        self._scores = scores
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="request")
         self._max_queue = max_queue
         self._queued = 0
@@ -175,6 +179,7 @@ class Pipeline:
             outputs, answered = _answered(model, images, request)
             events = model.stopwatch.stop()
             asked = _Asked(model, request, started, queue_ns, events)
+            answered = self._scored(model, answered)
             kept = self._record(asked, answered, admission)
         except Exception as error:
             events = model.stopwatch.stop()
@@ -184,11 +189,14 @@ class Pipeline:
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
         told = _with_ids(outputs, kept, per_image=images is not None)
+        headers: Sequence[tuple[str, str]] = ()
+        if self._scores is not None and images is not None:
+            told, headers = self._scores.show(told, answered), self._scores.headers(answered)
         chosen = _selected(told, request)
         ids = [each for each in kept.ids if each]
         lag_bytes = admission.lag_bytes
         return InferResponse(
-            model.name, model.version, request.id, chosen, ids, kept.stored, lag_bytes
+            model.name, model.version, request.id, chosen, ids, kept.stored, lag_bytes, headers
         )
 
     def stream(self, request: InferRequest) -> Iterator[InferPiece]:
@@ -214,7 +222,7 @@ class Pipeline:
             for text, answered in _timed(model, stream_image(images, request), events):
                 kept = _NOTHING
                 if answered is not None:  # the last piece, after which a client may not ask again
-                    kept = self._record(asked, [answered], admission)
+                    kept = self._record(asked, self._scored(model, [answered]), admission)
                     model.counters.succeeded(1, queue_ns, events)
                 ids = [each for each in kept.ids if each]
                 yield InferPiece(model.name, model.version, request.id, text, ids, kept.stored)
@@ -224,6 +232,9 @@ class Pipeline:
             if isinstance(error, RunError | OutputError):
                 raise InternalError(f"model {model.name!r} failed: {error}") from error
             raise
+
+    def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
+        return answered if self._scores is None else self._scores.score(model, answered)
 
     def _admit(self, model: Model, request: InferRequest) -> Admission:
         """See that what a request asks to be kept can be, before the model is run.
@@ -288,7 +299,10 @@ class Pipeline:
             return None
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
-        return ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
+        found = ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
+        if self._recorder is None or not model.recognition.store.enabled:
+            return found
+        return msgspec.structs.replace(found, choose=partial(self._recorder.choose, model))
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
@@ -306,6 +320,8 @@ class Pipeline:
     def close(self) -> None:
         """Finish what runs, then close the journal."""
         self._pool.shutdown(wait=True)
+        if self._scores is not None:
+            self._scores.close()
         if self._recorder is not None:
             self._recorder.close()
 

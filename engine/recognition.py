@@ -18,6 +18,7 @@ from engine.labels import class_count, decide_labels, given_labels, rf_detr_back
 from engine.model_toml import (
     DECODED,
     ModelToml,
+    MonitorOptions,
     RuntimeOptions,
     StoreOptions,
     check_use,
@@ -27,7 +28,7 @@ from engine.session import LoadError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.sidecars import input_from_preprocessor, input_from_timm
 from proto.messages import TensorInfo
-from tasks import SHORT_NAMES, TASKS
+from tasks import SHORT_NAMES, TASKS, full_name
 from tasks.specification import MAX_CHANNELS, Defaults, InputSpec, ModelSpec, OutputSpec, Resize
 
 TENSOR = "TENSOR"
@@ -74,6 +75,7 @@ class Recognition(msgspec.Struct, frozen=True):
     runtime: RuntimeOptions
     store: StoreOptions
     decisions: tuple[Decision, ...]
+    monitor: MonitorOptions = MonitorOptions()
 
 
 def recognise(
@@ -104,7 +106,9 @@ def recognise(
     decisions = [Decision("task", task, _task_reason(written, name))]
     if task == TENSOR:
         check_use(written, task, "")
-        return Recognition(task, "", None, written.runtime, written.store, tuple(decisions))
+        return Recognition(
+            task, "", None, written.runtime, written.store, tuple(decisions), written.monitor
+        )
     if name:
         decisions.append(Decision("family", name, reason))
     family = FAMILIES.get(name, Family(task, ""))
@@ -122,7 +126,9 @@ def recognise(
         defaults=_defaults(decisions, written, family, score_threshold),
         tiling=written.tiling,
     )
-    return Recognition(task, name, spec, written.runtime, written.store, tuple(decisions))
+    return Recognition(
+        task, name, spec, written.runtime, written.store, tuple(decisions), written.monitor
+    )
 
 
 def _task_reason(written: ModelToml, family: str) -> str:
@@ -134,7 +140,7 @@ def _task_reason(written: ModelToml, family: str) -> str:
 def _written_task(written: ModelToml) -> str | None:
     if written.task is None or ":" in written.task:
         return written.task
-    task = SHORT_NAMES.get(written.task.lower(), written.task.upper())
+    task = full_name(written.task)
     if task not in (*TASKS, TENSOR):
         known = ", ".join(SHORT_NAMES)
         raise LoadError(

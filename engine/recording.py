@@ -1,6 +1,6 @@
 """From an answered request to its records: what is kept of it, its ids, and the standard metadata."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from engine.model import Model
 from engine.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
 from engine.settings import Durability
+from engine.signalling import Embed, Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
@@ -22,6 +23,7 @@ from store.lag import wait_until_committed
 from store.metadata import check
 from store.power import GroupSync
 from store.records import InferenceRecord, InputReference
+from tasks.image import Image
 from tasks.parameters import ParameterError, flag
 
 COMMIT_WAIT_S = 10.0
@@ -35,10 +37,12 @@ _RECORD_BYTES = 1024
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a request wants to have kept of one image."""
+    """What a request wants to have kept, and told, of one image."""
 
     store: bool = True
     store_input: bool = True
+    semantic_score: bool | None = None
+    """Whether its score is wanted in the output's parameters; None: as the setting says."""
 
 
 KEEP = Wishes()
@@ -59,6 +63,10 @@ class Answered(msgspec.Struct, frozen=True):
     wishes: Wishes = KEEP
     embedding: Vector | None = None
     """The model's own of the image, float32 (D,); None where it has none."""
+    pixels: Image | None = None
+    """As decoded; only where its signals are wanted."""
+    semantic_score: float | None = None
+    """How like the model's baseline it is, in (0, 1]; None where that is not known."""
 
 
 class Handled(msgspec.Struct, frozen=True):
@@ -97,16 +105,19 @@ def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any
 
 
 def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
-    """Read `store` and `store_input`, by which a request keeps things out of the store.
+    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`.
 
     Raises:
         InvalidRequest: One of them is neither true nor false.
     """
-    if "store" not in parameters and "store_input" not in parameters:
+    if parameters.keys().isdisjoint(Wishes.__struct_fields__):
         return KEEP
     try:
+        scored = flag(parameters, "semantic_score", default=False)
         return Wishes(
-            flag(parameters, "store", default=True), flag(parameters, "store_input", default=True)
+            flag(parameters, "store", default=True),
+            flag(parameters, "store_input", default=True),
+            None if parameters.get("semantic_score") is None else scored,
         )
     except ParameterError as error:
         raise InvalidRequest(f"{where}: {error}") from error
@@ -122,6 +133,8 @@ class Recorder:
         limits: How far the database may be behind, and what happens beyond.
         engine_version: As records carry it.
         durability: Of models that say nothing.
+        signals_per_s: Images of each model of which signals are kept.
+        embed: Asks another model for an embedding.
     """
 
     def __init__(
@@ -133,6 +146,8 @@ class Recorder:
         engine_version: str,
         *,
         durability: Durability = "process",
+        signals_per_s: float = 0.0,
+        embed: Embed = lambda *_: (None, None),
     ) -> None:
         self._ids = ids
         self._journal = journal
@@ -143,6 +158,13 @@ class Recorder:
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
+        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind, embed)
+
+    def choose(self, model: Model, count: int) -> Collection[int]:
+        """Choose those of a request's images, by position, whose pixels are wanted for signals."""
+        if self._has_signals(model):
+            return self._signaller.choose(model.name, count)
+        return ()
 
     def record(self, handled: Handled, answered: Sequence[Answered], *, shed: bool = False) -> Kept:
         """Keep one request as the model's durability says; when this returns, that holds.
@@ -177,6 +199,8 @@ class Recorder:
         self.room.count("failed" if handled.error else "stored", len(seqs))
         for number, seq in seqs.items():
             ids[number] = str(seq)
+        if not handled.error and self._has_signals(handled.model):
+            self._signal(handled.model, answered, seqs)
         return Kept(ids)
 
     def numbers(self) -> dict[str, int]:
@@ -187,12 +211,32 @@ class Recorder:
             "lost_total": self._backlog.lost,
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.room.lag_bytes(),
+            **self._signaller.numbers(),
         }
 
     def close(self) -> None:
         """Write what waits in memory, and close the journal."""
         self._backlog.close()
+        self._signaller.close()
         self._journal.close()
+
+    def _has_signals(self, model: Model) -> bool:
+        """Tell whether a model has signals; what may be lost with the process has none."""
+        options = model.recognition
+        durability = options.store.durability or self._durability
+        return options.monitor.signals and durability != "memory"
+
+    def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
+        """Hand over the images that are recorded now."""
+        images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
+        chosen = [
+            Signalled(
+                seq, item.pixels, item.embedding, model.embedding_space, model.embedding.other
+            )
+            for seq, item in images
+            if item.pixels is not None
+        ]
+        self._signaller.put(chosen, len(images) - len(chosen))
 
     def _keep_in_memory(
         self,
@@ -257,7 +301,7 @@ class Recorder:
                     predictions=item.predictions,
                     metadata=item.metadata,
                     status=status,
-                    standard=standard,
+                    standard=_with_score(standard, item.semantic_score),
                 )
             )
         position = self._journal.append(records, hold=on_disk)
@@ -294,6 +338,10 @@ class Recorder:
         if handled.error:
             standard["error"] = handled.error
         return standard
+
+
+def _with_score(standard: dict[str, Any], score: float | None) -> dict[str, Any]:
+    return standard if score is None else {**standard, "semantic_score": score}
 
 
 def _is_sampled(key: str, rate: float) -> bool:

@@ -88,6 +88,10 @@ class Room:
         """Return how far the database is behind, as of at most 0.1 s ago."""
         return self._lag.bytes()
 
+    def is_behind(self) -> bool:
+        """Tell whether the database is further behind than it should be."""
+        return self._lag.bytes() > self._limits.soft_bytes
+
     def admit(self, full: FullPolicy | None) -> Admission:
         """Decide before the model is run whether a request can be kept.
 

@@ -149,6 +149,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
         ),
     ] = 0
+    signals_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Images a second of a model, in each worker, of which signals for drift are kept, "
+            "chosen at random; 0: none.",
+        ),
+    ] = 10.0
     score_threshold: Annotated[
         float | None,
         Meta(description="Detections below are dropped, where neither model nor request says."),
@@ -212,6 +220,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job_days: Annotated[
         float, Meta(ge=0, le=36500, description="Days after which a job that ended is removed.")
     ] = 7.0
+    semantic_score_header: Annotated[
+        str,
+        Meta(
+            pattern=r"^(?![Gg][Rr][Pp][Cc]-)[A-Za-z][A-Za-z0-9_.-]{0,62}[A-Za-z0-9](?<!-[Bb][Ii][Nn])$",
+            description="Response header that says how like its model's baseline each image is.",
+        ),
+    ] = "Quadriga-Semantic-Score"
+    semantic_score_in_parameters: Annotated[
+        bool, Meta(description="Outputs say so too, in `parameters.semantic_score`.")
+    ] = False
     strict_readiness: Annotated[
         bool,
         Meta(description="Not ready while a model has failed to load, not only while one loads."),
@@ -245,6 +263,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def jobs_directory(self) -> Path:
         """Where jobs are, each in a folder."""
         return Path(self.data) / "jobs"
+
+    @property
+    def baselines_directory(self) -> Path:
+        """Where models' baselines are, in a folder each."""
+        return Path(self.data) / "baselines"
 
     @property
     def drift_directory(self) -> Path:

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from monitor.report import Metric, ReportedModel
-from store.errors import NotFoundError
-from store.jobs import Jobs
+from monitor.report import Metric, Report, ReportedModel
+from store.errors import NotFoundError, StoreError
+from store.jobs import Jobs, Run
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
@@ -94,6 +94,26 @@ class Reports:
         if path.name != REPORT:
             raise NotFoundError(f"expected {report_id} to be a report, got another job's id")
         return path
+
+
+def keep(run: Run, report: Report) -> str:
+    """Write a report and its page into the folder of its job, and return its file's name."""
+    from monitor.page import page  # noqa: PLC0415 - it loads much
+
+    def image_bytes(image: str) -> bytes | None:
+        with suppress(StoreError):  # no hash, or the images are away: the page says so
+            return run.blobs.get(image)
+        return None
+
+    written = {
+        REPORT_PAGE: page(report, image_bytes).encode(),
+        REPORT: msgspec.json.encode(report),
+    }
+    for name, data in written.items():
+        hidden = run.directory / f".{name}"
+        hidden.write_bytes(data)
+        hidden.replace(run.directory / name)
+    return REPORT
 
 
 def _summary(data: bytes) -> ReportSummary:

@@ -65,7 +65,7 @@ class References:
         distances = self._distances(embedding)
         own = np.partition(distances, NEAREST - 1)[:NEAREST].mean()
         nearer = np.minimum(distances - self._farthest, 0)
-        at_least = np.count_nonzero(self._strangeness + nearer / NEAREST >= own)
+        at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
         return (1 + at_least) / (1 + len(self.ids))
 
     def nearest(

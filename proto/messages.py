@@ -93,6 +93,8 @@ class InferResponse(msgspec.Struct, frozen=True):
     """False where the store had no room for it and it was answered all the same."""
     lag_bytes: int = 0
     """That the store is behind, where that is more than it should be."""
+    headers: Sequence[tuple[str, str]] = ()
+    """Further ones, whose names the settings say."""
 
 
 class InferPiece(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from proto.messages import InferRequest, InferResponse, NotFinite, Serving, firs
 
 JSON = b"application/json"
 
-MAX_IDS_HEADER_BYTES = 3072
+MAX_HEADER_BYTES = 3072
 """A longer list of ids is in the outputs alone: proxies take 4 KiB of headers, clients 64 KiB a line."""
 
 IDS_HEADER = b"quadriga-inference-ids"
@@ -236,9 +236,15 @@ def came_by(call: Call, request: InferRequest) -> InferRequest:
 
 
 def store_headers(response: InferResponse) -> list[tuple[bytes, bytes]]:
-    """Say in headers what became of an answer in the store: its ids, unless they are too many for one."""
+    """Say in headers what became of an answer in the store, and what else the engine says of it.
+
+    What is too long for a header, such as the ids of many images, is left out.
+    """
     ids = ",".join(response.inference_ids).encode()
-    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_IDS_HEADER_BYTES else []
+    headers = [(IDS_HEADER, ids)] if 0 < len(ids) <= MAX_HEADER_BYTES else []
+    for name, value in response.headers:
+        if len(value) <= MAX_HEADER_BYTES:
+            headers.append((name.lower().encode(), value.encode()))
     if not response.stored:
         headers.append((b"quadriga-stored", b"false"))
     if response.lag_bytes:

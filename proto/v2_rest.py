@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from proto import v2_answers as answers
+import msgspec
+
 from proto.classification import infer
 from proto.cloud_events import answering
+from proto.datatypes import Datatype
 from proto.errors import InvalidRequest, ModelNotReady
 from proto.messages import ModelInfo, Serving
 from proto.operations import (
@@ -40,21 +42,76 @@ EXTENSIONS: tuple[str, ...] = (
 _JSON_BYTES = b"inference-header-content-length"
 
 
+# The shapes of answers in JSON, for the OpenAPI document; answers are written without them.
+
+
+class ServerMetadata(msgspec.Struct):
+    """The server and what it can do."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+ServerLive = msgspec.defstruct("ServerLive", [("live", bool)])
+ServerReady = msgspec.defstruct("ServerReady", [("live", bool), ("ready", bool)])
+ModelReady = msgspec.defstruct("ModelReady", [("name", str), ("ready", bool)])
+ModelNames = msgspec.defstruct("ModelNames", [("models", list[str])])
+
+
+class TensorMetadata(msgspec.Struct):
+    """An input or output; -1 stands for a variable dimension."""
+
+    name: str
+    datatype: Datatype
+    shape: list[int]
+
+
+class ModelMetadata(msgspec.Struct):
+    """A model, as a client meets it."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+    properties: dict[str, str]
+
+
+class OutputTensor(msgspec.Struct):
+    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+
+    name: str
+    shape: list[int]
+    datatype: Datatype
+    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class InferAnswer(msgspec.Struct):
+    """The answer to an inference request."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[OutputTensor]
+
+
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
     metadata = {"name": "quadriga", "version": options.server_version, "extensions": EXTENSIONS}
     act = answering(partial(answer_infer, serving, options), options)
     ready, models = partial(_server_ready, serving), partial(_models, serving)
     model, model_ready = partial(_model_metadata, serving), partial(_model_ready, serving)
-    typed = partial(post, request_type=InferBody, answer_type=answers.InferAnswer)
+    typed = partial(post, request_type=InferBody, answer_type=InferAnswer)
     rows: list[tuple[str, Callable[[Call], Answer], str, Any]] = [
-        ("/v2", lambda _: json_answer(metadata), "Describe the server", answers.ServerMetadata),
-        ("/v2/health/live", _live, "Tell whether the server runs", answers.ServerLive),
-        ("/v2/health/ready", ready, "Tell whether it is ready", answers.ServerReady),
-        ("/ready", ready, "Tell whether it is ready, for Chariot", answers.ServerReady),
-        ("/v2/models", models, "List the models", answers.ModelNames),
-        (_MODEL, model, "Describe a model", answers.ModelMetadata),
-        (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", answers.ModelReady),
+        ("/v2", lambda _: json_answer(metadata), "Describe the server", ServerMetadata),
+        ("/v2/health/live", _live, "Tell whether the server runs", ServerLive),
+        ("/v2/health/ready", ready, "Tell whether it is ready", ServerReady),
+        ("/ready", ready, "Tell whether it is ready, for Chariot", ServerReady),
+        ("/v2/models", models, "List the models", ModelNames),
+        (_MODEL, model, "Describe a model", ModelMetadata),
+        (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", ModelReady),
     ]
     return [
         typed(f"{_MODEL}/infer", act, "Infer", compressed=True, binary=True),

@@ -51,6 +51,28 @@ def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.
     return connection.exec_driver_sql(text, values)
 
 
+def fetched(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> list[tuple[Any, ...]]:
+    """Return all rows of SQL, as `run`, within a `Readers.snapshot`.
+
+    What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
+    """
+    if connection.dialect.name == "postgresql":
+        text = text.replace("?", "%s")
+    dialect: Any = connection.dialect
+    driver: Any = connection.connection.driver_connection
+    try:
+        rows: list[tuple[Any, ...]] = driver.execute(text, values).fetchall()
+    except dialect.loaded_dbapi.Error as error:
+        if dialect.is_disconnect(error, driver, None):
+            run(connection, "SELECT 1")  # fails, and SQLAlchemy forgets its other connections too
+        raise sa.exc.DBAPIError.instance(
+            text, None, error, dialect.loaded_dbapi.Error, dialect=dialect
+        ) from error
+    return rows
+
+
 def run_in(
     connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
 ) -> list[Any]:
@@ -236,6 +258,7 @@ class Readers:
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
+                connection.begin()
                 if not connection.info.get("is_current"):
                     _check_revision(connection)
                 try:

@@ -21,13 +21,15 @@ from store.query.request import QueryRequest, cursor, digest, window
 from store.query.search import Budget, Search
 from store.records import (
     GivenFeedback,
+    InputReference,
     JournaledRecord,
+    ModelReference,
     StoredInference,
     StoredSignals,
     is_change,
     timestamp_text,
 )
-from store.rows import RECORD_COLUMNS, record_of
+from store.rows import RECORD_COLUMNS
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -325,12 +327,21 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
 
 
 def _stored(row: Any) -> StoredInference:
-    truth = row[-1]
-    return _answered(record_of(row), None if truth is None else msgspec.Raw(truth.encode()))
+    """Answer a row of `_COLUMNS`."""
+    seq, request_id, image_no, name, version, sha256, task, action, latency_us = row[:9]
+    input_name, digest, width, height, mime, kept, size, status = row[9:17]
+    predictions, given, standard, truth = row[17:]
+    return StoredInference(
+        str(seq), request_id, image_no, ModelReference(name, version, sha256), task, action,
+        timestamp_text(milliseconds(seq)), latency_us / 1000,
+        InputReference(input_name, digest, width, height, mime, bool(kept), size),
+        msgspec.Raw(predictions.encode()), msgspec.Raw(given.encode()), status,
+        msgspec.Raw(standard.encode()), None if truth is None else msgspec.Raw(truth.encode()),
+    )  # fmt: skip
 
 
-def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> StoredInference:
-    """Answer a record, of the journal as the database will."""
+def _answered(record: JournaledRecord) -> StoredInference:
+    """Answer a record of the journal, as the database will."""
     return StoredInference(
         id=str(record.seq),
         request_id=record.request_id,
@@ -343,7 +354,6 @@ def _answered(record: JournaledRecord, truth: msgspec.Raw | None = None) -> Stor
         input=record.input,
         predictions=record.predictions,
         metadata=record.metadata,
-        ground_truth=truth,
         status=record.status,
         standard_metadata=record.standard,
     )

@@ -3,12 +3,14 @@
 One record per image. A request with several images gives several records with one `request_id`.
 """
 
-from datetime import datetime, timedelta
+from datetime import date, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, which the text says by its Z
+_EPOCH = date(1970, 1, 1)
+_DAY_MS = 86_400_000
 
 
 class ModelReference(msgspec.Struct, frozen=True):
@@ -216,5 +218,13 @@ class StoredInference(msgspec.Struct, frozen=True):
 
 def timestamp_text(milliseconds: int) -> str:
     """Format milliseconds since the epoch as RFC 3339 in UTC, as `2026-01-31T12:00:00.000Z`."""
-    moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    return f"{moment.isoformat(timespec='milliseconds')}Z"
+    day, rest = divmod(milliseconds, _DAY_MS)
+    minutes, rest = divmod(rest, 60_000)
+    return (
+        f"{_day_text(day)}T{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}.{rest % 1000:03}Z"
+    )
+
+
+@lru_cache
+def _day_text(day: int) -> str:
+    return (_EPOCH + timedelta(days=day)).isoformat()

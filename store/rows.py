@@ -12,7 +12,7 @@ from store.database import delete, insert, run, run_in
 from store.query import geo
 from store.query.catalog import marks
 from store.records import InputReference, JournaledRecord, ModelReference
-from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType
+from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType, band
 from store.upkeep.rollups import Counts, size_kept
 
 _NAMES = {
@@ -31,7 +31,7 @@ COLUMNS = {
     ),
     "meta_num": ("key", "val", "seq"),
     "meta_str": ("key", "val", "seq"),
-    "pred": ("label", "score", "seq", "worst", "n"),
+    "pred": ("label", "band", "seq", "score", "worst", "n"),
 }  # fmt: skip
 RECORD_COLUMNS = (
     "i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action, i.latency_us,"
@@ -142,7 +142,7 @@ class Rows:
         tally = self._counts.of(row[3], record.seq)
         tally.count(record.status, row[6])
         tally.kept_bytes += size_kept(record.input.kept, record.input.bytes)
-        for label, _, _, _, n in labelled:
+        for label, *_, n in labelled:
             tally.count_label(label, n)
 
     def derive(
@@ -178,7 +178,7 @@ class Rows:
                     float(one.score) if is_number else -math.inf
                 )
         return [
-            (self._names.id("label", text(name)), max(of), seq, min(of), len(of))
+            (self._names.id("label", text(name)), band(max(of)), seq, max(of), min(of), len(of))
             for name, of in scores.items()
         ]
 

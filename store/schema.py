@@ -7,6 +7,7 @@ partitioned by `seq`, which is the time.
 """
 
 import enum
+from bisect import bisect_right
 from typing import NamedTuple
 
 INDEXED_CHARACTERS = 256
@@ -15,7 +16,15 @@ INDEXED_CHARACTERS = 256
 MAX_KEYS = 10_000
 """Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
 
+BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
+"""Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
+
 PARTITIONED = ("inference", "meta_num", "meta_str", "pred", "signal")
+
+
+def band(score: float) -> int:
+    """Return the band of a score, 0 to `len(BANDS)`; a larger score has no smaller one."""
+    return bisect_right(BANDS, score)
 
 
 class Month(NamedTuple):

@@ -14,7 +14,7 @@ from tasks.image import Image
 from tasks.predictions import OutputError, Outputs, Prediction
 from tasks.resize import Affine
 
-__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task"]
+__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "full_name"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
@@ -33,6 +33,11 @@ SHORT_NAMES = {
     "tensor": "TENSOR",
 }
 """What commands and files accept beside Chariot's own task types in any case."""
+
+
+def full_name(task: str) -> str:
+    """Give the task type that commands and files mean; another text in capitals."""
+    return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 class Task(Protocol):

@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
-from monitor.evaluation.coco import IMAGE, TRUTH
-from monitor.evaluation.coco_wire import label_names, shape_of_coco
-from monitor.evaluation.evaluators import decode
+from monitor.evaluation.coco import read_truth
+from monitor.evaluation.coco_wire import shape_of_coco
 from monitor.evaluation.state import EvaluationError
 from store.changes.annotations import annotations_of
 
@@ -31,9 +28,8 @@ def read_instances(data: bytes, name: str, task: str) -> Iterator[CocoImage]:
         EvaluationError: It is none, or its annotations are not of this task.
         ChangeError: An annotation means nothing.
     """
-    known = decode(TRUTH, msgspec.Raw(data), name)
-    images = [decode(IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
-    labels = label_names(known.categories)
+    known, images = read_truth(data, name)
+    labels = {one.id: one.label for one in known.categories}
     by_image: dict[Any, list[tuple[int, Any]]] = {one.id: [] for one in images}
     for at, row in enumerate(known.annotations):
         if row.category_id not in labels:
@@ -50,7 +46,7 @@ def read_instances(data: bytes, name: str, task: str) -> Iterator[CocoImage]:
             one: dict[str, Any] = {"label": labels[row.category_id]}
             if task != "IMAGE_CLASSIFICATION":
                 one |= shape_of_coco(task, row, (image.width, image.height), where)
-                one |= {"crowd": True} if row.iscrowd else {}
+                one |= {"crowd": True} if row.crowd else {}
                 one |= {} if row.area is None else {"area": row.area}
             if task != "IMAGE_CLASSIFICATION" or one not in truth:
                 truth += annotations_of([one], where)

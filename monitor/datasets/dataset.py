@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
 from monitor.datasets.coco import read_instances
-from monitor.datasets.files import Files, open_files
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.state import EvaluationError
 from store.changes.annotations import annotations_of
@@ -25,6 +25,46 @@ SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 _INSTANCES = re.compile(r"(?:instances|annotations)(?:[_-](\w+))?\.json", re.ASCII)
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
+
+
+class Files(NamedTuple):
+    """Names with `/`, relative to the folder, in order; read from several threads."""
+
+    names: list[str]
+    place: Path
+    archive: ZipFile | None = None
+
+    def read(self, name: str) -> bytes:
+        """Read one.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if self.archive is None:
+            return (self.place / name).read_bytes()
+        try:
+            return self.archive.read(name)
+        except (KeyError, BadZipFile, EOFError) as error:
+            raise OSError(f"expected {name} in {self.place.name}, got: {error}") from error
+
+
+def open_files(place: Path) -> Files:
+    """List the files of a dataset.
+
+    Raises:
+        EvaluationError: It is neither a folder nor a zip.
+        OSError: It cannot be read.
+    """
+    if place.is_dir():
+        found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
+        return Files(sorted(path.as_posix() for path in found), place)
+    try:
+        archive = ZipFile(place)
+    except BadZipFile as error:
+        raise EvaluationError(
+            f"expected {place.name} to be a folder or a zip, got: {error}"
+        ) from error
+    return Files(sorted(one for one in archive.namelist() if one[-1:] != "/"), place, archive)
 
 
 class DatasetImage(NamedTuple):

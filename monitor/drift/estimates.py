@@ -20,9 +20,10 @@ LEAST = 100
 MOST = 20_000
 """Answers of a side that are looked at; of more, as many are drawn."""
 VALID = (
-    "valid if the inputs come from another mix of what the baseline has (covariate shift), without new noise, "
-    "new classes or a new meaning of scores; otherwise it can be far off, mostly too high. The interval is of "
-    "the sample alone, for independent answers. Never part of an alarm."
+    "valid under covariate shift without new noise: where images are another mix of what the baseline has, and "
+    "scores mean what they meant there; not where images got worse, or classes are new or more frequent. It can "
+    "be far off then, mostly too high. The interval is of the sample alone, for independent answers. Never part "
+    "of an alarm."
 )
 
 

@@ -5,6 +5,7 @@ of them when the next one comes.
 """
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,10 +15,9 @@ import msgspec
 from monitor.alerts import Outbox
 from monitor.drift.online import WARM_UP, Series
 from monitor.drift.parameters import DriftParameters
-from monitor.drift.what_moved import by_effect
 from monitor.report import PastSignal, PastWindow, Report, Signal
 from monitor.schedules import path_of, read, write
-from store.records import timestamp_text
+from store.query.moments import microseconds
 
 HISTORY = "jsonl"
 WATCH = "watch.json"
@@ -31,6 +31,7 @@ MOST_CHANGES = 20
 LOGGED = 3
 LEAST_UNIT = 0.25
 """Of the least effect that matters: what varies by less is followed as if it varied by this."""
+EPOCH = "1970-01-01T00:00:00Z"
 _TAIL_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 
@@ -144,12 +145,11 @@ def history(
     Raises:
         QueryError: That cannot be the name of a model.
     """
-    first, after = (None if at is None else timestamp_text(at // 1000) for at in (start_us, end_us))
+    first, after = start_us or 0, math.inf if end_us is None else end_us
     windows = [
         _plain(one, signal)
         for one in _lines(path_of(directory, model, HISTORY))
-        if (first is None or (one.start or "") >= first)
-        and (after is None or (one.start or "") < after)
+        if first <= microseconds(one.start or EPOCH, 0) < after
     ]
     watch = read(path_of(directory, model, WATCH), Watch) or Watch()
     detectors = {
@@ -195,6 +195,8 @@ def _follow(watch: Watch, signals: Sequence[Signal], end: str) -> None:
 
 def _alert(directory: Path, watch: Watch, report: Report, own: Noted, model: str) -> None:
     """Log an alarm; tell of signals that the window before had none of, and when all are over."""
+    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - who answers a history needs no tests
+
     alarms = [one for one in by_effect(report.signals) if one.alarm]
     names = [one.name for one in alarms]
     if alarms:

@@ -7,7 +7,9 @@ import msgspec
 from monitor.drift.kernels import Kernel
 from store.errors import QueryError
 from store.query.json_form import parse
+from store.query.moments import microseconds
 from store.query.request import decode_body
+from store.records import timestamp_text
 
 MOST_BY = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
@@ -94,6 +96,32 @@ def check(parameters: DriftParameters) -> None:
             parse(where_of(parameters.model, window), 0)
         except QueryError as error:
             raise QueryError(f"{name}{error}") from error
+
+
+def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
+    """Say at which moments windows begin and end; the current one ends now at the latest.
+
+    Args:
+        parameters: Checked.
+        now_us: What `now` means, in microseconds since 1970.
+    """
+    start, end = _moment(parameters.start, now_us), _moment(parameters.end or "now", now_us)
+    baseline = parameters.baseline
+    if isinstance(baseline, StoredWindow):
+        baseline = fixed(baseline, now_us)
+    return msgspec.structs.replace(parameters, start=start, end=end, baseline=baseline)
+
+
+def fixed(window: StoredWindow, now_us: int) -> StoredWindow:
+    """Say at which moments a window begins and ends."""
+    return msgspec.structs.replace(
+        window, start=_moment(window.start, now_us), end=_moment(window.end, now_us)
+    )
+
+
+def _moment(text: str | None, now_us: int) -> str | None:
+    """Return a moment to the millisecond, as ids are: what comes at it or later is the same."""
+    return None if text is None else timestamp_text(-(-microseconds(text, now_us) // 1000))
 
 
 def where_of(model: str, window: StoredWindow) -> dict[str, Any]:

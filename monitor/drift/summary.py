@@ -6,6 +6,7 @@ hold the rows that one would have drawn from the whole, however they were dealt 
 
 import zlib
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +16,15 @@ from monitor.drift.samples import Column, DriftError, Kind, Sample, take
 
 _RUN_ROWS = 50
 Keys = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+
+
+class Place(NamedTuple):
+    """What rows are drawn by: order, sources and names of these, as of a `Sample`."""
+
+    order: npt.NDArray[np.int64]
+    sources: npt.NDArray[np.int64]
+    source_names: tuple[str, ...] = ()
 
 
 class Summary(msgspec.Struct, frozen=True, eq=False):
@@ -42,6 +52,10 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         left = self.first_embedding_left if kind == "embedding" else self.first_left
         return left is not None
 
+    def with_embeddings(self, most: int = 2_000) -> "Summary":
+        """Return this with no more embeddings than so many."""
+        return _cut(msgspec.structs.replace(self, embeddings=min(most, self.embeddings)))
+
 
 def summarise(
     sample: Sample,
@@ -65,12 +79,16 @@ def summarise(
         DriftError: A source has two rows of one order.
     """
     if run is None:
-        n = len(sample.order)
-        span = int(sample.order[-1] - sample.order[0]) + 1 if n else 1
-        run = max(span * max(len(sample.source_names), 1) * _RUN_ROWS // max(n, 1), 1)
+        run = usual_run(sample.order, len(sample.source_names))
     if run < 1:
         raise DriftError(f"expected run to be 1 or more, got {run}")
-    labels = {
+    labels = counted(sample)
+    return _cut(Summary(sample, len(sample.order), labels, rows, embeddings, run, seed))
+
+
+def counted(sample: Sample) -> dict[str, dict[str, int]]:
+    """Return how often each label is there, by column."""
+    return {
         column.name: dict(
             zip(
                 column.labels,
@@ -81,7 +99,60 @@ def summarise(
         for column in sample.columns
         if column.kind == "categorical"
     }
-    return _cut(Summary(sample, len(sample.order), labels, rows, embeddings, run, seed))
+
+
+def usual_run(order: npt.NDArray[np.int64], sources: int) -> int:
+    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source."""
+    together = max(sources, 1) * _RUN_ROWS
+    if len(order) <= together:
+        return max(int(order[-1]) - int(order[0]), 1) if len(order) else 1
+    return max(int(np.median(order[together:] - order[:-together])), 1)
+
+
+def drawn(place: Place, most: int, *, run: int, seed: int = 0) -> tuple[Rows, int | None]:
+    """Draw rows as summaries do, by their places alone.
+
+    Args:
+        place: Of the rows.
+        most: Rows to be drawn, at most.
+        run: As of `summarise`.
+        seed: Of the draw.
+
+    Returns:
+        Positions of the rows in the order of their draw, and the smallest key that was left out; None if all
+        rows are drawn.
+    """
+    keys = _hashed(place, run, seed)
+    left = _first_left(keys, most, None)
+    order = np.argsort(keys, kind="stable")
+    return (order if left is None else order[keys[order] < np.uint64(left)]), left
+
+
+def of_drawn(
+    sample: Sample,
+    n: int,
+    left: int | None,
+    embedding_left: int | None,
+    *,
+    rows: int,
+    embeddings: int,
+    run: int,
+    seed: int = 0,
+) -> Summary:
+    """Return the summary of n rows of which those of `drawn` were read.
+
+    Args:
+        sample: What was read; its labels are all that are counted.
+        n: Rows that there were.
+        left: As `drawn` returned it.
+        embedding_left: As it returned it for the rows that have an embedding.
+        rows: As of `summarise`, and as `drawn` was given.
+        embeddings: As `rows`.
+        run: As `drawn` was given.
+        seed: As `drawn` was given.
+    """
+    labels = counted(sample)
+    return _cut(Summary(sample, n, labels, rows, embeddings, run, seed, left, embedding_left))
 
 
 def merge(summaries: Iterable[Summary]) -> Summary:
@@ -126,10 +197,15 @@ def _least(keys: Iterable[int | None]) -> int | None:
 def _keys(summary: Summary) -> Keys:
     """Return what rows are drawn by, smallest first: a hash of source, run and seed."""
     sample = summary.sample
-    names = [zlib.crc32(name.encode()) for name in sample.source_names or ("",)]
-    mixed = np.array(names, np.uint64)[sample.sources] << np.uint64(32)
-    mixed ^= (sample.order // summary.run).astype(np.uint64)
-    mixed += np.uint64((summary.seed * 0x9E3779B97F4A7C15) % 2**64)
+    place = Place(sample.order, sample.sources, sample.source_names)
+    return _hashed(place, summary.run, summary.seed)
+
+
+def _hashed(place: Place, run: int, seed: int) -> Keys:
+    names = [zlib.crc32(name.encode()) for name in place.source_names or ("",)]
+    mixed = np.array(names, np.uint64)[place.sources] << np.uint64(32)
+    mixed ^= (place.order // run).astype(np.uint64)
+    mixed += np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))
@@ -139,8 +215,10 @@ def _cut(summary: Summary) -> Summary:
     """Leave out what is too much."""
     keys = _keys(summary)
     left = _first_left(keys, summary.rows, summary.first_left)
-    embedding_left = _first_left(
-        keys, min(summary.embeddings, summary.rows), summary.first_embedding_left
+    embedded = [one.rows for one in summary.sample.columns if one.kind == "embedding"]
+    with_one = np.unique(np.concatenate(embedded)) if embedded else np.arange(len(keys))
+    embedding_left = _least(
+        (_first_left(keys[with_one], summary.embeddings, summary.first_embedding_left), left)
     )
     kept = np.arange(len(keys)) if left is None else np.flatnonzero(keys < np.uint64(left))
     sample = take(summary.sample, kept)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Integers
-from monitor.evaluation.evaluators import Evaluated, decode
+from monitor.evaluation.arrays import Doubles
+from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.multi_label import MultiLabel
 from monitor.evaluation.single_label import SingleLabel
 from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+from monitor.evaluation.wire_tables import read_lists
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -42,26 +43,12 @@ class Classification:
         Raises:
             EvaluationError: They are something else.
         """
-        answers = [
-            decode(_ANSWERS, one.predictions, f"image {one.id!r}: predictions") for one in images
-        ]
-        truths = [
-            decode(_TRUTHS, one.ground_truth, f"image {one.id!r}: ground_truth") for one in images
-        ]
-        score = np.array([one.score for some in answers for one in some], np.float64)
-        image, label = _columns(answers, labels)
-        number = np.arange(len(image)) - np.searchsorted(image, image)
-        kept = _once(image, label, np.lexsort((-score, label, image)))
-        true_image, true_label = _columns(truths, labels)
-        true = _once(true_image, true_label, np.lexsort((true_label, true_image)))
+        found = read_lists(images, "predictions", _ANSWERS, labels)
+        there = read_lists(images, "ground_truth", _TRUTHS, labels)
+        answers = {**found.table, "score": found.numbers("score")}
         return {
-            "predictions": {
-                "image": image[kept],
-                "label": label[kept],
-                "score": score[kept],
-                "number": number[kept],
-            },
-            "truths": {"image": true_image[true], "label": true_label[true]},
+            "predictions": _once(answers, answers["score"]),
+            "truths": _once({name: there.table[name] for name in ("image", "label")}),
         }
 
     def evaluate(self, state: State) -> Evaluated:
@@ -70,17 +57,11 @@ class Classification:
         return SingleLabel(state) if (truths == 1).all() else MultiLabel(state)
 
 
-def _columns(
-    lists: Sequence[Sequence[_Answer | _Truth]], labels: Labels
-) -> tuple[Integers, Integers]:
-    """Return the position of the image and the label of each."""
-    image = np.repeat(np.arange(len(lists)), [len(some) for some in lists])
-    label = np.array([labels[one.label] for some in lists for one in some], np.int64)
-    return image.astype(np.int64), label
-
-
-def _once(image: Integers, label: Integers, order: Integers) -> Integers:
-    """Keep the first, in an order by image and label, of equal rows; ascending."""
-    image, label = image[order], label[order]
-    new = (np.diff(image, prepend=-1) != 0) | (np.diff(label, prepend=-1) != 0)
-    return np.sort(order[new])
+def _once(table: Table, score: Doubles | None = None) -> Table:
+    """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
+    image, label = table["image"], table["label"]
+    falling = np.zeros(len(image)) if score is None else -score
+    order = np.lexsort((falling, label, image))
+    new = (np.diff(image[order], prepend=-1) != 0) | (np.diff(label[order], prepend=-1) != 0)
+    kept = np.sort(order[new])
+    return {name: column[kept] for name, column in table.items()}

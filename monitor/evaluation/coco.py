@@ -3,18 +3,20 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers
-from monitor.evaluation.evaluators import decode, task_name
+from monitor.evaluation.evaluators import decode
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
+from monitor.evaluation.wire_tables import predictions_table, truths_table
+from tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -38,6 +40,10 @@ class _Category(msgspec.Struct):
     id: int
     name: str | None = None
 
+    @property
+    def label(self) -> str:
+        return str(self.id) if self.name is None else self.name
+
 
 class _Annotation(msgspec.Struct, gc=False):
     image_id: _Id
@@ -45,7 +51,8 @@ class _Annotation(msgspec.Struct, gc=False):
     bbox: tuple[Number, Number, Number, Number] | None = None
     segmentation: Segmentation | None = None
     area: Number | None = None
-    iscrowd: int | bool = 0
+    crowd: int | bool = msgspec.field(name="iscrowd", default=0)
+    difficult: ClassVar[bool] = False
     oriented_bbox: dict[str, float] | None = None
     """As `store.exchange.datasets` writes it."""
 
@@ -64,9 +71,9 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-TRUTH = msgspec.json.Decoder(_Truth)
+_TRUTH = msgspec.json.Decoder(_Truth)
+_IMAGE = msgspec.json.Decoder(_Image)
 RESULTS = msgspec.json.Decoder(list[_Result])
-IMAGE = msgspec.json.Decoder(_Image)
 
 
 class _Objects(NamedTuple):
@@ -92,6 +99,17 @@ class _Objects(NamedTuple):
         return _Objects(self.name, self.rows[of], self.place[of], self.image[of], self.label[of])
 
 
+def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
+    """Read a file of instances; also gives its images.
+
+    Raises:
+        EvaluationError: It is none; the message begins with its name.
+    """
+    known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
+    images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
+    return known, images
+
+
 def state_of_coco(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
 ) -> tuple[str, State]:
@@ -113,18 +131,15 @@ def state_of_coco(
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.
         OSError: A file cannot be read.
     """
-    known: _Truth = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    known, images = read_truth(truth.read_bytes(), truth.name)
     answers: list[_Result] = decode(
         RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
     )
     has_masks = any(one.segmentation is not None for one in answers)
-    task = task_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
+    task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
         raise EvaluationError(f"expected {' or '.join(_TABLES)} as task, got {task!r:.80}")
-    images: list[_Image] = [
-        decode(IMAGE, one, f"{truth.name}: images[{at}]") for at, one in enumerate(known.images)
-    ]
-    labels = [str(one.id) if one.name is None else one.name for one in known.categories]
+    labels = [one.label for one in known.categories]
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
     label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
     _numbered(labels, f"{truth.name}: categories: name")
@@ -212,8 +227,10 @@ def _boxes(found: _Objects, there: _Objects, _: Integers) -> dict[str, Table]:
 
     boxes, others = box(found), box(there)
     return {
-        "predictions": _predictions(found, boxes[:, 2] * boxes[:, 3]) | {"box": boxes},
-        "truths": _truths(there, others[:, 2] * others[:, 3]) | {"box": others},
+        "predictions": predictions_table(found.rows, _shared(found), boxes[:, 2] * boxes[:, 3])
+        | {"box": boxes},
+        "truths": truths_table(there.rows, _shared(there), others[:, 2] * others[:, 3])
+        | {"box": others},
     }
 
 
@@ -232,7 +249,7 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
             masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
             for one in some
         )
-        crowd = np.array([row.iscrowd for row in some[1].rows], bool)
+        crowd = np.array([row.crowd for row in some[1].rows], bool)
         one, other, overlap = overlaps(predictions, truths, (some[0].image, some[1].image), crowd)
         pairs.append((one + before[0], other + before[1], overlap))
         areas[0].append(predictions.area)
@@ -240,8 +257,8 @@ def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, T
         before += len(some[0].rows), len(some[1].rows)
     one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
     tables = {
-        "predictions": _predictions(found, np.concatenate(areas[0])),
-        "truths": _truths(there, np.concatenate(areas[1])),
+        "predictions": predictions_table(found.rows, _shared(found), np.concatenate(areas[0])),
+        "truths": truths_table(there.rows, _shared(there), np.concatenate(areas[1])),
     }
     numbers = tables["predictions"]["number"][one], tables["truths"]["number"][other]
     return tables | {"pairs": pairs_table(found.image[one], *numbers, overlap)}
@@ -258,26 +275,9 @@ def _sizes(objects: _Objects, sizes: Integers) -> Integers:
     return of
 
 
-def _predictions(found: _Objects, area: Integers | Doubles) -> Table:
-    score = np.array([row.score for row in found.rows], np.float64)
-    return {**_shared(found), "score": score, "area": area.astype(np.float64)}
-
-
-def _truths(there: _Objects, area: Integers | Doubles) -> Table:
-    given = [np.nan if row.area is None else row.area for row in there.rows]
-    own = np.array(given, np.float64)
-    return {
-        **_shared(there),
-        "area": np.where(np.isnan(own), area, own),
-        "crowd": np.array([row.iscrowd for row in there.rows], bool),
-        "difficult": np.zeros(len(there.rows), bool),
-    }
-
-
 def _shared(objects: _Objects) -> Table:
-    image = objects.image
-    first = np.searchsorted(image, image)
-    return {"image": image, "label": objects.label, "number": np.arange(len(image)) - first}
+    number = np.arange(len(objects.image)) - np.searchsorted(objects.image, objects.image)
+    return {"image": objects.image, "label": objects.label, "number": number}
 
 
 _TABLES = {"OBJECT_DETECTION": _boxes, "IMAGE_SEGMENTATION": _instances}

@@ -1,13 +1,13 @@
 """COCO's annotations and results in the form of the wire: boxes by their edges, masks as contours."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from monitor.evaluation.coco import IMAGE, RESULTS, TRUTH
+from monitor.evaluation.coco import RESULTS, read_truth
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.run_lengths import Segmentation, runs_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -18,12 +18,10 @@ def images_of_coco(
     truth: Path, predictions: Path, task: str, ids: Collection[str]
 ) -> list[EvaluatedImage]:
     """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
-    if not ids:
-        return []
-    known = decode(TRUTH, msgspec.Raw(truth.read_bytes()), truth.name)
+    known, images = read_truth(truth.read_bytes(), truth.name)
     answers = decode(RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name)
-    labels = label_names(known.categories)
-    sizes = {str(one.id): (one.width, one.height) for one in map(IMAGE.decode, known.images)}
+    labels = {one.id: one.label for one in known.categories}
+    sizes = {str(one.id): (one.width, one.height) for one in images}
     sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})
     for side, rows in zip(sides, (answers, known.annotations), strict=True):
         for row in rows:
@@ -34,11 +32,6 @@ def images_of_coco(
                 side[image].append({"label": labels[row.category_id], **score, **shape})
     found, there = sides
     return [EvaluatedImage(one, _raw(found[one]), _raw(there[one]), *sizes[one]) for one in ids]
-
-
-def label_names(categories: Iterable[Any]) -> dict[int, str]:
-    """Return the names of categories, by their ids."""
-    return {one.id: str(one.id) if one.name is None else one.name for one in categories}
 
 
 def shape_of_coco(

@@ -1,26 +1,23 @@
 """Boxes: how detections on the wire become tables, and how far two boxes overlap."""
 
 from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.evaluators import Evaluated, decode
+from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (
     EvaluatedImage,
-    EvaluationError,
     Labels,
     Magnitude,
     Number,
     State,
     Table,
 )
+from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 
 
 class _Predicted(msgspec.Struct, gc=False):
@@ -57,15 +54,18 @@ class Detection:
         Raises:
             EvaluationError: One lacks a field, has a number that is none or huge, or ends before it begins.
         """
-        found = [
-            decode(_PREDICTED, one.predictions, f"image {one.id!r}: predictions") for one in images
-        ]
-        there = [
-            decode(_TRUE, one.ground_truth, f"image {one.id!r}: ground_truth") for one in images
-        ]
+        found = read_lists(images, "predictions", _PREDICTED, labels)
+        there = read_lists(images, "ground_truth", _TRUE, labels)
+        boxes, others = _boxes(found), _boxes(there)
         return {
-            "predictions": _predictions(images, found, labels),
-            "truths": _truths(images, there, labels),
+            "predictions": {
+                **predictions_table(found.rows, found.table, boxes[:, 2] * boxes[:, 3]),
+                "box": boxes,
+            },
+            "truths": {
+                **truths_table(there.rows, there.table, others[:, 2] * others[:, 3]),
+                "box": others,
+            },
         }
 
     def evaluate(self, state: State) -> Evaluated:
@@ -73,60 +73,15 @@ class Detection:
         return EvaluatedObjects(state, box_overlap(state), parameters={"overlap": "box"})
 
 
-def _predictions(
-    images: Sequence[EvaluatedImage], found: list[list[_Predicted]], labels: Labels
-) -> Table:
-    flat = list(chain.from_iterable(found))
-    table = _boxes(images, "predictions", found, flat, labels)
-    return {**table, "score": _numbers(flat, "score")}
-
-
-def _truths(images: Sequence[EvaluatedImage], there: list[list[_True]], labels: Labels) -> Table:
-    flat = list(chain.from_iterable(there))
-    table = _boxes(images, "ground_truth", there, flat, labels)
-    given = np.array([np.nan if one.area is None else one.area for one in flat], np.float64)
-    return {
-        **table,
-        "area": np.where(np.isnan(given), table["area"], given),
-        "crowd": np.array([one.crowd for one in flat], np.bool_),
-        "difficult": np.array([one.difficult for one in flat], np.bool_),
-    }
-
-
-def _boxes(
-    images: Sequence[EvaluatedImage],
-    kind: str,
-    objects: Sequence[Sequence[Any]],
-    flat: list[Any],
-    labels: Labels,
-) -> Table:
-    """Return the columns that predictions and truths share."""
-    corners = np.stack([_numbers(flat, name) for name in _CORNERS], axis=1)
+def _boxes(listed: Listed) -> Doubles:
+    """Return boxes (N, 4), xywh."""
+    corners = np.stack([listed.numbers(name) for name in _CORNERS], axis=1)
     sides = corners[:, 2:] - corners[:, :2]
-    texts = [one.label for one in flat]
-    for text in dict.fromkeys(texts):
-        labels[text]
-    counts = np.array([len(one) for one in objects], np.int64)
-    table = {
-        "image": np.repeat(np.arange(len(objects)), counts),
-        "label": np.fromiter(map(labels.numbers.__getitem__, texts), np.int64, len(flat)),
-        "area": sides[:, 0] * sides[:, 1],
-        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
-        "box": np.concatenate([corners[:, :2], sides], axis=1),
-    }
-    wrong = np.flatnonzero((sides < 0).any(axis=1))
-    if wrong.size:
-        at = int(wrong[0])
-        got = ", ".join(map(str, corners[at].tolist()))
-        place = f"image {images[table['image'][at]].id!r}: {kind}[{table['number'][at]}]"
-        raise EvaluationError(
-            f"{place}: expected xmin <= xmax and ymin <= ymax, got {', '.join(_CORNERS)} of {got}"
-        )
-    return table
-
-
-def _numbers(objects: list[Any], name: str) -> Doubles:
-    return np.fromiter(map(attrgetter(name), objects), np.float64, len(objects))
+    good = sides.min(axis=1) >= 0
+    wrong = ", ".join(map(str, corners[~good][:1].ravel().tolist()))
+    expected = "xmin <= xmax and ymin <= ymax"
+    listed.check(good, expected, f"{', '.join(_CORNERS)} of {wrong}")
+    return np.concatenate([corners[:, :2], sides], axis=1)
 
 
 def box_overlap(state: State) -> Overlap:

@@ -9,12 +9,10 @@ Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`; equal 
 the images and of their predictions, which the kit leaves open.
 """
 
-from typing import Any
-
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, held, mean_known, ranges, ratio
-from monitor.evaluation.evaluators import Headline
+from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.state import State, Table
 from monitor.report import Metric
@@ -59,11 +57,6 @@ class DotaObjects:
         self._right = np.stack([_first(one, truth) for one in near & ~skipped])
         self._wrong = ~self._right & ~skipped
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What the report says of the rule."""
-        return {"dota": {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}}
-
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
         means = mean_known(self._precisions(weights))
@@ -73,10 +66,10 @@ class DotaObjects:
             for at, rule in enumerate(RULES)
         ]
 
-    def metrics(self) -> list[Metric]:
+    def findings(self) -> Findings:
         """Compute the average precision of each label."""
         [values] = self._precisions(np.ones((1, self._images)))
-        return [
+        metrics = [
             Metric(
                 "AP",
                 float(value) if len(self._there[label]) else None,
@@ -86,6 +79,8 @@ class DotaObjects:
             for number, threshold in enumerate(THRESHOLDS)
             for rule, value in zip(RULES, values[:, number, label], strict=True)
         ]
+        rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
+        return Findings(metrics=metrics, parameters={"dota": rules})
 
     def _precisions(self, weights: Doubles) -> Doubles:
         """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""

@@ -5,7 +5,6 @@ Work is done in three steps: `state_of` turns a shard of images into a state, `m
 """
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -15,6 +14,8 @@ from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.report import Confusion, Metric
+from tasks import SHORT_NAMES, full_name
+from tasks.references import load
 
 EVALUATORS = {
     "IMAGE_CLASSIFICATION": "monitor.evaluation.classification:Classification",
@@ -24,14 +25,6 @@ EVALUATORS = {
     "IMAGE_TEXT_TO_TEXT": "monitor.evaluation.text:Text",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
-
-_ALIASES = {
-    "classification": "IMAGE_CLASSIFICATION",
-    "detection": "OBJECT_DETECTION",
-    "oriented": "ORIENTED_OBJECT_DETECTION",
-    "segmentation": "IMAGE_SEGMENTATION",
-    "image-text": "IMAGE_TEXT_TO_TEXT",
-}
 
 _LONGEST_PX = 1 << 31
 
@@ -80,6 +73,37 @@ class Evaluated(Protocol):
         """Compute everything else, over all images."""
 
 
+class Composed:
+    """Evaluations of the same images as one `Evaluated`; what is first stands first."""
+
+    def __init__(self, parts: Sequence[Evaluated]) -> None:
+        self._parts = parts
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines of all parts."""
+        return [one for part in self._parts for one in part.headlines(weights)]
+
+    def findings(self) -> Findings:
+        """Put the findings of all parts together; of each kind of confusion there is the first."""
+        parts = [part.findings() for part in self._parts]
+        curves: dict[str, list[dict[str, Any]]] = {}
+        for part in parts:
+            for kind, drawn in part.curves.items():
+                curves.setdefault(kind, []).extend(drawn)
+        return Findings(
+            metrics=[metric for part in parts for metric in part.metrics],
+            curves=curves,
+            confusion=next((part.confusion for part in parts if part.confusion), None),
+            confusion_pixels=next(
+                (part.confusion_pixels for part in parts if part.confusion_pixels), None
+            ),
+            errors_tide={name: dap for part in parts for name, dap in part.errors_tide.items()},
+            badness={reason: bad for part in parts for reason, bad in part.badness.items()},
+            parameters={name: value for part in parts for name, value in part.parameters.items()},
+            excluded={reason: count for part in parts for reason, count in part.excluded.items()},
+        )
+
+
 class Evaluator(Protocol):
     """The evaluation of a task."""
 
@@ -102,19 +126,14 @@ def evaluator(task: str) -> Evaluator:
     Raises:
         EvaluationError: There is none.
     """
-    place = EVALUATORS.get(task_name(task))
+    place = EVALUATORS.get(full_name(task))
     if place is None:
+        short = (name for name, long in SHORT_NAMES.items() if long in EVALUATORS)
         raise EvaluationError(
-            f"expected one of {', '.join([*EVALUATORS, *_ALIASES])} as task, got {task!r:.80}"
+            f"expected one of {', '.join([*EVALUATORS, *short])} as task, got {task!r:.80}"
         )
-    module, _, name = place.partition(":")
-    found: Evaluator = getattr(import_module(module), name)()
+    found: Evaluator = load(place)()
     return found
-
-
-def task_name(task: str) -> str:
-    """Return the full name of a task."""
-    return _ALIASES.get(task.lower(), task.upper())
 
 
 def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:

@@ -6,6 +6,7 @@ Lines are read in shards, so that what is held at once is the state and one shar
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -13,12 +14,13 @@ import msgspec
 
 from monitor.evaluation.coco import state_of_coco
 from monitor.evaluation.coco_wire import images_of_coco
-from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of, task_name
+from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.saved_state import from_bytes, to_bytes
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge
-from monitor.report import Report, ReportedModel, Window
+from monitor.report import Report, Window
 from store.errors import NO_PYARROW, QueryError
+from tasks import full_name
 
 SHARD = 1000
 """Images that are read at once."""
@@ -89,9 +91,9 @@ def evaluate_records(
         read.add(shard)
         tell(len(read.ids))
 
-    def again() -> Iterator[_Numbered]:
+    def again(ids: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
-        return _lines(file, name)
+        return _among(_lines(file, name), ids)
 
     return _with_files(_report(task, read.state(), read.times, asked, again), records=name)
 
@@ -132,8 +134,9 @@ def evaluate_parquet(
             rows += len(states[-1].ids)
             tell(rows)
 
-        def again() -> Iterator[_Numbered]:
-            return _lines((line for line, _ in read_parquet(path, images=False)), path.name)
+        def again(ids: set[str]) -> Iterator[EvaluatedImage]:
+            lines = (line for line, _ in read_parquet(path, images=False))
+            return _among(_lines(lines, path.name), ids)
 
         return _with_files(_report(task, merge(states), times, asked, again), records=path.name)
     except QueryError as error:
@@ -158,20 +161,22 @@ def _report(
     state: State,
     times: tuple[str, ...],
     asked: Asked,
-    again: Callable[[], Iterator[_Numbered]],
+    pictured: Callable[[set[str]], Iterable[EvaluatedImage]],
 ) -> Report:
-    """Write the report; the worst images are read again."""
+    """Write the report; the worst images are read again, by their ids."""
     report = evaluate(
         evaluator(task),
         state,
-        task=task_name(task),
-        model=ReportedModel(),
+        task=full_name(task),
         window=Window(times[0], times[-1]) if times else Window(),
         asked=asked,
     )
     shown = {one.inference_id for one in report.worst}
-    worst = [one.image for one in again() if one.image.id in shown] if shown else []
-    return with_pictures(report, worst)
+    return with_pictures(report, [*pictured(shown)] if shown else [])
+
+
+def _among(lines: Iterable[_Numbered], ids: set[str]) -> Iterator[EvaluatedImage]:
+    return (one.image for one in lines if one.image.id in ids)
 
 
 def _with_files(report: Report, **names: str) -> Report:
@@ -255,13 +260,7 @@ def _image(line: _Line) -> EvaluatedImage:
 
 
 def _shards(lines: Iterator[_Numbered]) -> Iterator[list[_Numbered]]:
-    shard: list[_Numbered] = []
-    for line in lines:
-        shard.append(line)
-        if len(shard) == SHARD:
-            yield shard
-            shard = []
-    if shard:
+    while shard := list(islice(lines, SHARD)):
         yield shard
 
 
@@ -280,16 +279,6 @@ def evaluate_coco(
         OSError: A file cannot be read.
     """
     task, state = state_of_coco(truth, predictions, by, task)
-    report = evaluate(
-        evaluator(task),
-        merge([state]),
-        task=task,
-        model=ReportedModel(),
-        window=Window(),
-        asked=asked,
-    )
-    shown = {one.inference_id for one in report.worst}
-    images = images_of_coco(truth, predictions, task, shown)
-    return _with_files(
-        with_pictures(report, images), truth=truth.name, predictions=predictions.name
-    )
+    again = partial(images_of_coco, truth, predictions, task)
+    report = _report(task, merge([state]), (), asked, again)
+    return _with_files(report, truth=truth.name, predictions=predictions.name)

@@ -6,13 +6,12 @@ Segments of `background`, `ignore` and `void` are regions, not objects: they are
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers
-from monitor.evaluation.evaluators import Evaluated, decode
+from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Overlap, Pairs
 from monitor.evaluation.objects import EvaluatedObjects
@@ -26,6 +25,7 @@ from monitor.evaluation.state import (
     State,
     Table,
 )
+from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 
 NO_OBJECTS = IGNORED | {BACKGROUND}
 """Labels of segments that are no objects."""
@@ -52,8 +52,6 @@ class _There(msgspec.Struct):
     difficult: bool = False
     area: Magnitude | None = None
 
-
-_Segment = TypeVar("_Segment", _Found, _There)
 
 _FOUND = msgspec.json.Decoder(list[_Found])
 _THERE = msgspec.json.Decoder(list[_There])
@@ -118,51 +116,24 @@ def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
     Raises:
         EvaluationError: As `Instances.tables`.
     """
-    places = [f"image {image.id!r}: {kind}" for kind in ("predictions", "ground_truth")]
-    numbers, found = _counted(decode(_FOUND, image.predictions, places[0]))
-    there_numbers, there = _counted(decode(_THERE, image.ground_truth, places[1]))
-    masks = _masks(image, [one.contour for one in found], places[0])
-    others = _masks(image, [one.contour for one in there], places[1])
-    given = np.array([np.nan if one.area is None else one.area for one in there], np.float64)
-    predictions = _objects(found, numbers, labels)
-    truths = _objects(there, there_numbers, labels)
-    crowd = np.array([one.crowd for one in there], np.bool_)
-    of, taken, overlap = overlaps(masks, others, (predictions["image"], truths["image"]), crowd)
+    found = read_lists([image], "predictions", _FOUND, labels, NO_OBJECTS)
+    there = read_lists([image], "ground_truth", _THERE, labels, NO_OBJECTS)
+    masks, others = _masks(image, found), _masks(image, there)
+    truths = truths_table(there.rows, there.table, others.area)
+    of, taken, overlap = overlaps(
+        masks, others, (found.table["image"], truths["image"]), truths["crowd"]
+    )
+    numbers = found.table["number"][of], truths["number"][taken]
     return {
-        "predictions": {
-            **predictions,
-            "score": np.array([one.score for one in found], np.float64),
-            "area": masks.area.astype(np.float64),
-        },
-        "truths": {
-            **truths,
-            "area": np.where(np.isnan(given), others.area, given),
-            "crowd": crowd,
-            "difficult": np.array([one.difficult for one in there], np.bool_),
-        },
-        "pairs": pairs_table(
-            np.zeros(len(of), np.int64), numbers[of], there_numbers[taken], overlap
-        ),
+        "predictions": predictions_table(found.rows, found.table, masks.area),
+        "truths": truths,
+        "pairs": pairs_table(np.zeros(len(of), np.int64), *numbers, overlap),
     }
 
 
-def _counted(segments: list[_Segment]) -> tuple[Integers, list[_Segment]]:
-    """Return the objects among segments, and their numbers."""
-    kept = [at for at, one in enumerate(segments) if one.label not in NO_OBJECTS]
-    return np.array(kept, np.int64), [segments[at] for at in kept]
-
-
-def _objects(objects: Sequence[_Found | _There], numbers: Integers, labels: Labels) -> Table:
-    """Return the columns that predictions and truths of an image share."""
-    return {
-        "image": np.zeros(len(objects), np.int64),
-        "label": np.array([labels[one.label] for one in objects], np.int64),
-        "number": numbers,
-    }
-
-
-def _masks(image: EvaluatedImage, contours: list[list[list[_Point]]], place: str) -> Masks:
+def _masks(image: EvaluatedImage, listed: Listed) -> Masks:
     """Make masks of contours; each point is rounded to its pixel."""
+    contours: list[list[list[_Point]]] = [one.contour for one in listed.rows]
     if contours and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
     rings = [ring for contour in contours for ring in contour]
@@ -172,7 +143,8 @@ def _masks(image: EvaluatedImage, contours: list[list[list[_Point]]], place: str
     points[:, 1] = np.fromiter(map(attrgetter("y"), flat), np.float64, len(flat))
     if not (np.abs(points) < _FARTHEST).all():
         raise EvaluationError(
-            f"{place}: expected points near the image, got {np.abs(points).max()}"
+            f"image {image.id!r}: {listed.kind}: expected points near the image,"
+            f" got {np.abs(points).max()}"
         )
     return from_contours(
         Contours(

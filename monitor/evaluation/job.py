@@ -1,15 +1,13 @@
 """Evaluation as a job: its result is `report.json`, and `report.html` beside it."""
 
 import shutil
-from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from monitor.evaluation.parameters import EvaluationParameters
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
-from monitor.reports import REPORT, REPORT_PAGE
+from monitor.reports import keep
 from store.errors import StoreError
 from store.jobs import Run
 
@@ -38,21 +36,7 @@ def run_evaluation(run: Run) -> str:
     except EvaluationError as error:
         raise StoreError(str(error)) from error
     report = msgspec.structs.replace(report, id=run.job.id)
-    from monitor.page import page  # noqa: PLC0415 - it loads much
-
-    def image_bytes(image: str) -> bytes | None:
-        with suppress(StoreError):  # no hash, or the images are away: the page says so
-            return run.blobs.get(image)
-        return None
-
-    _write(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    _write(run.directory / REPORT, msgspec.json.encode(report))
+    name = keep(run, report)
     shutil.rmtree(shards)
     run.log(f"{report.data.current.n} images evaluated")
-    return REPORT
-
-
-def _write(path: Path, data: bytes) -> None:
-    hidden = path.with_name(f".{path.name}")
-    hidden.write_bytes(data)
-    hidden.replace(path)
+    return name

@@ -132,11 +132,21 @@ def _some(labels: list[str], counts: Integers) -> dict[str, int]:
 
 
 def per_label(
-    labels: list[str], values: dict[str, Doubles], n: Integers, **parameters: Any
+    labels: list[str], values: dict[str, Doubles], true: Doubles, **parameters: Any
 ) -> list[Metric]:
-    """Name numbers (K,) of labels, each taken over `n` (K,) true ones."""
+    """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
     return [
         Metric(name, number(value), {**parameters, "label": label}, None, int(count))
         for name, column in values.items()
-        for label, value, count in zip(labels, column, n, strict=True)
+        for label, value, count in zip(labels, column[0], true[0], strict=True)
+    ]
+
+
+def averaged(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
+    """Name rates (1, K) of all labels together, and weighted by how often each is true, over `n` images."""
+    weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
+    return [
+        Metric(name, number(found[0]), {**parameters, "average": average}, None, n)
+        for average, of in (("micro", counts.micro()), ("weighted", weighted))
+        for name, found in of.items()
     ]

@@ -4,12 +4,10 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, per_label, totals
+from monitor.evaluation.label_counts import LabelCounts, averaged, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.ranking import Ranking, Scores
-from monitor.evaluation.reporting import number
+from monitor.evaluation.label_scores import LabelScores, Scores
 from monitor.evaluation.state import State
-from monitor.report import Metric
 
 THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""
@@ -23,7 +21,7 @@ class MultiLabel:
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
         right = np.isin(_pairs(rows, self._labels), _pairs(truths, self._labels))
-        self._ranking = Ranking(
+        self._scores = LabelScores(
             Scores(rows["image"], rows["label"], rows["score"], right),
             self._truths,
             self._images,
@@ -49,7 +47,7 @@ class MultiLabel:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         at = {"score": THRESHOLD}
         rates = counts.rates()
         return [
@@ -71,34 +69,20 @@ class MultiLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        rates = counts.rates()
-        micro = counts.micro()
-        roc, precision = self._ranking.areas(weights)
-        averages = [
-            ("micro", {name: micro[name] for name in ("Precision", "Recall")}),
-            ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
-        ]
-        n = counts.true[0].astype(np.int64)
-        per_score = {name: column[0] for name, column in rates.items()}
-        areas = {"ROCAUC": roc[0], "AveragePrecision": precision[0]}
+        roc, precision = self._scores.areas(weights)
+        areas = {"ROCAUC": roc, "AveragePrecision": precision}
         metrics = [
             *(
-                Metric(
-                    name,
-                    number(found[0]),
-                    {"score": THRESHOLD, "average": average},
-                    None,
-                    self._images,
-                )
-                for average, of in averages
-                for name, found in of.items()
+                one
+                for one in averaged(counts, self._images, score=THRESHOLD)
+                if (one.type, one.parameters["average"]) != ("F1", "micro")  # a headline
             ),
-            *per_label(self._state.labels, per_score, n, score=THRESHOLD),
-            *per_label(self._state.labels, areas, n),
+            *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
+            *per_label(self._state.labels, areas, counts.true),
         ]
         return Findings(
             metrics=metrics,
-            curves=curves(self._ranking, self._state.labels),
+            curves=curves(self._scores, self._state.labels),
             badness={"wrong_label": self._wrong.astype(np.float64)},
             parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
         )

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, TypeVar
 
-from monitor.evaluation.reading import Shard
 from monitor.evaluation.state import EvaluationError
 from store.blobs.files import open_blobs
 from store.inferences import Inferences
@@ -86,9 +85,9 @@ class StoredOnCluster:
         self._url = database_url
 
     def map(
-        self, read: Callable[[Inferences, _Item], Shard], items: Iterable[_Item]
-    ) -> Iterator[Shard]:
-        """As `monitor.evaluation.stored.Places.map`."""
+        self, read: Callable[[Inferences, _Item], _Made], items: Iterable[_Item]
+    ) -> Iterator[_Made]:
+        """As `monitor.places.Places.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
 
 
@@ -96,7 +95,7 @@ def _do(work: Callable[[_Item], _Made], item: _Item) -> _Made:
     return work(item)
 
 
-def _read(url: str, read: Callable[[Inferences, _Item], Shard], item: _Item) -> Shard:
+def _read(url: str, read: Callable[[Inferences, _Item], _Made], item: _Item) -> _Made:
     return read(_opened(url), item)
 
 

@@ -1,26 +1,24 @@
 """Oriented boxes: how they come from the wire, how far two overlap, and the two rules they are judged by."""
 
 from collections.abc import Sequence
-from itertools import chain
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.dota import DotaObjects
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import (
     EvaluatedImage,
-    EvaluationError,
     Labels,
     Magnitude,
     Number,
     State,
     Table,
 )
+from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 from tasks.geometry import ratio
 from tasks.rotated import convex_intersection_areas, xywhr_to_corners
 
@@ -71,52 +69,28 @@ class OrientedDetection:
             EvaluationError: One lacks a field, has a side below 0, or is a fraction of an image whose
                 width and height are not known.
         """
-        found = _read(images, "predictions", _FOUND, labels)
-        there = _read(images, "ground_truth", _THERE, labels)
+        found = read_lists(images, "predictions", _FOUND, labels)
+        there = read_lists(images, "ground_truth", _THERE, labels)
         boxes = _boxes(found)
-        predictions = found.table | {
-            "score": np.array([one.score for one in found.objects], np.float64),
-            "area": boxes[:, 2] * boxes[:, 3],
-            "centre": boxes[:, :2],
-            "corners": _around(boxes).reshape(-1, 8),
-        }
         centre, corners = _shapes(there)
-        given = np.array([one.area for one in there.objects], np.float64)  # None is NaN
-        truths = there.table | {
-            "area": np.where(np.isnan(given), _areas(corners), given),
-            "crowd": np.array([one.crowd for one in there.objects], bool),
-            "difficult": np.array([one.difficult for one in there.objects], bool),
-            "centre": centre,
-            "corners": corners.reshape(-1, 8),
+        return {
+            "predictions": {
+                **predictions_table(found.rows, found.table, boxes[:, 2] * boxes[:, 3]),
+                "centre": boxes[:, :2],
+                "corners": _around(boxes).reshape(-1, 8),
+            },
+            "truths": {
+                **truths_table(there.rows, there.table, _areas(corners)),
+                "centre": centre,
+                "corners": corners.reshape(-1, 8),
+            },
         }
-        return {"predictions": predictions, "truths": truths}
 
     def evaluate(self, state: State) -> Evaluated:
-        """Look into a whole state."""
-        return _Evaluated(state)
-
-
-class _Evaluated:
-    """The same answers by COCO's rule and by DOTA's."""
-
-    def __init__(self, state: State) -> None:
-        self._coco = EvaluatedObjects(
-            state, oriented_overlap(state), parameters={"overlap": "oriented box"}
-        )
-        self._dota = DotaObjects(state, oriented_overlap(state, crowds=False))
-
-    def headlines(self, weights: Doubles) -> list[Headline]:
-        """Compute COCO's twelve numbers, and DOTA's."""
-        return [*self._coco.headlines(weights), *self._dota.headlines(weights)]
-
-    def findings(self) -> Findings:
-        """Compute everything else."""
-        coco = self._coco.findings()
-        return msgspec.structs.replace(
-            coco,
-            metrics=[*coco.metrics, *self._dota.metrics()],
-            parameters={**coco.parameters, **self._dota.parameters},
-        )
+        """Look into a whole state, by COCO's rule and by DOTA's."""
+        overlap = oriented_overlap(state)
+        coco = EvaluatedObjects(state, overlap, parameters={"overlap": "oriented box"})
+        return Composed([coco, DotaObjects(state, oriented_overlap(state, crowds=False))])
 
 
 def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
@@ -155,66 +129,29 @@ def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
     return areas
 
 
-class _Read(NamedTuple):
-    """The predictions or truths of some images."""
-
-    images: Sequence[EvaluatedImage]
-    kind: str
-    objects: list[Any]
-    table: Table
-    """The columns that both have."""
-
-
-def _read(
-    images: Sequence[EvaluatedImage], kind: str, decoder: msgspec.json.Decoder[Any], labels: Labels
-) -> _Read:
-    objects: list[list[Any]] = [
-        decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}") for image in images
-    ]
-    counts = np.array([len(one) for one in objects], np.int64)
-    flat = list(chain.from_iterable(objects))
-    table = {
-        "image": np.repeat(np.arange(len(objects)), counts),
-        "label": np.array([labels[one.label] for one in flat], np.int64),
-        "number": np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts),
-    }
-    return _Read(images, kind, flat, table)
-
-
-def _boxes(read: _Read) -> Doubles:
+def _boxes(listed: Listed) -> Doubles:
     """Return boxes (N, 5), xywhr, in pixels."""
-    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in read.objects], np.float64)
-    sizes = np.array([(one.width or 0, one.height or 0) for one in read.images], np.float64)
-    scale = sizes.reshape(-1, 2)[read.table["image"]]
-    _check(read, scale.min(axis=1) > 0, "width and height of the image")
+    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in listed.rows], np.float64)
+    sizes = np.array([(one.width or 0, one.height or 0) for one in listed.images], np.float64)
+    scale = sizes.reshape(-1, 2)[listed.table["image"]]
+    listed.check(scale.min(axis=1) > 0, "width and height of the image")
     return boxes.reshape(-1, 5) * np.column_stack([scale, scale, np.ones(len(scale))])
 
 
-def _shapes(read: _Read) -> tuple[Doubles, Doubles]:
+def _shapes(listed: Listed) -> tuple[Doubles, Doubles]:
     """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
-    given: Flags = np.array([one.corners is not None for one in read.objects], bool)
+    given: Flags = np.array([one.corners is not None for one in listed.rows], bool)
     turned = np.flatnonzero(~given)
-    rest = read._replace(
-        objects=[read.objects[at] for at in turned],
-        table={key: column[turned] for key, column in read.table.items()},
-    )
+    rest = listed.of(turned)
     boxes = _boxes(rest)
-    _check(rest, ~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
+    rest.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
     centre[turned], corners[turned] = boxes[:, :2], _around(boxes)
-    quads = np.array([one.corners for one in read.objects if one.corners], np.float64)
+    quads = np.array([one.corners for one in listed.rows if one.corners], np.float64)
     quads = quads.reshape(-1, 4, 2)
     centre[given] = quads.mean(axis=1)
     corners[given] = convex(quads - centre[given][:, None])
     return centre, corners
-
-
-def _check(read: _Read, good: Flags, expected: str) -> None:
-    bad = np.flatnonzero(~good)
-    if bad.size:
-        image, number = (read.table[name][bad[0]] for name in ("image", "number"))
-        place = f"image {read.images[image].id!r}: {read.kind}[{number}]"
-        raise EvaluationError(f"{place}: expected {expected}, got none")
 
 
 def _around(boxes: Doubles) -> Doubles:

@@ -1,6 +1,7 @@
 """From a whole state to a report: headlines with their intervals, slices, another model beside."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
@@ -54,9 +55,9 @@ def evaluate(
     state: State,
     *,
     task: str,
-    model: ReportedModel,
-    window: Window,
-    asked: Asked = Asked(),  # noqa: B008 - it is immutable
+    model: ReportedModel = ReportedModel(),  # noqa: B008 - it is immutable
+    window: Window = Window(),  # noqa: B008 - as above
+    asked: Asked = Asked(),  # noqa: B008 - as above
     others: Sequence[tuple[ReportedModel, State]] = (),
     step: Step = lambda: None,
 ) -> Report:
@@ -183,9 +184,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
 def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) -> list[Slice]:
     slices = []
     for by, values in state.slices.items():
-        counts: dict[str | None, int] = {}
-        for value in values:
-            counts[value] = counts.get(value, 0) + 1
+        counts = Counter(values)
         common = sorted(counts, key=lambda value: (-counts[value], value is None, value or ""))
         for value in common[:MOST_SLICES]:
             inside = [at for at, one in enumerate(values) if one == value]
@@ -246,12 +245,11 @@ def _compared(
         for one in found
         if one[:2] == another[:2]
     ]
-    excluded = {
-        "not_answered": len(ours) - len(both),
-        "duplicate": len(state.images) - len(ours) + len(other.images) - len(theirs),
-    }
-    for reason, count in other.excluded.items():
-        excluded[reason] = excluded.get(reason, 0) + count
+    excluded = Counter(
+        not_answered=len(ours) - len(both),
+        duplicate=len(state.images) - len(ours) + len(other.images) - len(theirs),
+    )
+    excluded.update(other.excluded)
     return Comparison(
         model,
         len(both),

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.evaluation.arrays import Doubles, Integers, ratio
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.wire_tables import read
 from tasks.contours import paint, to_rings
 from tasks.predictions import Point, Segment
 
@@ -56,8 +57,8 @@ class Semantic:
         for at, image in enumerate(images):
             where = f"image {image.id!r}"
             size = _size(image, where)
-            answers = decode(_ANSWERS, image.predictions, f"{where}: predictions")
-            truths = decode(_TRUTHS, image.ground_truth, f"{where}: ground_truth")
+            answers = read(_ANSWERS, image, "predictions")
+            truths = read(_TRUTHS, image, "ground_truth")
             predicted = _painted(
                 [(_label(one.label, labels), one.contour) for one in sorted(answers, key=_score)],
                 size,
@@ -206,8 +207,8 @@ class EvaluatedPixels:
         return Findings(
             metrics=per_label(
                 self._labels,
-                {name: column[0] for name, column in values.items()},
-                counts.true[0].astype(np.int64),
+                values,
+                counts.true,
                 of="pixels",
             ),
             confusion_pixels=confusion(

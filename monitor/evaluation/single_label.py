@@ -10,9 +10,9 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
+from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.ranking import Ranking, Scores
+from monitor.evaluation.label_scores import LabelScores, Scores
 from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State, Table
@@ -72,7 +72,7 @@ class SingleLabel:
             squares = (rows["score"] - right) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
             self._brier += answers.true_rank == _UNRANKED
-        self._ranking = Ranking(
+        self._scores = LabelScores(
             Scores(rows["image"], rows["label"], rows["score"], right),
             (self._every, self._true),
             self._images,
@@ -92,7 +92,7 @@ class SingleLabel:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         expected, _ = self._reliability.errors(weights)
         averages = [
             Headline(name, {"average": "macro"}, counts.macro(values))
@@ -119,31 +119,19 @@ class SingleLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        rates = counts.rates()
-        roc, precision = self._ranking.areas(weights)
-        values = {**rates, "ROCAUC": roc, "AveragePrecision": precision}
+        roc, precision = self._scores.areas(weights)
+        values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)
         top = self._top(3, weights)
         metrics = [
             Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
-            *(
-                Metric(name, number(found[0]), {"average": average}, None, self._images)
-                for average, of in (
-                    ("micro", counts.micro()),
-                    ("weighted", {name: counts.weighted(rate) for name, rate in rates.items()}),
-                )
-                for name, found in of.items()
-            ),
+            *averaged(counts, self._images),
             Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
-            *per_label(
-                self._state.labels,
-                {name: column[0] for name, column in values.items()},
-                counts.true[0].astype(np.int64),
-            ),
+            *per_label(self._state.labels, values, counts.true),
         ]
         return Findings(
             metrics=metrics,
-            curves=curves(self._ranking, self._state.labels) | self._reliability.curves(weights),
+            curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
             confusion=self._confusion(),
             badness=self._badness(),
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},

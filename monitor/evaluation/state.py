@@ -4,6 +4,7 @@ Each row belongs to an image. States are put together end to end and then into o
 the images; so however the images were dealt out, the same state comes out, bit for bit.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -86,22 +87,14 @@ def merge(states: Iterable[State]) -> State:
     states = list(states)
     labels = Labels()
     parts: dict[str, list[Table]] = {}
-    excluded: dict[str, int] = {}
+    excluded: Counter[str] = Counter()
     before = 0
     for state in states:
         numbers = np.array([labels[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            moved = {
-                key: column + before
-                if key == "image"
-                else numbers[column]
-                if key.endswith("label")
-                else column
-                for key, column in table.items()
-            }
-            parts.setdefault(name, []).append(moved)
-        for reason, count in state.excluded.items():
-            excluded[reason] = excluded.get(reason, 0) + count
+            images = before + np.arange(len(state.ids))
+            parts.setdefault(name, []).append(_renumbered(table, images, numbers))
+        excluded.update(state.excluded)
         before += len(state.ids)
     by = list(dict.fromkeys(name for state in states for name in state.slices))
     return _in_order(
@@ -120,6 +113,17 @@ def merge(states: Iterable[State]) -> State:
     )
 
 
+def _renumbered(table: Table, images: Column, labels: Column) -> Table:
+    """Give the images (I,) and the labels (K + 1,) of a table other positions; the last label is none."""
+    moved = dict(table)
+    for key, column in table.items():
+        if key == "image":
+            moved[key] = images[column]
+        elif key.endswith("label"):
+            moved[key] = labels[column]
+    return moved
+
+
 def _in_order(state: State) -> State:
     """Sort images by their ids (numbers by value), labels by text, rows by image."""
     order = sorted(range(len(state.ids)), key=lambda at: (len(state.ids[at]), state.ids[at]))
@@ -134,16 +138,9 @@ def _in_order(state: State) -> State:
     numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
     tables = {}
     for name, table in state.tables.items():
-        image = place[table["image"]]
-        rows = np.argsort(image, kind="stable")
-        tables[name] = {
-            key: image[rows]
-            if key == "image"
-            else numbers[column[rows]]
-            if key.endswith("label")
-            else column[rows]
-            for key, column in table.items()
-        }
+        moved = _renumbered(table, place, numbers)
+        rows = np.argsort(moved["image"], kind="stable")
+        tables[name] = {key: column[rows] for key, column in moved.items()}
     return State(
         ids,
         [state.images[at] for at in order],

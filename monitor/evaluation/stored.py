@@ -1,11 +1,11 @@
 """Evaluation of stored inferences, in shards that are kept: one that was ended goes on where it was."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,38 +25,14 @@ from monitor.evaluation.reading import (
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.saved_state import from_bytes
 from monitor.evaluation.state import EvaluationError, State, merge
+from monitor.places import Here, Places, Tell
 from monitor.report import Report, ReportedModel, Window
 from store.ids import milliseconds
 from store.inferences import Inferences
 from store.records import timestamp_text
 
-Tell = Callable[[int, int | None], None]
-"""Is told at every step how many answers are read, and of how many; may raise to end the work."""
-
 _Item = TypeVar("_Item")
 _Kind = TypeVar("_Kind", Selection, Shard)
-
-
-class Places(Protocol):
-    """Where shards are read, with a store at hand."""
-
-    def map(
-        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
-    ) -> Iterator[Shard]:
-        """Read each of the items, and yield the shards in their order."""
-
-
-class Here:
-    """Reads one shard after the other, in this process."""
-
-    def __init__(self, inferences: Inferences) -> None:
-        self._inferences = inferences
-
-    def map(
-        self, read: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
-    ) -> Iterator[Shard]:
-        """As `Places.map`."""
-        return (read(self._inferences, item) for item in items)
 
 
 def evaluate_stored(

@@ -21,8 +21,9 @@ from monitor.evaluation.answers import (
 )
 from monitor.evaluation.arrays import Doubles, ratio
 from monitor.evaluation.cider import cider
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline, decode
+from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.wire_tables import read
 from monitor.report import Metric
 
 _MEANS: list[tuple[str, dict[str, Any]]] = [
@@ -73,12 +74,11 @@ class Text:
         questions: list[tuple[int, str, bool, list[str]]] = []
         unasked: list[int] = []
         for at, image in enumerate(images):
-            place = f"image {image.id!r}"
-            found = decode(_FOUND, image.predictions, f"{place}: predictions")
-            there = decode(_THERE, image.ground_truth, f"{place}: ground_truth")
+            found = read(_FOUND, image, "predictions")
+            there = read(_THERE, image, "ground_truth")
             chosen = matched([one.prompt for one in found], [one.prompt for one in there])
             for number, (truth, which) in enumerate(zip(there, chosen, strict=True)):
-                known = _references(truth, f"{place}: ground_truth[{number}]")
+                known = _references(truth, f"image {image.id!r}: ground_truth[{number}]")
                 said = "" if which is None else found[which].answer
                 questions.append((at, said, which is not None, known))
             unasked += [at] * (len(found) - len(chosen) + chosen.count(None))

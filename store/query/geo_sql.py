@@ -15,9 +15,11 @@ from store.query.words import Words
 from store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
-MAX_RANGES = 12
+MAX_SQUARES = 48
+"""That cover a box; of 10 km, a third of what they hold lies outside its circle."""
+
 _AT_ONCE = 8
-"""Ranges are so many, or twice or thrice that, so that a database sees few statements."""
+"""Ranges are a multiple of so many, so that a database sees few statements."""
 
 _MARGIN = 1e-9
 """Degrees; a hand's width is 1e-6."""
@@ -64,37 +66,40 @@ def cells(box: Box) -> list[tuple[int, int]]:
 
 def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, int]]:
     """Cover a rectangle of cells with few ranges, by quartering squares that are partly inside."""
+    (south, north), (west, east) = rows, columns
+    bits = max((south ^ north).bit_length(), (west ^ east).bit_length())  # of the side of a square
     whole: list[tuple[int, int]] = []
-    partly = [(0, 0, geo.BITS)]  # row and column of the first cell, and the bits of the side
-    while partly and len(whole) + len(partly) <= MAX_RANGES:
-        quartered: list[tuple[int, int, int]] = []
-        for y, x, bits in partly:
-            half = 1 << (bits - 1) if bits else 0
-            for quarter in ((y, x), (y, x + half), (y + half, x), (y + half, x + half)):
-                how = _overlap(quarter, half or 1, rows, columns)
-                if how == "whole" or (how and bits <= 1):
-                    whole.append(_range_of(*quarter, bits - 1))
-                elif how:
-                    quartered.append((*quarter, bits - 1))
-        if len(whole) + len(quartered) > 2 * MAX_RANGES:
+    partly = [(geo.morton(south >> bits, west >> bits), south >> bits, west >> bits)]
+    while bits and partly:
+        bits -= 1
+        rest = (1 << bits) - 1
+        partly_rows = range(south >> bits, (north >> bits) + 1)
+        partly_columns = range(west >> bits, (east >> bits) + 1)
+        whole_rows = range((south + rest) >> bits, (north + 1) >> bits)
+        whole_columns = range((west + rest) >> bits, (east + 1) >> bits)
+        found, quartered = [], []
+        for code, y, x in partly:
+            for at, row, column in _quarters(code, y, x):
+                if row in whole_rows and column in whole_columns:
+                    found.append(_range_of(at, bits))
+                elif row in partly_rows and column in partly_columns:
+                    quartered.append((at, row, column))
+        if len(whole) + len(found) + len(quartered) > MAX_SQUARES:
+            bits += 1
             break
+        whole += found
         partly = quartered
-    return [*whole, *(_range_of(*quad) for quad in partly)]
+    return [*whole, *(_range_of(code, bits) for code, _, _ in partly)]
 
 
-def _overlap(
-    corner: tuple[int, int], side: int, rows: tuple[int, int], columns: tuple[int, int]
-) -> str:
-    spans = [(at, at + side - 1, *ends) for at, ends in zip(corner, (rows, columns), strict=True)]
-    if any(last < low or first > high for first, last, low, high in spans):
-        return ""
-    is_whole = all(low <= first and last <= high for first, last, low, high in spans)
-    return "whole" if is_whole else "partly"
+def _quarters(code: int, y: int, x: int) -> tuple[tuple[int, int, int], ...]:
+    """Return the number, row and column of each quarter of a square, in squares of that size."""
+    code, y, x = 4 * code, 2 * y, 2 * x
+    return (code, y, x), (code + 1, y, x + 1), (code + 2, y + 1, x), (code + 3, y + 1, x + 1)
 
 
-def _range_of(y: int, x: int, bits: int) -> tuple[int, int]:
-    first = geo.morton(y, x)
-    return first, first + (1 << 2 * bits) - 1
+def _range_of(code: int, bits: int) -> tuple[int, int]:
+    return code << 2 * bits, ((code + 1) << 2 * bits) - 1
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,12 +5,13 @@ it gives. Where all are wide, one whose index gives its ids in order drives, or 
 by time: most rows match. Ids are times, so a time range bounds every plan.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
+from store.database import fetched
 from store.ids import LARGEST
 from store.query.catalog import Catalog
 from store.query.geo_sql import compile_place
@@ -65,6 +66,8 @@ class Plan(NamedTuple):
     """Whether the filter says when."""
     is_dense: bool
     """Whether matches come often enough that a walk finds them."""
+    is_apart: bool
+    """Whether no two of the scans give the same id."""
 
 
 class Planner:
@@ -118,8 +121,8 @@ class Planner:
     def _planned(self, chosen: Test | None) -> Plan:
         tests = tuple(part.test for part in self._parts if not (part is chosen and part.exact))
         is_dense = all(part.scans is not None and part.dense for part in self._parts)
-        scans = None if chosen is None else chosen.scans
-        return Plan(scans, tests, self._window, self._is_bounded, is_dense)
+        scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
+        return Plan(scans, tests, self._window, self._is_bounded, is_dense, is_apart)
 
     def _choose(self) -> Test | None:
         """Return the part that drives, `None` to walk."""
@@ -140,14 +143,16 @@ class Planner:
         for part in parts:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
-            self._probes += len(part.scans)
-            rows = self._count(part.scans, window, fewest)
+            # What comes in order is not read to its end; it counts where there is a choice.
+            scans = part.few or [scan for scan in part.scans if len(parts) > 1 or not scan.ordered]
+            self._probes += len(scans)
+            rows = self._count(scans, window, fewest)
             (self._wide.add if rows > self._narrow else self._wide.discard)(_subject(part))
             if rows < fewest:
                 best, fewest = part, rows
         return best, fewest
 
-    def _count(self, scans: tuple[Scan, ...], window: Window, cap: int) -> int:
+    def _count(self, scans: Sequence[Scan], window: Window, cap: int) -> int:
         """Count the rows that scans read, up to a cap."""
         texts: list[str] = []
         values: list[Any] = []
@@ -160,7 +165,8 @@ class Planner:
         if not scans:
             return 0
         text = f"SELECT count(*) FROM ({' UNION ALL '.join(texts)} LIMIT ?) AS c"
-        return int(run(self._connection, text, (*values, cap)).scalar_one())
+        ((rows,),) = fetched(self._connection, text, (*values, cap))
+        return int(rows)
 
     def _compile(self, tree: Filter, catalog: Catalog) -> Test:
         if isinstance(tree, Leaf):
@@ -177,12 +183,16 @@ class Planner:
             best, _ = self._narrowest(usable, Window())
             best = best or next((part for part in usable if _in_order(part)), None)
             dense = all(part.scans is not None and part.dense for part in parts)
-            return Test(_joined(" AND ", parts), best.scans if best else None, dense=dense)
+            scans, few = (best.scans, best.few) if best else (None, ())
+            return Test(_joined(" AND ", parts), scans, dense=dense, few=few)
         scans = tuple(scan for part in parts for scan in part.scans or ())
+        is_exact = all(part.exact for part in parts)
+        if len(scans) > MAX_MERGED:
+            scans = tuple(scan for part in parts for scan in part.few or part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
             return Test(_joined(" OR ", parts))
         is_dense = any(part.dense for part in parts)
-        return Test(_joined(" OR ", parts), scans, all(part.exact for part in parts), is_dense)
+        return Test(_joined(" OR ", parts), scans, is_exact, is_dense)
 
     def _compile_leaf(self, leaf: Leaf, catalog: Catalog) -> Test:
         if isinstance(leaf, Predicted):
@@ -223,9 +233,10 @@ def _subject(part: Test) -> tuple[Any, ...]:
     return tuple((scan.source, scan.condition.values[:1]) for scan in (part.scans or ())[:1])
 
 
-def _preference(part: Test) -> tuple[bool, bool]:
-    """Order parts by what is asked first: ids in order, and of those what is rarer than a model."""
-    return not _in_order(part), any(scan.source == "inference AS d" for scan in part.scans or ())
+def _preference(part: Test) -> tuple[bool, bool, int]:
+    """Order parts by what is asked first: ids in order, of those what is rarer than a model, few scans."""
+    scans = part.scans or ()
+    return not _in_order(part), any(scan.source == "inference AS d" for scan in scans), len(scans)
 
 
 def _joined(word: str, parts: list[Test]) -> Sql:

@@ -1,15 +1,17 @@
 """Comparisons with predictions as SQL.
 
 The index `pred` has a row for each label of an image: its best and worst score, -inf where a prediction
-has none, and how many there are. What that cannot tell is read from the predictions themselves.
+has none, and how many there are. What that cannot tell is read from the predictions themselves. Within a
+band of best scores its ids are in order, so that the newest of some bands are had without the others.
 """
 
 import math
 
 from store.query.catalog import Catalog, marks
-from store.query.sql import FALSE, SYMBOLS, TRUE, Scan, Sql, Test
+from store.query.sql import FALSE, MAX_MERGED, SYMBOLS, TRUE, Scan, Sql, Test
 from store.query.syntax import Bound, Predicted
 from store.query.words import Words
+from store.schema import BANDS, band
 
 _IS_BOUND = {
     "eq": float.__eq__, "gt": float.__gt__, "ge": float.__ge__,
@@ -32,24 +34,40 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
     best, worst = _sieve(scores, "+")
     is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
     possible = Sql(f"{is_label}{best.text}{worst.text}", (*labels, *best.values, *worst.values))
-    best, worst = _sieve(scores)
-    scans = tuple(
-        Scan("pred AS d", Sql(f"d.label = ?{best.text}{worst.text}",
-                              (label, *best.values, *worst.values)), ordered=False)
-        for label in labels
-    )  # fmt: skip
+    scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
-        return Test(test, scans, exact=is_index_enough)
+        return Test(test, scans, is_index_enough, apart=is_apart, few=few)
     if not leaf.bounds:  # so many of the label, however they score
         enough = Sql(
             f"coalesce((SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label}), 0)",
             labels,
         )
-        return Test(_bounded(enough, leaf.count), scans)
+        return Test(_bounded(enough, leaf.count), scans, apart=is_apart, few=few)
     counted = _counted(leaf, words)
     text = f"({_of_row(possible.text)} AND {counted.text})"
-    return Test(Sql(text, (*possible.values, *counted.values)), scans)
+    return Test(Sql(text, (*possible.values, *counted.values)), scans, apart=is_apart, few=few)
+
+
+def _scans(
+    labels: tuple[int, ...], scores: tuple[tuple[Bound, float], ...]
+) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
+    """Return each band of each label, unless they are many, and each label alone."""
+    best, worst = _sieve(scores)
+    lowest = band(max(best.values, default=-math.inf))
+    text = f"d.label = ? AND d.band >= ?{best.text}{worst.text}"
+    bound = (lowest, *best.values, *worst.values)
+    few = tuple(Scan("pred AS d", Sql(text, (label, *bound)), ordered=False) for label in labels)
+    if len(labels) * (len(BANDS) + 1 - lowest) > MAX_MERGED:
+        return few, few
+    scans = []
+    for label in labels:
+        for at in range(lowest, len(BANDS) + 1):
+            partly = best if at == lowest else Sql("")  # others are above the bound
+            text = f"d.label = ? AND d.band = ?{partly.text}{worst.text}"
+            values = (label, at, *partly.values, *worst.values)
+            scans.append(Scan("pred AS d", Sql(text, values), ordered=True))
+    return tuple(scans), few
 
 
 def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[Sql, Sql]:

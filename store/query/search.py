@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
+from store.database import fetched, run
 from store.errors import QueryError
 from store.query.plan import Plan, Window
 from store.query.sql import WALK, Scan, Sql
 
 MOST_ROWS = 10_000
 """Of a window."""
+
+IDS = "SELECT i.seq FROM ({}) AS m CROSS JOIN inference AS i WHERE i.seq = m.seq"
+"""To which tests of inferences can be added."""
 
 FEW, OFTEN = 64, 16
 """Matches come often if one of so many among the first few candidates is one."""
@@ -69,7 +72,7 @@ class Search:
             limit: How many at most.
             after: Where a page begins, as its cursor says.
             budget: What it may take.
-            select: What to select of them, the id first; `{}` is a table of their ids.
+            select: What to select of them, the id first, as `IDS`; `{}` is a table of their ids.
 
         Raises:
             QueryError: No index and no time bounds what had to be looked at.
@@ -79,12 +82,12 @@ class Search:
         if window.low > window.high or self._plan.scans == ():
             return Found(found, None)
         if not self._plan.tests:
-            return Found(self._selected(select, self._candidates(window, limit)), None)
+            return Found(self._selected(_within(select, self._candidates(window, limit))), None)
         self._check_bounded(budget)
         deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
         while True:
             rows = min(rows, left)
-            found += self._selected(select, self._matches(window, rows, limit - len(found)))
+            found += self._selected(self._matches(select, window, rows, limit - len(found)))
             if len(found) >= limit:
                 return Found(found, None)
             end = self._end(window, rows)
@@ -103,10 +106,11 @@ class Search:
         window = self._plan.window.narrowed(*after)
         if window.low > window.high or self._plan.scans == ():
             return []
-        if len(self._selected("{}", self._matches(window, FEW, limit))) < min(FEW // OFTEN, limit):
+        few = self._selected(self._matches("{}", window, FEW, limit))
+        if len(few) < min(FEW // OFTEN, limit):
             return []
         rows = min(limit * OFTEN * 2, MOST_ROWS)
-        found = self._selected(select, self._matches(window, rows, limit))
+        found = self._selected(self._matches(select, window, rows, limit))
         return found if len(found) == limit else []
 
     def count(self) -> int:
@@ -119,7 +123,9 @@ class Search:
             text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ?{tests}"
             bound = (*plan.window, *values)
         else:
-            ids = _union(plan.scans, plan.window)
+            ids = _union(
+                [_select(scan, plan.window) for scan in plan.scans], is_apart=plan.is_apart
+            )
             text, bound = f"SELECT count(*) FROM ({ids.text}) AS c", ids.values
             if tests:
                 text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq{tests}"
@@ -142,8 +148,8 @@ class Search:
                 "or a metadata key with eq, in, gt, ge, lt or le"
             )
 
-    def _selected(self, select: str, ids: Sql) -> list[Any]:
-        rows = run(self._connection, select.format(ids.text), ids.values).all()
+    def _selected(self, query: Sql) -> list[Any]:
+        rows = fetched(self._connection, *query)
         return sorted(rows, key=itemgetter(0), reverse=self._descending)
 
     def _candidates(self, window: Window, rows: int) -> Sql:
@@ -162,17 +168,18 @@ class Search:
         order = f"ORDER BY 1 {self._direction}"
         scans = (WALK,) if self._plan.scans is None else self._plan.scans
         parts = [_select(scan, window) for scan in scans]
-        if len(parts) == 1:
-            return Sql(f"{parts[0].text} {order}", parts[0].values)
-        text = " UNION ".join(
-            f"SELECT seq FROM ({part.text} {order} LIMIT ?) AS d{at}"
-            for at, part in enumerate(parts)
-        )
-        values = tuple(value for part in parts for value in (*part.values, rows))
-        return Sql(f"SELECT seq FROM ({text}) AS u {order}", values)
+        if len(parts) > 1:
+            parts = [
+                part if scan.ordered and self._is_sqlite else Sql(
+                    f"SELECT seq FROM ({part.text} {order} LIMIT ?) AS d{at}", (*part.values, rows)
+                )
+                for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
+            ]  # fmt: skip
+        ids = _union(parts, is_apart=self._plan.is_apart)
+        return Sql(f"{ids.text} {order}", ids.values)
 
-    def _matches(self, window: Window, rows: int, limit: int) -> Sql:
-        """Return the ids of the matches among so many candidates."""
+    def _matches(self, select: str, window: Window, rows: int, limit: int) -> Sql:
+        """Return a query of the matches among so many candidates."""
         tests, values = _all(self._plan.tests)
         direction = self._direction
         if self._plan.scans is None:
@@ -181,18 +188,14 @@ class Search:
                 f"SELECT i.seq FROM (SELECT {columns} FROM inference AS d WHERE d.seq BETWEEN ? AND ?"
                 f" ORDER BY d.seq {direction} LIMIT ?) AS i WHERE 1 = 1{tests}"
             )
-            order = f" ORDER BY i.seq {direction}"
-            bound = (*window, rows, *values, limit)
-        else:
-            candidates = self._candidates(window, rows)
-            text = (
-                f"SELECT i.seq FROM ({candidates.text}) AS c CROSS JOIN inference AS i"
-                f" WHERE i.seq = c.seq{tests}"
-            )
-            order = f" ORDER BY c.seq {direction}"
-            bound = (*candidates.values, *values, limit)
+            order = "" if self._is_sqlite else f" ORDER BY i.seq {direction}"
+            ids = Sql(f"{text}{order} LIMIT ?", (*window, rows, *values, limit))
+            return _within(select, ids)
+        query = IDS if select == "{}" else select
+        text, bound = _within(query, self._candidates(window, rows))
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
-        return Sql(f"{text}{'' if self._is_sqlite else order} LIMIT ?", bound)
+        order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
+        return Sql(f"{text}{tests}{order} LIMIT ?", (*bound, *values, limit))
 
     def _beyond(self, window: Window, end: int) -> Window:
         if self._descending:
@@ -209,10 +212,13 @@ def _select(scan: Scan, window: Window) -> Sql:
     return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))
 
 
-def _union(scans: tuple[Scan, ...], window: Window) -> Sql:
-    """Return the ids that scans give, each once."""
-    parts = [_select(scan, window) for scan in scans]
-    text = " UNION ".join(part.text for part in parts)
+def _within(select: str, ids: Sql) -> Sql:
+    return Sql(select.format(ids.text), ids.values)
+
+
+def _union(parts: list[Sql], *, is_apart: bool) -> Sql:
+    """Return the ids that parts give, each once."""
+    text = (" UNION ALL " if is_apart else " UNION ").join(part.text for part in parts)
     return Sql(text, tuple(value for part in parts for value in part.values))
 
 

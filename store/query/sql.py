@@ -64,6 +64,10 @@ class Test(NamedTuple):
     """Whether the scans give nothing else."""
     dense: bool = True
     """Whether most of what the scans give are matches."""
+    apart: bool = False
+    """Whether no two of the scans give the same id."""
+    few: tuple[Scan, ...] = ()
+    """Scans that are fewer, if there are such, and give the same."""
 
 
 TRUE, FALSE = Test(Sql("1 = 1")), Test(Sql("1 = 0"), (), exact=True)

@@ -34,7 +34,7 @@ _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],
     "meta_str": [-1, "", -1],
-    "pred": [-1, 0.0, -1],
+    "pred": [-1, -1, -1],
     "rollup": [-1, -1],
 }
 """Tables in the order in which they are gone through, and where each begins."""

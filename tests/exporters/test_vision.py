@@ -13,6 +13,7 @@ import pytest
 
 from engine.image_inference import ImageModel, infer_images
 from engine.inspection import open_model
+from engine.model import Model
 from engine.session import LoadError
 from proto.messages import InferRequest, Tensor
 from tasks.contours import fill, to_rings
@@ -65,6 +66,24 @@ def answers(folder, name, **parameters):
     tensor = Tensor(name, "BYTES", (1,), [(folder / name).read_bytes()], parameters)
     _, (answered,) = infer_images(images, InferRequest(model.name, None, "", [tensor]))
     return answered.predictions
+
+
+@pytest.mark.parametrize(
+    "model", [*CLASSIFIERS, *DETECTORS, *SEMANTIC, "maskformer-instance", "mask2former-instance"]
+)
+def test_each_has_an_embedding_that_changes_no_answer(exports, model):
+    folder = exports / model
+    found = open_model(folder)
+    plain = Model("plain", "1", folder / "model.onnx", over={"monitor": {"embedding": "none"}})
+    vectors = []
+    for name in (f"{each}.png" for each in IMAGES):
+        image = decode((folder / name).read_bytes())
+        options = [found.images.options({})]
+        ((predictions, vector),) = found.images.answer([image], options)
+        assert plain.images.answer([image], options) == [(predictions, None)]
+        vectors.append(vector)
+    assert {vector.shape for vector in vectors} == {(found.embedding.length,)}
+    assert min(np.abs(vectors[0] - each).max() for each in vectors[1:]) > 1e-3
 
 
 @pytest.mark.parametrize("model", CLASSIFIERS)

@@ -12,6 +12,7 @@ from engine import model_toml, settings
 from engine.families import FAMILIES
 from engine.metrics import Metrics, metrics_route
 from engine.text_files import TextTable
+from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
 from proto import table
@@ -145,6 +146,7 @@ def test_every_endpoint_stands_in_a_table_once():
             *change_routes(None),
             *job_routes(None),
             *monitor_routes(None),
+            *drift_routes(None, None, None),
             *schedule_routes(ROOT),
             *upkeep_routes(None, None),
             metrics_route(Metrics(None, "", dict)),

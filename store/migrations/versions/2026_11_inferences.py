@@ -119,11 +119,14 @@ def upgrade() -> None:
     op.create_table(
         "pred",
         _key("label", sa.Integer),
-        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
+        _set("band", sa.Integer, doc="Of `score`: `store.schema.band`."),
         _key("seq", _BIG),
+        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
         _set("worst", _REAL, doc="The label's worst; -inf as `score`."),
         _set("n", sa.Integer, doc="Predictions with the label."),
-        sa.PrimaryKeyConstraint("label", "score", "seq", name="pk_pred"),
+        sa.PrimaryKeyConstraint(
+            "label", "band", "seq", name="pk_pred", postgresql_include=["score"]
+        ),
         **_BY_KEY,
         **_BY_SEQ,
     )

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from engine.baseline_command import baseline_command
 from engine.cli import main
 from engine.drift_command import drift_command
+from tests.unit.store.conftest import make_record
+from tests.unit.store.place import Place
 
 PAGE = Path(__file__).parents[3] / "docs" / "drift.md"
 HOSTILE = "[red]<b>$x\x1b[31m"
@@ -98,16 +101,32 @@ def test_what_is_wrong_is_named(write, tmp_path) -> None:
         (("--baseline", fine, "--current", fine, "--numeric", "label"), "a.jsonl:1: expected label"),
         (("--baseline", fine, "--current", fine, "--output", "r.pdf"), "expected a file .html or"),
         (("--baseline", fine, "--current", fine, "--alpha", 2), "0.001<=x<=0.5"),
-        (("--baseline", fine), "--current"),
+        (("--baseline", fine), "expected one of --current FILE and --model NAME, got none"),
+        (("--current", fine), "expected --baseline with --current, got none"),
+        (("--current", fine, "--model", "a"), "got current and model"),
+        (("--baseline", fine, "--current", fine, "--from", "-1h"), "expected no --from with --current"),
+        (("--model", "a", "--numeric", "x"), "expected no --numeric with --model, got one"),
+        (("--model", "a", "--server", "x", "--data", "d"), "expected no --data with --server"),
+        (("--model", "a", "--baseline", "x", "--baseline-to", "now"), "got both"),
+        (("--model", "a", "--from", "x", "--data", tmp_path), "to be a moment such as"),
+        (("--model", "a", "--data", tmp_path), "expected 'default' to be a baseline of 'a', got none"),
     ]  # fmt: skip
     for arguments, said in cases:
         assert said in run(*arguments, code=2).output
 
 
 def test_options_are_described() -> None:
-    section = PAGE.read_text("utf-8").partition("## Drift of files\n")[2].partition("\n## ")[0]
+    text = PAGE.read_text("utf-8")
+    sections = "".join(
+        text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        for title in ("Drift of files", "Drift of what is stored")
+    )
     for parameter in drift_command.params:
-        assert f"`{parameter.opts[0]}`" in section, parameter.opts[0]
+        assert f"`{parameter.opts[0]}`" in sections, parameter.opts[0]
+    section = text.partition("\n## Baselines\n")[2].partition("\n## ")[0]
+    for parameter in baseline_command.params:
+        option = parameter.opts[0]
+        assert f"`{option}`" in section or f"`{option} NAME[@VERSION]`" in section, option
 
 
 def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
@@ -120,3 +139,30 @@ def test_documented_example_is_what_is_said(tmp_path, monkeypatch) -> None:
     said = run("--baseline", "march.csv", "--current", "april.csv").stdout
     assert "sorted by created_at, sources camera_id" in said
     assert "Left out, file: " not in said
+
+
+def test_what_is_stored_is_compared_here(tmp_path) -> None:
+    place = Place(tmp_path, f"sqlite:///{tmp_path}/store.db")
+    draw = np.random.default_rng(3)
+    for start, shift in ((0, 0.0), (1000, 0.4)):
+        found = draw.uniform(0.1, 0.5, 60) + shift
+        place.move(
+            *(
+                make_record(
+                    (start + at) * 1000 << 22, predictions=[{"label": "a", "score": float(score)}]
+                )
+                for at, score in enumerate(found, 1)
+            )
+        )
+    place.close()
+    middle = "2025-01-01T00:10:00Z"
+    asked = ("--model", "shapes-detector@1", "--from", middle, "--data", tmp_path)
+    window = ("--baseline-to", middle, "--ignore", "latency_ms")
+    said = run(*asked, *window, "--fail-on-drift", code=1).stdout
+    assert said.startswith("Drift: 1 of ")
+    assert "60 rows against 60" in said
+    (tmp_path / "baselines").mkdir()
+    where = ("--where", "meta.x=1", "--output", tmp_path / "r.html")
+    said = run(*asked, *where, "--baseline-from", "2025-01-01T00:00:00Z", code=2).output
+    assert "expected inferences of 'shapes-detector' in the baseline, got none" in said
+    assert not (tmp_path / "r.html").exists()

@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+import ray
 from click.testing import CliRunner
 
 from engine.cli import main
 from engine.evaluate_command import evaluate_command
+from monitor.evaluation.on_ray import Cluster
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
@@ -144,7 +146,8 @@ def test_what_is_stored_is_evaluated_and_compared(data) -> None:
     )
 
 
-def test_a_cluster_says_the_same(data, tmp_path) -> None:
+def test_a_cluster_says_the_same(data, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Cluster, "close", lambda _: None)  # one for both: it takes some seconds
     where = json.dumps({"model": "ships"})
     exported = tmp_path / "ships.parquet"
     CliRunner().invoke(
@@ -157,6 +160,7 @@ def test_a_cluster_says_the_same(data, tmp_path) -> None:
         json.loads(run(*options, "--json").stdout)["metrics"][:12]
         for options in (stored, (*stored, "--on", "ray"), file, (*file, "--on", "ray"))
     ]
+    ray.shutdown()
     assert headlines[0][0]["value"] == 1.0
     assert headlines[1:] == headlines[:1] * 3
 

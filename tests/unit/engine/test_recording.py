@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from engine import recording
+from engine import image_inference, recording
 from engine.pipeline import Pipeline
 from engine.recording import Recorder
 from engine.repository import ModelRepository
@@ -23,7 +23,7 @@ from store.blobs.files import BlobStore
 from store.ids import IdSource
 from store.journal import Journal, frames, segments
 from store.lag import write_offsets
-from store.records import InferenceRecord
+from store.records import InferenceRecord, JournaledChange, is_change
 from store.writer import Writer
 from tests.onnx_models import classifier, doubling, save, value
 
@@ -89,7 +89,19 @@ class Place:
             msgspec.json.decode(payload, type=InferenceRecord)
             for path in segments(self.directory)
             for _, payload, _ in frames(path)
+            if not is_change(payload)
         ]
+
+    def signalled(self) -> list[int]:
+        """Close, and return the ids of what has signals."""
+        self.opened.pop().close()
+        changes = [
+            msgspec.json.decode(payload, type=JournaledChange).change
+            for path in segments(self.directory)
+            for _, payload, _ in frames(path)
+            if is_change(payload)
+        ]
+        return [one.seq for change in changes for one in change.of]
 
     def images(self) -> int:
         return sum(path.is_file() for path in self.blobs.rglob("*"))
@@ -419,3 +431,42 @@ def test_memory_that_is_full_follows_the_policy(place: Place, monkeypatch) -> No
     full.end()
     pipeline.close()
     assert len(place.records()) == sum(told)
+
+
+def test_signals_are_of_images_that_are_recorded(place: Place) -> None:
+    pipeline = place.pipeline(signals_per_s=1e6)
+    pipeline.infer(ask("plain", GRAY, WHITE))
+    pipeline.infer(ask("plain", store_input=False))
+    pipeline.infer(ask("plain", store=False))
+    with pytest.raises(InternalError):
+        pipeline.infer(ask("breaking", WHITE))
+    tensor = Tensor("x", "FP32", (1, 3), np.zeros((1, 3), np.float32))
+    pipeline.infer(InferRequest("double", None, "r", [tensor]))
+    assert place.signalled() == [each.seq for each in place.records()[:3]]
+    numbers = place.recorder.numbers()
+    assert (numbers["signals_total"], numbers["signals_skipped_total"]) == (3, 0)
+    assert len(place.records()) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "toml"),
+    [
+        ({}, ""),
+        ({"signals_per_s": 1e6}, "[monitor]\nsignals = false"),
+        ({"signals_per_s": 1e6}, 'durability = "memory"'),
+        ({"signals_per_s": 1e6}, "enabled = false"),
+    ],
+    ids=["rate", "model", "memory", "nothing"],
+)
+def test_models_may_have_no_signals(place: Place, options, toml) -> None:
+    place.model("own", toml)
+    place.pipeline(**options).infer(ask("own"))
+    assert place.signalled() == []
+
+
+def test_pixels_of_one_request_are_bounded(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(image_inference, "PIXEL_BYTES", 2 * 4 * 6 * 3)
+    pipeline = place.pipeline(signals_per_s=1e6)
+    pipeline.infer(ask("plain", *[GRAY] * 5))
+    assert place.signalled() == [each.seq for each in place.records()[:2]]
+    assert place.recorder.numbers()["signals_skipped_total"] == 3

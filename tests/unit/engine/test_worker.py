@@ -7,6 +7,7 @@ import pytest
 
 from engine import worker
 from engine.settings import Settings
+from monitor.schedules import Schedules
 
 pytest.importorskip("clickhouse_connect")
 
@@ -66,3 +67,25 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     told[1]()
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> None:
+    told = []
+    begun = threading.Event()
+
+    def keep_scheduled(schedules: Schedules, *_: object) -> None:
+        assert schedules.models() == ["one"]
+        begun.set()
+
+    monkeypatch.setattr(worker, "_when_told", told.append)
+    monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
+    monkeypatch.setattr("monitor.scheduling.keep_scheduled", keep_scheduled)
+    settings = Settings(data=str(tmp_path))
+    child = threading.Thread(target=worker._do_jobs, args=(settings,))
+    child.start()
+    assert not begun.wait(0.05)
+    Schedules(settings.drift_directory).put("one", b'{"every": "1h"}')
+    assert begun.wait(20)
+    told[0]()
+    child.join(20)
+    assert not child.is_alive()

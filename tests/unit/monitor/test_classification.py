@@ -12,7 +12,7 @@ from monitor.evaluation.classification import Classification
 from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import ReportedModel, Window
+from monitor.report import ReportedModel
 
 RATES = {
     "Precision": reference.precision_score,
@@ -461,7 +461,6 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
             merge(states),
             task="IMAGE_CLASSIFICATION",
             model=ReportedModel("m"),
-            window=Window(),
             asked=Asked(resamples=20),
         )
         assert report.parameters["multi_label"] is many
@@ -479,7 +478,6 @@ def test_models_may_differ_in_how_many_labels_an_image_has():
         first,
         task="IMAGE_CLASSIFICATION",
         model=ReportedModel("m"),
-        window=Window(),
         others=[(ReportedModel("n"), second), (ReportedModel("m"), first)],
         asked=Asked(resamples=5),
     )

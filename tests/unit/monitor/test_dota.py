@@ -14,7 +14,6 @@ from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.oriented import OrientedDetection, oriented_overlap
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, merge, select
-from monitor.report import ReportedModel, Window
 
 LABELS = "abc"
 
@@ -89,20 +88,17 @@ def voc_ap(rec, prec, eleven):
     return np.sum((mrec[i + 1] - mrec[i]) * mpre[i + 1])
 
 
-def voc_eval(state, label, threshold, eleven):
-    """The rule of `dota_evaluation_task1.py`, prediction by prediction."""
+def best_overlaps(state, label):
+    """Each prediction's best overlap and the object that has it, by falling score; -1 for none."""
     found, there = state.tables["predictions"], state.tables["truths"]
     overlap = oriented_overlap(state, crowds=False)
-    difficult = there["difficult"] | there["crowd"]
-    npos = int((~difficult & (there["label"] == label)).sum())
     frames = [
         (table["centre"][:, None] + table["corners"].reshape(-1, 4, 2)) for table in (found, there)
     ]
     rows = np.flatnonzero(found["label"] == label)
     rows = rows[np.argsort(-found["score"][rows], kind="stable")]
-    taken = set()
-    tp, fp = np.zeros(len(rows)), np.zeros(len(rows))
-    for d, row in enumerate(rows):
+    pairs = []
+    for row in rows:
         here = (there["image"] == found["image"][row]) & (there["label"] == label)
         low = np.maximum(frames[0][row].min(axis=0), frames[1].min(axis=1))
         high = np.minimum(frames[0][row].max(axis=0), frames[1].max(axis=1))
@@ -111,6 +107,18 @@ def voc_eval(state, label, threshold, eleven):
         if len(here):
             overlaps = overlap(np.full(len(here), row), here)
             best, jmax = np.max(overlaps), here[np.argmax(overlaps)]
+        pairs.append((best, jmax))
+    return pairs
+
+
+def voc_eval(state, label, pairs, threshold, eleven):
+    """The rule of `dota_evaluation_task1.py`, prediction by prediction."""
+    there = state.tables["truths"]
+    difficult = there["difficult"] | there["crowd"]
+    npos = int((~difficult & (there["label"] == label)).sum())
+    taken = set()
+    tp, fp = np.zeros(len(pairs)), np.zeros(len(pairs))
+    for d, (best, jmax) in enumerate(pairs):
         if best > threshold:
             if not difficult[jmax]:
                 if jmax not in taken:
@@ -141,8 +149,6 @@ def report(images, resamples=0):
         OrientedDetection(),
         state,
         task="ORIENTED_OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=resamples),
     )
 
@@ -190,11 +196,12 @@ def test_numbers_are_those_of_the_development_kit(cases):
     state = merge([state_of(OrientedDetection(), images, [])])
     found = of_rule(report(images).metrics)
     assert len(found) == 4 * (1 + len(state.labels))
+    pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
     for rule in RULES:
         for threshold in THRESHOLDS:
             expected = [
-                voc_eval(state, label, threshold, rule == "DOTA VOC07")
-                for label in range(len(state.labels))
+                voc_eval(state, label, of, threshold, rule == "DOTA VOC07")
+                for label, of in enumerate(pairs)
             ]
             for label, value in zip(state.labels, expected, strict=True):
                 assert found[rule, threshold, label] == pytest.approx(value, abs=1e-9)
@@ -330,8 +337,6 @@ def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
         OrientedDetection(),
         merge([merge(shards[:2]), shards[2]]),
         task="ORIENTED_OBJECT_DETECTION",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=20),
     )
     assert parts.metrics == whole.metrics

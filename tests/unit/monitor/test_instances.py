@@ -13,7 +13,6 @@ from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.instances import Instances, pair_overlap
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
-from monitor.report import ReportedModel, Window
 from tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
 
@@ -211,8 +210,6 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
             evaluation,
             merge([state_of(evaluation, images, [])]),
             task="",
-            model=ReportedModel(),
-            window=Window(),
             asked=Asked(resamples=5),
         )
         encoded = msgspec.to_builtins(report, enc_hook=lambda raw: bytes(raw).decode())

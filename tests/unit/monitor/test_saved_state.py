@@ -28,7 +28,10 @@ def state_with(tables) -> State:
     return State(["1"], ["x"], sizes, {"hour": [None]}, ["é\0"], tables, {"no_truth": 2})
 
 
-@given(st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=5), COLUMNS)))
+TABLES = st.dictionaries(st.text(max_size=5), COLUMNS, max_size=3)
+
+
+@given(st.dictionaries(st.text(max_size=5), TABLES, max_size=3))
 def test_columns_of_every_kind_come_back(tables):
     before = state_with(tables)
     after = from_bytes(to_bytes(before))

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from monitor.evaluation.composed import Composed
-from monitor.evaluation.evaluators import Findings, Headline, state_of
+from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.segmentation import Segmentation
 from monitor.evaluation.semantic import Semantic
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import Confusion, Metric, ReportedModel, Window
+from monitor.report import Confusion, Metric, ReportedModel
 from tasks.contours import fill, rings
 
 WIDTH, HEIGHT = 37, 29
@@ -121,16 +120,17 @@ def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
     true, said = flattened(images)
     found = evaluated.findings()
     by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
-    for label in state.labels:
-        at = {"labels": [label], "average": None, "zero_division": 0}
-        for name, rate in (
-            ("IOU", reference.jaccard_score),
-            ("Dice", reference.f1_score),
-            ("Precision", reference.precision_score),
-            ("Recall", reference.recall_score),
-        ):
-            known = label in true or (name != "Recall" and label in said)
-            value = float(rate(true, said, **at)[0]) if known else np.nan
+    at = {"labels": state.labels, "average": None, "zero_division": 0}
+    are_true, are_said = set(true), set(said)
+    for name, rate in (
+        ("IOU", reference.jaccard_score),
+        ("Dice", reference.f1_score),
+        ("Precision", reference.precision_score),
+        ("Recall", reference.recall_score),
+    ):
+        for label, rated in zip(state.labels, rate(true, said, **at), strict=True):
+            known = label in are_true or (name != "Recall" and label in are_said)
+            value = float(rated) if known else np.nan
             mine = by_label[name, label]
             mine = np.nan if mine is None else mine
             assert mine == pytest.approx(value, rel=0, abs=1e-12, nan_ok=True)
@@ -280,15 +280,24 @@ class Sized:
         )
 
 
+class SizedPixels:
+    """Both."""
+
+    def tables(self, images, labels):
+        return Sized().tables(images, labels) | Semantic().tables(images, labels)
+
+    def evaluate(self, state):
+        return Composed([Sized().evaluate(state), Semantic().evaluate(state)])
+
+
 def test_a_composition_says_what_its_parts_say():
-    evaluation = Composed(Sized(), Semantic())
+    evaluation = SizedPixels()
     images = [image_of(number, *both) for *both, number in random_images(1)]
     report = evaluate(
         evaluation,
         merged(evaluation, images),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
-        window=Window(),
         asked=Asked(resamples=10),
     )
     assert [one.type for one in report.metrics[:3]] == ["Width", "mIOU", "mDice"]

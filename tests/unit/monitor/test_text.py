@@ -13,7 +13,6 @@ from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge, select
 from monitor.evaluation.text import Text, matched
-from monitor.report import ReportedModel, Window
 
 # prompts of a model's answers, prompts that people answered: which is whose
 MATCHED = {
@@ -55,8 +54,6 @@ def report(images, resamples=0):
         Text(),
         state(images),
         task="IMAGE_TEXT_TO_TEXT",
-        model=ReportedModel(),
-        window=Window(),
         asked=Asked(resamples=resamples),
     )
 

@@ -4,8 +4,8 @@ import pytest
 
 from proto.openapi import add_operations
 from proto.operations import Answer, Operation
-from proto.v2_answers import InferAnswer
 from proto.v2_envelope import InferBody
+from proto.v2_rest import InferAnswer
 
 INFER = Operation(
     "POST",

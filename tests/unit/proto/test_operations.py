@@ -60,6 +60,7 @@ def test_a_template_matches_its_paths_alone(template, path, groups):
         ({"inference_ids": ["5" * 19] * 150}, {"quadriga-inference-ids": ",".join(["5" * 19] * 150)}),
         ({"inference_ids": ["5" * 19] * 200}, {}),
         ({"stored": False, "lag_bytes": 7}, {"quadriga-stored": "false", "quadriga-store-lag": "7"}),
+        ({"headers": [("Some-Score", "0.5,,1"), ("Long", "0" * 3073)]}, {"some-score": "0.5,,1"}),
         ({"inference_ids": ["5"], "lag_bytes": 7}, {"quadriga-inference-ids": "5", "quadriga-store-lag": "7"}),
     ],
 )  # fmt: skip

@@ -69,6 +69,20 @@ def test_other_types_of_columns_are_planned_anew(gres, engine, record) -> None:
     assert ids(gres) == [JANUARY]
 
 
+def test_of_connections_that_broke_one_query_tells(gres, engine, record) -> None:
+    gres.add(record(JANUARY, metadata={"x": 1}))
+    with gres.inferences.snapshot() as first, gres.inferences.snapshot() as second:
+        pids = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (first, second)]
+    for _ in pids:
+        assert ids(gres) == [JANUARY]  # each knows the names
+    with engine.begin() as connection:
+        for pid in pids:
+            connection.exec_driver_sql("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    with pytest.raises(NotReadyError):
+        ids(gres)
+    assert ids(gres) == [JANUARY]
+
+
 def test_what_is_refused_is_refused_again(gres, record) -> None:
     gres.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
     made = Inferences(gres.url, gres.journal, gres.blobs, narrow=0, budget=Budget(small=3))

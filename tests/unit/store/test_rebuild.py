@@ -30,7 +30,7 @@ MINUTE_MS = 60_000
 TABLES = {
     "meta_num": "SELECT k.path, k.type, d.val, d.seq FROM meta_num AS d JOIN meta_key AS k ON k.id = d.key",
     "meta_str": "SELECT k.path, k.type, d.val, d.seq FROM meta_str AS d JOIN meta_key AS k ON k.id = d.key",
-    "pred": "SELECT k.name, d.score, d.seq, d.worst, d.n FROM pred AS d JOIN label AS k ON k.id = d.label",
+    "pred": "SELECT k.name, d.band, d.score, d.seq, d.worst, d.n FROM pred AS d JOIN label AS k ON k.id = d.label",
 }
 
 
@@ -89,8 +89,8 @@ def damage(place: Place) -> None:
         "UPDATE pred SET n = n + 3, worst = 7",
         f"INSERT INTO meta_num (key, val, seq) VALUES (1, 77.5, {some}), (1, 77.5, {other})",
         f"INSERT INTO meta_str (key, val, seq) VALUES (1, 'wrong', {some}), (9, '', {other})",
-        f"INSERT INTO pred (label, score, seq, worst, n) VALUES (2, 5.5, {some}, 0, 1),"
-        f" (1, -1e999, {other}, 0, 1)".replace("-1e999", MINUS_INFINITY[place.url[:6]]),
+        f"INSERT INTO pred (label, band, seq, score, worst, n) VALUES (2, 50, {some}, 5.5, 0, 1),"
+        f" (1, 0, {other}, -1e999, 0, 1)".replace("-1e999", MINUS_INFINITY[place.url[:6]]),
         f"DELETE FROM rollup WHERE minute < {minute + 2}",
         f"UPDATE rollup SET n = n + 1, labels = '{{}}', kept_bytes = 5 WHERE minute > {minute + 4}",
         f"INSERT INTO rollup VALUES (1, {minute + 5000}, 5, 0, '{{}}', '{{}}', 0)",

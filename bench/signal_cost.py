@@ -1,0 +1,152 @@
+"""What signals cost: the thread that answers, the one that makes them, and the writer that stores them.
+
+CPU of the thread concerned, all of it in one run; ratios are what can be compared between machines.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+from store_records import Clock, databases, percentile, records
+
+from engine.model import Model
+from engine.recording import Answered, Handled, Recorder
+from engine.room import RoomLimits
+from engine.settings import Settings
+from monitor.signals import picture
+from store.blobs.files import BlobStore
+from store.ids import IdSource
+from store.journal import Journal
+from store.records import ImageSignals, JournaledChange, SignalsOfImages
+from store.writer import Writer
+from tasks.image import Image
+from tests.server_process import SAMPLE_MODELS
+
+SIZES_WH = ((640, 480), (1920, 1080), (4000, 3000))
+LONG = 512
+"""Numbers of an embedding."""
+
+AT_ONCE = 50
+"""Requests in a row: their pixels fit the queue."""
+
+MADE = next(records(1))
+PIXELS = Image(np.zeros((480, 640, 3), np.uint8))
+VECTOR = np.zeros(LONG, np.float32)
+
+
+def cpu_us(job: Callable[[], object], repeats: int) -> float:
+    """Return the median CPU of this thread for a job."""
+    taken = []
+    for _ in range(repeats):
+        begun = time.thread_time_ns()
+        job()
+        taken.append((time.thread_time_ns() - begun) / 1000)
+    return percentile(taken, 0.5)
+
+
+def making() -> None:
+    """Print what an image costs the thread that makes signals."""
+    noise = np.random.default_rng(1)
+    print("making signals of an image, CPU ms p50")
+    for width, height in SIZES_WH:
+        pixels = noise.integers(0, 256, (height, width, 3), np.uint8)
+        print(f"  {f'{width} x {height}':20}{cpu_us(lambda: picture(pixels), 30) / 1000:8.2f}")  # noqa: B023 - called at once
+
+
+def answering(folder: Path, rounds: int) -> None:
+    """Print what a request costs its thread to be recorded, without signals and with them."""
+    model = Model("m", "1", SAMPLE_MODELS / "shapes-classifier" / "model.onnx")
+    rates = {"without signals": 0.0, "with, at most 10/s": 10.0, "with, all": 1e9}
+    recorders = {name: _recorder(folder / name, per_s) for name, per_s in rates.items()}
+    costs_us: dict[str, list[float]] = {name: [] for name in rates}
+    for _ in range(rounds):
+        for name, recorder in recorders.items():
+            costs_us[name] += [_recorded_us(recorder, model) for _ in range(AT_ONCE)]
+            time.sleep(0.2)  # in which signals are made
+    print("recording a request of an image of 20 kB, CPU us p50")
+    for name, recorder in recorders.items():
+        print(f"  {name:20}{percentile(costs_us[name], 0.5):8.1f}")
+        recorder.close()
+
+
+def _recorder(place: Path, per_s: float) -> Recorder:
+    return Recorder(
+        IdSource(0),
+        Journal(place / "journal", 0),
+        BlobStore(place / "blobs"),
+        RoomLimits.of(Settings(), place),
+        "0",
+        signals_per_s=per_s,
+    )
+
+
+def _recorded_us(recorder: Recorder, model: Model) -> float:
+    begun = time.thread_time_ns()
+    chosen = recorder.choose(model, 1)
+    answered = Answered(
+        "image", "predict", MADE.predictions, MADE.metadata, bytes(20_000), 640, 480, "image/png",
+        embedding=VECTOR, pixels=PIXELS if chosen else None,
+    )  # fmt: skip
+    handled = Handled(model, MADE.request_id, "v2_rest", 4.2, {"run": 7.93})
+    recorder.record(handled, [answered])
+    return (time.thread_time_ns() - begun) / 1000
+
+
+def frames(ids: IdSource, seqs: Iterator[int]) -> Iterator[JournaledChange]:
+    """Make the changes that bring signals, of 16 images each."""
+    embedding = np.random.default_rng(1).normal(size=LONG).astype("<f2").tobytes()
+    while some := list(islice(seqs, 16)):
+        of = [ImageSignals(seq, bytes(32), embedding, "ab" * 8) for seq in some]
+        yield JournaledChange(ids.next(), SignalsOfImages(of))
+
+
+def storing(folder: Path, images: int) -> None:
+    """Print what the writer uses for records, and for their signals."""
+    print(
+        f"storing, embeddings of {LONG} numbers, CPU us an image: of the writer, and PostgreSQL's"
+    )
+    with databases(folder, ("sqlite", "postgresql")) as urls:
+        for kind, url in urls.items():
+            journal = Journal(folder / kind / "journal", 0)
+            writer = Writer(folder / kind / "journal", url)
+            writer.drain()
+            clock = Clock(url)
+            clock.find()
+            made = list(records(images))
+            batches = (made, list(frames(IdSource(1), iter([each.seq for each in made]))))
+            for name, batch in zip(("records", "signals"), batches, strict=True):
+                before = journal.appended_bytes
+                for start in range(0, len(batch), 50):
+                    journal.append(batch[start : start + 50])
+                clock.start()
+                writer.drain()
+                own, server = (each / images * 1e6 for each in clock.stop())
+                size_bytes = (journal.appended_bytes - before) / images
+                print(
+                    f"  {kind:12}{name:10}{own:8.1f}{server:8.1f}{size_bytes:8.0f} bytes journaled"
+                )
+            journal.close()
+            writer.close()
+            clock.close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--images", type=int, default=20_000)
+    arguments = parser.parse_args()
+    cv2.setNumThreads(1)
+    making()
+    with tempfile.TemporaryDirectory() as folder:
+        answering(Path(folder), arguments.rounds)
+        storing(Path(folder), arguments.images)
+
+
+if __name__ == "__main__":
+    main()

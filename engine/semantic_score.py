@@ -1,0 +1,149 @@
+"""The semantic score of each image: how like its model's baseline it is, as `monitor.similarity` has it.
+
+It is told and stored, and decides nothing: without references of the model's own embedding there is no score, and
+a fault of scoring costs the score alone.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.model import Model
+from engine.recording import Answered
+from monitor.similarity import References
+from proto.messages import Tensor
+
+REFERENCES = "default.similarity"
+"""The file of a model's baseline `default`, in the folder of its name."""
+
+POLL_S = 1.0
+"""Between looks at the files."""
+
+PARAMETER = "semantic_score"
+
+_log = logging.getLogger("quadriga.semantic_score")
+
+
+class SemanticScores:
+    """Scores answers; safe from several threads.
+
+    References are read in a thread of their own, never in that of a request.
+
+    Args:
+        baselines: The folder with a folder for each model.
+        models: Gives the names of those that are served.
+        header: Name of the response header.
+        in_parameters: Whether outputs have the score where a request does not say.
+        poll_s: Seconds between looks at the files.
+    """
+
+    def __init__(
+        self,
+        baselines: Path,
+        models: Callable[[], Iterable[str]],
+        *,
+        header: str = "Quadriga-Semantic-Score",
+        in_parameters: bool = False,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._baselines = baselines
+        self._models = models
+        self._header = header
+        self._in_parameters = in_parameters
+        self._poll_s = poll_s
+        self._references: dict[str, References] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._failed: set[str] = set()
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="semantic-score", daemon=True).start()
+
+    def score(self, model: Model, answered: list[Answered]) -> list[Answered]:
+        """Give each of some images of a model its score, where it has an embedding to score."""
+        references = self._references.get(model.name)
+        if references is None or references.space != model.embedding_space:
+            return answered
+        return [self._scored(model.name, references, item) for item in answered]
+
+    def headers(self, answered: Sequence[Answered]) -> list[tuple[str, str]]:
+        """Write the response header: a score an image, nothing where one has none."""
+        scores = _written(answered)
+        return [(self._header, scores)] if scores.strip(",") else []
+
+    def show(self, outputs: Sequence[Tensor], answered: Sequence[Answered]) -> Sequence[Tensor]:
+        """Add the scores to the parameters of the outputs for which they are wanted.
+
+        Args:
+            outputs: One an input, with an element an image.
+            answered: The images, in the order of the outputs.
+        """
+        shown, position = [], 0
+        for tensor in outputs:
+            mine = answered[position : position + len(tensor.data)]
+            position += len(mine)
+            wanted = mine[0].wishes.semantic_score
+            given = tensor.parameters
+            if (self._in_parameters if wanted is None else wanted) and _written(mine).strip(","):
+                score = mine[0].semantic_score if len(mine) == 1 else _written(mine)
+                given = {**given, PARAMETER: score}
+            shown.append(msgspec.structs.replace(tensor, parameters=given))
+        return shown
+
+    def close(self) -> None:
+        """Read no more references."""
+        self._stop.set()
+
+    def _scored(self, name: str, references: References, item: Answered) -> Answered:
+        if item.embedding is None:
+            return item
+        try:
+            score = references.score(item.embedding)
+        except Exception:  # noqa: BLE001 - whatever it is, the answer goes out
+            self._say_once(name, "a score failed")
+            return item
+        return msgspec.structs.replace(item, semantic_score=round(score, 6))
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            names = set(self._models())
+            for name in names:
+                self._look(name)
+            for gone in self._seen.keys() - names:
+                self._forget(gone)
+            self._stop.wait(self._poll_s)
+
+    def _look(self, name: str) -> None:
+        """Read a model's references if they are others than before."""
+        path = self._baselines / name / REFERENCES
+        try:
+            found = path.stat()
+            seen = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if self._seen.get(name) != seen:
+                references = References.read(path)
+                self._failed.discard(name)
+                self._references[name], self._seen[name] = references, seen
+                _log.info("%s: scores by %s", name, path)
+        except FileNotFoundError:
+            self._forget(name)
+        except Exception:  # noqa: BLE001 - the thread goes on, with other models and files
+            self._references.pop(name, None)
+            self._say_once(name, "no scores")
+
+    def _forget(self, name: str) -> None:
+        self._seen.pop(name, None)
+        self._references.pop(name, None)
+        self._failed.discard(name)
+
+    def _say_once(self, name: str, what: str) -> None:
+        """Log the present error, unless one of the model was since its references were read."""
+        if name not in self._failed:
+            self._failed.add(name)
+            _log.warning("%s: %s", name, what, exc_info=True)
+
+
+def _written(answered: Sequence[Answered]) -> str:
+    """Write scores as a list with commas, in which nothing stands for none."""
+    scores = (item.semantic_score for item in answered)
+    return ",".join("" if score is None else f"{score:g}" for score in scores)

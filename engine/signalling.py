@@ -1,0 +1,226 @@
+"""What drift is told by, made of images after they are recorded, in a thread of its own.
+
+It is derived, not acknowledged: what there is no time or room for is counted and left out, and a kill loses
+the last moments. Requests pay for the choice and for putting a reference into a queue.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from monitor.signals import picture
+from store.errors import JournalError
+from store.ids import IdSource
+from store.journal import Journal
+from store.records import ImageSignals, JournaledChange, SignalsOfImages
+from tasks.image import Image
+
+QUEUE_BYTES = 64 << 20
+"""Of pixels that wait."""
+
+FRAME_S = 0.2
+FRAME_IMAGES = 64
+"""What is made within that time, or of so many images, is journaled together."""
+
+Embed = Callable[[str, Image], tuple[npt.NDArray[np.float32] | None, str | None]]
+"""Gives the embedding (D,) of an image by a model of this name, and its space; None where there is none."""
+
+_log = logging.getLogger(__name__)
+
+
+class Signalled(msgspec.Struct, frozen=True, eq=False):
+    """A recorded image whose signals are wanted."""
+
+    seq: int
+    """Of its record."""
+    pixels: Image
+    embedding: npt.NDArray[np.float32] | None = None
+    """Of its model, (D,)."""
+    space: str | None = None
+    """Of the embedding."""
+    other: str = ""
+    """Name of the model whose embedding is wanted where there is none."""
+
+
+class SignalCounts(msgspec.Struct):
+    """What became of recorded images of models with signals since the start of the process."""
+
+    signals: int = 0
+    """Journaled."""
+    signals_skipped: int = 0
+    """Beyond the rate, or beyond what one request may hold."""
+    signals_dropped: int = 0
+    """There was no room for them, or they could not be made."""
+
+
+class _Bucket:
+    """The tokens of one model."""
+
+    def __init__(self, tokens: float) -> None:
+        self.tokens = tokens
+        self.filled_s = time.monotonic()
+
+
+class Signaller:
+    """Makes and journals the signals of images; safe to use from several threads.
+
+    Args:
+        ids: Of this process.
+        journal: Of this process.
+        per_s: Images of a model, on average, of which signals are made.
+        is_behind: Tells whether the journal is to be spared.
+        embed: Asks another model for an embedding.
+    """
+
+    def __init__(
+        self,
+        ids: IdSource,
+        journal: Journal,
+        per_s: float,
+        is_behind: Callable[[], bool] = lambda: False,
+        embed: Embed = lambda *_: (None, None),
+    ) -> None:
+        self._ids = ids
+        self._journal = journal
+        self._per_s = per_s
+        self._is_behind = is_behind
+        self._embed = embed
+        self._buckets: dict[str, _Bucket] = {}
+        self._waiting: deque[Signalled] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._told: set[str] = set()
+        """Faults that were logged."""
+        self.counts = SignalCounts()
+
+    def choose(self, model: str, count: int) -> Collection[int]:
+        """Choose those of a request's images whose signals are wanted, by their positions.
+
+        Each takes a random number of tokens, one on average: where images come faster than the rate, the
+        gaps between those chosen are random, or a camera that takes its turn might never be seen.
+        """
+        if not self._per_s:
+            return ()
+        order = range(count) if count == 1 else random.sample(range(count), count)
+        chosen = []
+        with self._changed:
+            most = max(self._per_s, 1.0)
+            bucket = self._buckets.setdefault(model, _Bucket(most))
+            now = time.monotonic()
+            filled = bucket.tokens + (now - bucket.filled_s) * self._per_s
+            bucket.tokens, bucket.filled_s = min(filled, most), now
+            for position in order:
+                if bucket.tokens <= 0:
+                    break
+                bucket.tokens -= random.expovariate(1.0)
+                chosen.append(position)
+        return chosen
+
+    def put(self, images: Sequence[Signalled], skipped: int) -> None:
+        """Take images, as many as there is room for; count those that were not chosen."""
+        with self._changed:
+            self._count("signals_skipped", skipped)
+            for image in images:
+                size_bytes = image.pixels.pixels.nbytes
+                if self._waiting and self._bytes + size_bytes > QUEUE_BYTES:
+                    self._count("signals_dropped")
+                    continue
+                self._waiting.append(image)
+                self._bytes += size_bytes
+            if not images:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def numbers(self) -> Mapping[str, int]:
+        """Give what became of images, for metrics."""
+        counts = msgspec.structs.asdict(self.counts)
+        return {f"{name}_total": number for name, number in counts.items()}
+
+    def close(self) -> None:
+        """Make the signals of what waits, journal them, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        made: list[ImageSignals] = []
+        due_s = 0.0
+        while True:
+            image = self._next(due_s if made else None)
+            if image is not None:
+                due_s = due_s if made else time.monotonic() + FRAME_S
+                made.extend(self._made(image))
+            elif not made:  # the end
+                return
+            if image is None or len(made) >= FRAME_IMAGES or time.monotonic() >= due_s:
+                self._append(made)
+                made = []
+
+    def _next(self, until_s: float | None) -> Signalled | None:
+        """Wait for an image; None where none came until then, or at the end."""
+        timeout_s = None if until_s is None else max(until_s - time.monotonic(), 0)
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing, timeout_s)
+            if not self._waiting:
+                return None
+            image = self._waiting.popleft()
+            self._bytes -= image.pixels.pixels.nbytes
+            return image
+
+    def _made(self, image: Signalled) -> list[ImageSignals]:
+        """Make the signals of an image; none where that fails."""
+        embedding, space = image.embedding, image.space
+        try:
+            if embedding is None and image.other:
+                embedding, space = self._embed(image.other, image.pixels)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
+            self._tell(f"{image.other!r} gives no embedding of", image, error)
+        try:
+            numbers = picture(image.pixels.pixels, image.pixels.bit_depth).astype("<f4").tobytes()
+        except Exception as error:  # noqa: BLE001 - as above, the signals
+            self._count("signals_dropped")
+            self._tell("there are no signals of", image, error)
+            return []
+        if embedding is None or space is None:
+            return [ImageSignals(image.seq, numbers)]
+        return [ImageSignals(image.seq, numbers, embedding.astype("<f2").tobytes(), space)]
+
+    def _tell(self, what: str, image: Signalled, error: Exception) -> None:
+        """Log a fault, once each."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.error("%s inference %d: %r; it is not said again", what, image.seq, error)
+
+    def _append(self, made: list[ImageSignals]) -> None:
+        if not made:
+            return
+        if self._is_behind():
+            self._count("signals_dropped", len(made))
+            return
+        try:
+            self._journal.append([JournaledChange(self._ids.next(), SignalsOfImages(made))])
+        except JournalError:  # whoever records is told, and tells
+            self._count("signals_dropped", len(made))
+        else:
+            self._count("signals", len(made))
+
+    def _count(
+        self, name: Literal["signals", "signals_skipped", "signals_dropped"], number: int = 1
+    ) -> None:
+        with self._changed:
+            setattr(self.counts, name, getattr(self.counts, name) + number)

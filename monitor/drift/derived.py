@@ -1,0 +1,190 @@
+"""The signals of one stored inference that need neither its pixels nor the model."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from monitor.drift.samples import Kind
+from store.schema import INDEXED_CHARACTERS
+
+Value = str | float | bool
+META = "meta."
+"""Before the path of a key of the metadata."""
+
+KINDS: dict[str, Kind] = {
+    "label": "categorical",
+    "score": "numeric",
+    "margin": "numeric",
+    "entropy": "numeric",
+    "area": "numeric",
+    "aspect": "numeric",
+    "x": "numeric",
+    "y": "numeric",
+    "angle": "numeric",
+    "mask_share": "numeric",
+    "latency_ms": "numeric",
+    "bytes_per_pixel": "numeric",
+}
+"""Of signals; all others are told by their values."""
+
+PLACES = ("latitude", "longitude")
+"""Keys of the metadata, also below others, that are numbers even where there are few."""
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Answered(NamedTuple):
+    """What is known of an inference."""
+
+    id: int
+    task: str
+    predictions: str
+    """JSON, as it went over the wire."""
+    metadata: str
+    """JSON, path to value: see `store.metadata.index`. Of texts the beginning counts."""
+    latency_ms: float
+    width: int | None = None
+    """Pixels."""
+    height: int | None = None
+    bytes: int | None = None
+    """Size of the input as received."""
+
+
+class _Point(msgspec.Struct):
+    x: float
+    y: float
+
+
+class _Predicted(msgspec.Struct):
+    """A prediction of any task; see `tasks.predictions`."""
+
+    label: str | None = None
+    score: float | None = None
+    xmin: float | None = None
+    ymin: float = 0.0
+    xmax: float = 0.0
+    ymax: float = 0.0
+    cx: float | None = None
+    cy: float = 0.0
+    w: float = 0.0
+    h: float = 0.0
+    r: float = 0.0
+    contour: list[list[_Point]] | None = None
+    answer: str | None = None
+
+
+class _Box(NamedTuple):
+    """Where a prediction is, in shares of the image."""
+
+    area: float
+    aspect: float
+    """Width over height, both in pixels."""
+    x: float
+    y: float
+
+
+_decoder = msgspec.json.Decoder(list[_Predicted])
+_flat_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def derived(of: Answered) -> dict[str, Value]:
+    """Return the signals of an inference by name; what it has not is not among them."""
+    found: dict[str, Value] = {"latency_ms": of.latency_ms}
+    wh = (of.width, of.height) if of.width and of.height else None
+    if wh is not None:
+        found |= {"width": float(wh[0]), "height": float(wh[1])}
+        if of.bytes is not None:
+            found["bytes_per_pixel"] = of.bytes / (wh[0] * wh[1])
+    try:
+        predictions = _decoder.decode(of.predictions)
+    except msgspec.MsgspecError:  # raw tensors, or what an import brought
+        predictions = None
+    if predictions is not None:
+        found |= _predicted(of, predictions, wh)
+    for path, value in _flat_decoder.decode(of.metadata).items():
+        if isinstance(value, str):
+            found[META + path] = value[:INDEXED_CHARACTERS]
+        elif not isinstance(value, dict | list):
+            found[META + path] = value
+    return found
+
+
+def _predicted(
+    of: Answered, predictions: Sequence[_Predicted], wh: tuple[int, int] | None
+) -> dict[str, Value]:
+    if of.task == "IMAGE_TEXT_TO_TEXT":
+        return _mean("answer_length", [float(len(one.answer or "")) for one in predictions])
+    found: dict[str, Value] = {}
+    scores = sorted((one.score for one in predictions if one.score is not None), reverse=True)
+    if scores:
+        found["score"] = scores[0]
+    if of.task == "IMAGE_CLASSIFICATION":
+        best = max(predictions, key=lambda one: one.score or 0.0, default=None)
+        return found | _label(best) | _classified(scores)
+    found["predictions"] = float(len(predictions))
+    chosen = predictions[_chosen(of.id, len(predictions))] if predictions else None
+    found |= _label(chosen)
+    if chosen is not None and chosen.cx is not None and wh is not None:
+        found["angle"] = chosen.r % math.pi
+    if wh is not None:
+        boxes = [box for one in predictions if (box := _box(one, *wh)) is not None]
+        for at, name in enumerate(_Box._fields):
+            found |= _mean(name, [box[at] for box in boxes])
+        if of.task == "IMAGE_SEGMENTATION":
+            covered = sum(_area(one.contour or ()) for one in predictions)
+            found["mask_share"] = covered / (wh[0] * wh[1])
+    return found
+
+
+def _label(one: _Predicted | None) -> dict[str, Value]:
+    return {} if one is None or one.label is None else {"label": one.label[:INDEXED_CHARACTERS]}
+
+
+def _classified(scores: Sequence[float]) -> dict[str, Value]:
+    """Return what the scores of several labels say, the best first."""
+    if len(scores) < 2:
+        return {}
+    entropy = -sum(one * math.log(one) for one in scores if one > 0)
+    return {"margin": scores[0] - scores[1], "entropy": entropy}
+
+
+def _chosen(inference_id: int, count: int) -> int:
+    """Choose one of several by chance, the same each time."""
+    return (inference_id * _GOLDEN % 2**64 >> 32) % count
+
+
+def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
+    return {name: sum(values) / len(values)} if values else {}
+
+
+def _box(one: _Predicted, width: int, height: int) -> _Box | None:
+    """Return where a prediction is; None where it is nowhere."""
+    if one.cx is not None:
+        w, h, x, y = one.w, one.h, one.cx, one.cy
+    elif one.xmin is not None:
+        w, h = (one.xmax - one.xmin) / width, (one.ymax - one.ymin) / height
+        x, y = (one.xmin + one.xmax) / 2 / width, (one.ymin + one.ymax) / 2 / height
+    elif one.contour:
+        xs = [point.x for ring in one.contour for point in ring]
+        ys = [point.y for ring in one.contour for point in ring]
+        if not xs:
+            return None
+        w, h = (max(xs) - min(xs) + 1) / width, (max(ys) - min(ys) + 1) / height
+        x, y = (min(xs) + max(xs)) / 2 / width, (min(ys) + max(ys)) / 2 / height
+    else:
+        return None
+    if not (w > 0 and h > 0):
+        return None
+    return _Box(w * h, w * width / (h * height), x, y)
+
+
+def _area(contour: Iterable[Sequence[_Point]]) -> float:
+    """Return the area within rings in pixels; a hole runs the other way round."""
+    twice = 0.0
+    for ring in contour:
+        for at, point in enumerate(ring):
+            before = ring[at - 1]
+            twice += before.x * point.y - point.x * before.y
+    return abs(twice) / 2

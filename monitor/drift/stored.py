@@ -1,0 +1,283 @@
+"""Drift of stored inferences: a window of a model against a baseline, or another window."""
+
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from monitor.drift.comparison import compare
+from monitor.drift.decision import Settings
+from monitor.drift.derived import META
+from monitor.drift.estimated import estimated
+from monitor.drift.parameters import DriftParameters, StoredWindow
+from monitor.drift.samples import Column, DriftError
+from monitor.drift.summary import Summary
+from monitor.drift.unlike import Embedded, unlike
+from monitor.drift.what_moved import by_effect, slices
+from monitor.drift.windows import EMBEDDING, About, Reading, WindowRead, read_window
+from monitor.evaluation.reading import read
+from monitor.places import Here, Places, Tell
+from monitor.report import Data, Report, Slice, Unlike, Window
+from store.errors import NotReadyError, QueryTimeoutError
+from store.inferences import Inferences
+from store.records import StoredInference, timestamp_text
+
+BASELINE_ROWS = 10_000
+"""Rows of a baseline that are compared."""
+
+FEW_VALUES, MOST_KEYS = 12, 3
+"""Keys of the metadata in whose values an alarm is looked for where none is named: those with the fewest."""
+
+MOST_MOVED = 5
+"""Signals that are looked for there, those that moved most; embeddings, which take long, if nothing else did."""
+
+
+def compare_stored(
+    inferences: Inferences,
+    parameters: DriftParameters,
+    baseline: WindowRead | None = None,
+    tell: Tell = lambda *_: None,
+    *,
+    places: Places | None = None,
+    now_us: int | None = None,
+) -> Report:
+    """Compare a window of what is stored.
+
+    Args:
+        inferences: The store.
+        parameters: What to compare; checked.
+        baseline: The one that the parameters name; None where they say which window it is.
+        tell: See `Tell`.
+        places: Where inferences are read; None: here.
+        now_us: What `now` means, in microseconds since 1970; None: now.
+
+    Raises:
+        DriftError: There is nothing to compare, or nothing to compare it with.
+        StoreError: The database does not answer.
+    """
+    started = time.monotonic()
+    places = places or Here(inferences)
+    settings = Settings(
+        alpha=parameters.alpha,
+        windows=parameters.windows,
+        kernel=parameters.kernel,
+        seed=parameters.seed,
+    )
+    asked = reading(inferences, parameters, settings, now_us)
+    if baseline is None:
+        now = _read(inferences, asked, tell, places)
+        before = _baseline(inferences, parameters, (asked, now.about), tell, places)
+    else:
+        before = baseline
+        now = _read(inferences, _like(asked, before.about), tell, places)
+    sides, left_out = _comparable(before, now, parameters)
+    passed = {META + one.about.source_key for one in (before, now) if one.about.source_key}
+    passed |= {*parameters.ignore}
+    if parameters.signals:
+        passed |= _names(*sides) - {*parameters.signals}
+    signals = [_without(side, passed) for side in sides]
+    tell(now.about.window.n, now.about.window.n)
+    report = compare(signals[0], signals[1], settings, task=now.about.task)
+    moved = [one.name for one in by_effect(report.signals) if one.alarm]
+    moved = [one for one in moved if one != EMBEDDING] or moved
+    found = _unlike(inferences, sides, now.about.space)
+    return msgspec.structs.replace(
+        report,
+        created=timestamp_text(time.time_ns() // 1_000_000),
+        model=now.about.model,
+        data=Data(
+            _windowed(now.about, report.data.current),
+            _windowed(before.about, report.data.baseline or Window()),
+            now.about.excluded
+            | {f"baseline_{reason}": n for reason, n in before.about.excluded.items()},
+        ),
+        parameters=_told(parameters, now.about, left_out) | report.parameters,
+        metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
+        slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
+        unlike=found,
+        provenance={
+            "code": version("quadriga"),
+            "libs": {name: version(name) for name in ("numpy", "scipy")},
+            "duration_s": round(time.monotonic() - started, 3),
+        },
+    )
+
+
+def reading(
+    inferences: Inferences,
+    parameters: DriftParameters,
+    settings: Settings | None = None,
+    now_us: int | None = None,
+) -> Reading:
+    """Say what is read of the current window, once what is journaled can be read, if it can be soon."""
+    settings = settings or Settings()
+    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+        inferences.wait_for_journal()
+    return Reading(
+        parameters.model,
+        parameters.current,
+        inferences.latest_seq(),
+        time.time_ns() // 1000 if now_us is None else now_us,
+        settings.rows,
+        settings.embedding_rows,
+        parameters.source_keys,
+        settings.seed,
+    )
+
+
+def _read(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
+    """Read the current window; an empty one says too little, of a model that never answered it is an error."""
+    found = read_window(inferences, asked, tell, places)
+    if not found.about.window.n:
+        anything = {"model": {"eq": asked.model}}
+        if not any(ids for ids in inferences.ids(anything, asked.now_us)):
+            raise DriftError(f"expected inferences of {asked.model!r:.80}, got none")
+    return found
+
+
+def _like(asked: Reading, other: About) -> Reading:
+    """Ask for what can be compared with another window."""
+    keys = asked.source_keys if other.source_key is None else [other.source_key]
+    return msgspec.structs.replace(
+        asked, task=other.task or asked.task, space=other.space, source_keys=keys
+    )
+
+
+def _baseline(
+    inferences: Inferences,
+    parameters: DriftParameters,
+    current: tuple[Reading, About],
+    tell: Tell,
+    places: Places,
+) -> WindowRead:
+    """Read the window that is the baseline."""
+    window = parameters.baseline
+    if not isinstance(window, StoredWindow):
+        raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
+    asked = msgspec.structs.replace(_like(*current), window=window, rows=BASELINE_ROWS)
+    found = read_window(inferences, asked, tell, places)
+    if not found.about.window.n:
+        raise DriftError(
+            f"expected inferences of {parameters.model!r:.80} in the baseline, got none"
+        )
+    return found
+
+
+def _comparable(
+    before: WindowRead, now: WindowRead, parameters: DriftParameters
+) -> tuple[tuple[Summary, Summary], dict[str, str]]:
+    """Leave out what is of another kind on one side; say why signals are left out."""
+    sides = before.summary, now.summary
+    left_out = before.about.left_out | now.about.left_out
+    known = _names(*sides)
+    for name in (*parameters.signals, *parameters.ignore):
+        if name not in known | left_out.keys():
+            listed = ", ".join(sorted(known)[:20]) or "none"
+            raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
+    columns = [{one.name: one for one in side.sample.columns} for side in sides]
+    for name in columns[0].keys() & columns[1].keys():
+        reason = _unlike_kinds(columns[0][name], columns[1][name])
+        if reason:
+            left_out[name] = reason
+    kept = _without(sides[0], {*left_out}), _without(sides[1], {*left_out})
+    told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
+    return kept, dict(sorted(told.items()))
+
+
+def _names(*sides: Summary) -> set[str]:
+    return {column.name for side in sides for column in side.sample.columns}
+
+
+def _unlike_kinds(before: Column, now: Column) -> str:
+    """Say why two columns cannot be compared; nothing where they can."""
+    if not len(before.rows) or not len(now.rows):
+        return ""
+    kinds = {"number" if one.kind == "count" else one.kind for one in (before, now)}
+    kinds = {"number" if one == "numeric" else one for one in kinds}
+    if len(kinds) > 1:
+        return f"{before.kind} in the baseline, {now.kind} in the window"
+    lengths = before.values.shape[1:], now.values.shape[1:]
+    if lengths[0] != lengths[1]:
+        return f"{lengths[0][0]} numbers in the baseline, {lengths[1][0]} in the window"
+    return ""
+
+
+def _without(side: Summary, names: set[str]) -> Summary:
+    columns = tuple(one for one in side.sample.columns if one.name not in names)
+    return msgspec.structs.replace(
+        side, sample=msgspec.structs.replace(side.sample, columns=columns)
+    )
+
+
+def _slices(
+    sides: tuple[Summary, Summary],
+    moved: list[str],
+    parameters: DriftParameters,
+    settings: Settings,
+) -> list[Slice]:
+    """Look for the values of the metadata that carry an alarm."""
+    by = [META + one.removeprefix(META) for one in parameters.by]
+    if not by:
+        values = {
+            one.name: len(one.labels)
+            for one in sides[1].sample.columns
+            if one.kind == "categorical" and one.name.startswith(META)
+        }
+        few = [name for name, count in values.items() if 1 < count <= FEW_VALUES]
+        by = sorted(few, key=lambda name: (values[name], name))[:MOST_KEYS]
+    return slices(sides[0], sides[1], moved, by, settings)
+
+
+def _unlike(inferences: Inferences, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
+    """Return the images least like the baseline, with what is stored of them and of their neighbours."""
+    before, now = (
+        next((one for one in side.sample.columns if one.name == EMBEDDING), None) for side in sides
+    )
+    if before is None or now is None:
+        return []
+    found = unlike(Embedded(sides[0].sample, before), Embedded(sides[1].sample, now), space)
+    ids = {one.inference_id for one in found}
+    ids |= {near.inference_id for one in found for near in one.nearest}
+    records = {one.id: one for one in read(inferences, sorted(map(int, ids)))}
+    return [
+        msgspec.structs.replace(
+            one,
+            **_shown(records.get(one.inference_id)),
+            nearest=[
+                msgspec.structs.replace(near, **_shown(records.get(near.inference_id)))
+                for near in one.nearest
+            ],
+        )
+        for one in found
+    ]
+
+
+def _shown(record: StoredInference | None) -> dict[str, Any]:
+    """Return what is shown of an inference; nothing of one that was deleted since."""
+    if record is None:
+        return {}
+    image = record.input
+    return {
+        "image": image.hash,
+        "width": image.width,
+        "height": image.height,
+        "predictions": record.predictions,
+    }
+
+
+def _windowed(about: About, compared: Window) -> Window:
+    return msgspec.structs.replace(about.window, n=compared.n, n_eff=compared.n_eff)
+
+
+def _told(parameters: DriftParameters, about: About, left_out: dict[str, str]) -> dict[str, Any]:
+    """Return of the parameters what the report says nowhere else."""
+    given = msgspec.to_builtins(parameters)
+    told = {name: given[name] for name in ("signals", "ignore", "by") if given[name]}
+    return {
+        "baseline": given["baseline"],
+        **told,
+        "source_key": about.source_key,
+        "left_out": left_out,
+    }

@@ -1,0 +1,278 @@
+"""A window of stored inferences as a summary: which rows are drawn is chosen first, then those are read."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from monitor.drift.derived import KINDS, META, PLACES
+from monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
+from monitor.drift.reading import (
+    SHARD,
+    Ids,
+    Shard,
+    embeddings_of,
+    other_labels,
+    read_shard,
+    source_name,
+    sources_of,
+)
+from monitor.drift.samples import Column, Kind, Sample, sample
+from monitor.drift.summary import Place, Summary, drawn, of_drawn, usual_run
+from monitor.places import Places, Tell
+from monitor.report import ReportedModel, Window
+from store.ids import milliseconds
+from store.inferences import Inferences
+from store.records import timestamp_text
+
+MOST_TEXTS = 1000
+"""A key of the metadata with more different texts than this is no signal, nor one with more than a few, \
+hardly any of which is there twice."""
+
+MOST_KEYS = 100
+"""Keys of the metadata that are signals, those that most inferences have."""
+
+EMBEDDING = "embedding"
+_FEW_TEXTS = 50
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What is to be read."""
+
+    model: str
+    window: StoredWindow
+    newest: int
+    """The largest id that counts."""
+    now_us: int
+    """What `now` means in filters."""
+    rows: int
+    """That are drawn, at most."""
+    embeddings: int = 2_000
+    """As `rows`."""
+    source_keys: Sequence[str] = tuple(SOURCE_KEYS)
+    seed: int = 0
+    task: str = ""
+    """Inferences of another do not count; empty: that of the newest."""
+    space: str = ""
+    """Embeddings of another do not count; empty: the most frequent."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What was read."""
+
+    model: ReportedModel
+    task: str
+    window: Window
+    source_key: str | None = None
+    """What tells the sources; None where nothing does."""
+    space: str = ""
+    """Of the embeddings; empty where there are none."""
+    excluded: dict[str, int] = {}
+    """Inferences or embeddings that do not count, by reason; of those that were drawn."""
+    left_out: dict[str, str] = {}
+    """Why a signal is none, by its name."""
+
+
+class WindowRead(NamedTuple):
+    """A window, read."""
+
+    summary: Summary
+    """Its order are ids."""
+    about: About
+
+
+class _Chosen(NamedTuple):
+    """The rows to be read."""
+
+    ids: Ids
+    """(N,) ascending."""
+    left: int | None
+    run: int
+    source_key: str | None = None
+    names: tuple[str, ...] = ()
+    sources: Ids = np.empty(0, np.int64)
+    """(N,) positions in the names; without names they are told by the rows."""
+
+
+class _Embedded(NamedTuple):
+    """The embeddings that were drawn."""
+
+    space: str
+    left: int | None
+    column: Column
+
+
+def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
+    """Read a window; one without inferences has no signals.
+
+    Args:
+        inferences: The store.
+        asked: What to read.
+        tell: Is told how many inferences are read.
+        places: Where they are read.
+
+    Raises:
+        StoreError: The database does not answer, or a filter means nothing.
+    """
+    where = {"and": [where_of(asked.model, asked.window), {"id": {"le": str(asked.newest)}}]}
+    ids = np.concatenate([np.array(some, np.int64) for some in inferences.ids(where, asked.now_us)])
+    filter_ = asked.window.where
+    if not len(ids):
+        empty = of_drawn(sample({}, order=[]), 0, None, None, **_sizes(asked), run=1)
+        model = ReportedModel(asked.model, asked.window.version or "")
+        return WindowRead(empty, About(model, asked.task, Window(filter=filter_)))
+    task = asked.task or inferences.get(str(ids[-1])).task
+    chosen = _choose(inferences, ids, asked)
+    shards = []
+    parts = [chosen.ids[at : at + SHARD].tolist() for at in range(0, len(chosen.ids), SHARD)]
+    tell(0, len(chosen.ids))
+    for shard in places.map(partial(read_shard, task), parts):
+        shards.append(shard)
+        tell(min(len(shards) * SHARD, len(chosen.ids)), len(chosen.ids))
+    excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
+    n = len(ids) - excluded.total()
+    columns, left_out = _columns(shards)
+    read = np.array([one for shard in shards for one in shard.ids], np.int64)
+    key, sources = _sources(chosen, read, columns, asked.source_keys)
+    made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
+    run = chosen.run or usual_run(read, len(made.source_names))
+    embedded = _embedded(inferences, shards, made, asked, run)
+    if embedded.space:
+        spaces = Counter(one for shard in shards for one in shard.spaces)
+        excluded["no_signals"] = spaces.pop(None, 0)
+        excluded["other_space"] = spaces.total() - spaces[embedded.space]
+        made = msgspec.structs.replace(made, columns=(*made.columns, embedded.column))
+    summary = of_drawn(made, n, chosen.left, embedded.left, **_sizes(asked), run=run)
+    if chosen.left is not None:
+        known = summary.labels.setdefault("label", {})
+        known |= other_labels(inferences, asked.model, ids, known)
+    start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
+    about = About(
+        _model(asked, shards),
+        task,
+        Window(start, end, n, filter=filter_),
+        key,
+        embedded.space,
+        {reason: count for reason, count in excluded.items() if count},
+        left_out,
+    )
+    return WindowRead(summary, about)
+
+
+def _sizes(asked: Reading) -> dict[str, int]:
+    return {"rows": asked.rows, "embeddings": asked.embeddings, "seed": asked.seed}
+
+
+def _choose(inferences: Inferences, ids: Ids, asked: Reading) -> _Chosen:
+    """Choose which rows to read: all, or as many as are drawn, by their sources and ids."""
+    if len(ids) <= asked.rows:
+        return _Chosen(ids, None, 0)
+    found = sources_of(inferences, ids, asked.source_keys)
+    key, names, sources = found or (None, [], np.zeros(len(ids), np.int64))
+    run = usual_run(ids, len(names))
+    rows, left = drawn(Place(ids, sources, tuple(names)), asked.rows, run=run, seed=asked.seed)
+    rows.sort()
+    return _Chosen(ids[rows], left, run, key, tuple(names), sources[rows])
+
+
+def _columns(shards: Sequence[Shard]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Put the shards together, and say which keys of the metadata are no signals."""
+    counts: Counter[str] = Counter()
+    for shard in shards:
+        for name, values in shard.signals.items():
+            counts[name] += len(values) - values.count(None)
+    keys = [name for name, _ in counts.most_common() if name.startswith(META)]
+    left_out = dict.fromkeys(keys[MOST_KEYS:], f"{MOST_KEYS} keys are there more often")
+    columns = {}
+    for name in sorted(counts.keys() - left_out.keys(), key=_place):
+        values = [
+            value
+            for shard in shards
+            for value in shard.signals.get(name) or [None] * len(shard.ids)
+        ]
+        if name.startswith(META) and (reason := _no_label(values)):
+            left_out[name] = reason
+        else:
+            columns[name] = values
+    return columns, left_out
+
+
+def _place(name: str) -> tuple[bool, int, str]:
+    known = list(KINDS)
+    return name.startswith(META), known.index(name) if name in known else len(known), name
+
+
+def _no_label(values: Sequence[Any]) -> str:
+    """Say why texts are no labels; nothing where they are, and of numbers."""
+    texts = [one for one in values if one is not None]
+    if not any(isinstance(one, str) for one in texts):
+        return ""
+    distinct = len(set(texts))
+    if distinct > MOST_TEXTS:
+        return f"more than {MOST_TEXTS:,} different texts"
+    return "hardly any text is there twice" if distinct > max(_FEW_TEXTS, len(texts) / 2) else ""
+
+
+def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
+    """Return the kinds that are known; a key with a text or a boolean is one of labels."""
+    kinds = {name: kind for name, kind in KINDS.items() if name in columns}
+    for name, values in columns.items():
+        is_place = name.startswith(META) and name.rpartition(".")[2] in PLACES
+        if name.startswith("image.") or (is_place and not _has_texts(values)):
+            kinds[name] = "numeric"
+    return kinds
+
+
+def _has_texts(values: Sequence[Any]) -> bool:
+    return any(isinstance(one, str | bool) for one in values)
+
+
+def _sources(
+    chosen: _Chosen, read: Ids, columns: dict[str, list[Any]], keys: Sequence[str]
+) -> tuple[str | None, list[str] | None]:
+    """Return what tells the sources, and the source of each row that was read."""
+    if chosen.left is not None:
+        if not chosen.names:
+            return None, None
+        at = np.searchsorted(chosen.ids, read)
+        return chosen.source_key, [chosen.names[code] for code in chosen.sources[at]]
+    key = next((one for one in keys if META + one in columns), None)
+    return key, None if key is None else [source_name(one) for one in columns[META + key]]
+
+
+def _embedded(
+    inferences: Inferences, shards: Sequence[Shard], made: Sample, asked: Reading, run: int
+) -> _Embedded:
+    """Draw among the rows that have an embedding, and read those."""
+    spaces = [one for shard in shards for one in shard.spaces]
+    counts = Counter(one for one in spaces if one)
+    space = (asked.space or counts.most_common(1)[0][0]) if counts else ""
+    rows = np.flatnonzero([one == space for one in spaces]) if space else np.empty(0, np.int64)
+    place = Place(made.order[rows], made.sources[rows], made.source_names)
+    best, left = drawn(place, asked.embeddings, run=run, seed=asked.seed)
+    best.sort()
+    found = embeddings_of(inferences, place.order[best].tolist(), space)
+    held = [
+        at for at, one in zip(rows[best], place.order[best].tolist(), strict=True) if one in found
+    ]
+    values = np.array([found[one] for one in made.order[held].tolist()], np.float32)
+    column = Column(
+        EMBEDDING,
+        "embedding",
+        np.array(held, np.int64),
+        values.reshape(len(held), -1 if held else 0),
+    )
+    return _Embedded(space, left, column)
+
+
+def _model(asked: Reading, shards: Sequence[Shard]) -> ReportedModel:
+    """Name the model by all of its versions that answered."""
+    models = {model for shard in shards for model in shard.models}
+    versions = sorted({model.version for model in models}) or [asked.window.version or ""]
+    digests = {model.sha256 for model in models}
+    return ReportedModel(
+        asked.model, ", ".join(versions), digests.pop() if len(digests) == 1 else ""
+    )

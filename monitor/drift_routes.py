@@ -1,0 +1,233 @@
+"""HTTP routes of drift reports, which are jobs, and of baselines; errors as in `store.routes`."""
+
+import time
+from asyncio import to_thread
+from contextlib import suppress
+
+import msgspec
+from litestar import delete, get, post, put
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import ResponseSpec
+from litestar.openapi.spec import OpenAPIType, Reference, Schema
+from litestar.params import FromPath, FromQuery, RawBody
+
+from monitor.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
+from monitor.drift.job import BaselineJob
+from monitor.drift.parameters import (
+    DEFAULT,
+    MOST_BY,
+    DriftParameters,
+    StoredWindow,
+    absolute,
+    decode_parameters,
+)
+from monitor.report import Window
+from store.errors import NotFoundError, QueryError, StoreError
+from store.inferences import Inferences
+from store.jobs import Job, Jobs
+from store.query.request import QueryRequest
+from store.records import timestamp_text
+from store.routes import Error, options, with_body
+
+_UNREADABLE = ResponseSpec(
+    Error, False, "The body, a filter or a time means nothing, or no baseline"
+)
+_UNKNOWN = ResponseSpec(Error, False, "The model has no such baseline")
+_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
+_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
+_TEXT = Schema(type=OpenAPIType.STRING)
+_TEXT_OR_NULL = Schema(type=[OpenAPIType.STRING, OpenAPIType.NULL])
+_MOMENT = Schema(
+    type=[OpenAPIType.STRING, OpenAPIType.NULL], description="RFC 3339, now, or as -24h"
+)
+_TEXTS = Schema(type=OpenAPIType.ARRAY, items=_TEXT)
+_WINDOW: dict[str, Reference | Schema] = {
+    "version": _TEXT_OR_NULL,
+    "where": Schema(description="A filter, as JSON or in the compact form"),
+    "from": _MOMENT,
+    "to": _MOMENT,
+}
+_DRIFT: dict[str, Reference | Schema] = {
+    "model": _TEXT,
+    **_WINDOW,
+    "baseline": Schema(
+        description="The name of one, or a window of the same model",
+        default=DEFAULT,
+        one_of=[
+            _TEXT,
+            Schema(type=OpenAPIType.OBJECT, properties=_WINDOW, additional_properties=False),
+        ],
+    ),
+    "signals": _TEXTS,
+    "ignore": _TEXTS,
+    "source_keys": _TEXTS,
+    "by": Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=MOST_BY),
+    "alpha": Schema(
+        type=OpenAPIType.NUMBER, exclusive_minimum=0, exclusive_maximum=1, default=0.05
+    ),
+    "windows": Schema(
+        type=OpenAPIType.INTEGER,
+        minimum=1,
+        maximum=1440,
+        default=1,
+        description="Of a day, which share alpha",
+    ),
+    "kernel": Schema(enum=["energy", "mmd"], default="energy"),
+    "seed": Schema(type=OpenAPIType.INTEGER, minimum=0, maximum=(1 << 32) - 1, default=0),
+}
+_BASELINE: dict[str, Reference | Schema] = {
+    "name": Schema(type=OpenAPIType.STRING, default=DEFAULT),
+    **_WINDOW,
+    "dataset": Schema(
+        type=[OpenAPIType.STRING, OpenAPIType.NULL], description="As meta.dataset_snapshot_id"
+    ),
+    "rolling": Schema(
+        type=[OpenAPIType.STRING, OpenAPIType.NULL],
+        description="Such as 7d: the time before the window that is compared",
+    ),
+    "source_keys": _TEXTS,
+}
+assert _DRIFT.keys() == {field.encode_name for field in msgspec.structs.fields(DriftParameters)} - {
+    "schedule"
+}
+assert _BASELINE.keys() == {field.encode_name for field in msgspec.structs.fields(BaselineRequest)}
+
+
+class BaselineList(msgspec.Struct, frozen=True):
+    """The baselines of a model."""
+
+    baselines: list[Baseline]
+    """By name."""
+
+
+def drift_routes(
+    jobs: Jobs, inferences: Inferences, baselines: Baselines
+) -> list[HTTPRouteHandler]:
+    """Return the handlers that submit drift reports, and keep baselines."""
+    path = "/api/models/{name:str}/baseline"
+
+    @post(
+        "/api/drift",
+        status_code=202,
+        sync_to_thread=True,
+        operation_class=with_body("model", **_DRIFT),
+        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+    )
+    def submit_drift(body: RawBody) -> Job:
+        """Compare a window of what is stored, as a job; the body is JSON whatever its content type."""
+        parameters = absolute(decode_parameters(body), time.time_ns() // 1000)
+        parameters = baselines.resolved(parameters)
+        if isinstance(parameters.baseline, str):
+            found = state_of(baselines.get(parameters.model, parameters.baseline), jobs, "")
+            if found.state == "failed":
+                raise QueryError(
+                    f"expected the baseline {found.name} to be ready, got {found.error}"
+                )
+        return jobs.submit("drift", msgspec.to_builtins(parameters))
+
+    def listed(model: str) -> BaselineList:
+        digest = _newest(inferences, model)
+        return BaselineList([state_of(one, jobs, digest) for one in baselines.all(model)])
+
+    def begun(model: str, body: bytes) -> Baseline:
+        asked = decode_baseline(model, body, time.time_ns() // 1000)
+        before = _known(baselines, model, asked.name)
+        made = _begun(baselines, jobs, model, asked)
+        _cancel(jobs, before)
+        return made
+
+    def removed(model: str, name: str) -> Baseline:
+        found = state_of(baselines.get(model, name), jobs, "")
+        _cancel(jobs, found)
+        baselines.remove(model, name)
+        return found
+
+    # Not `sync_to_thread`: of three handlers of one path, litestar 2 wraps the first twice.
+    @get(path, responses={400: _UNREADABLE})
+    async def list_baselines(name: FromPath[str]) -> BaselineList:
+        """Answer what is usual of a model."""
+        return await to_thread(listed, name)
+
+    @put(
+        path,
+        status_code=200,
+        operation_class=with_body(**_BASELINE),
+        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+    )
+    async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
+        """Say what is usual of a model; it is read as a job. The body is JSON whatever its content type."""
+        return await to_thread(begun, name, body)
+
+    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: _UNKEPT})
+    async def delete_baseline(name: FromPath[str], baseline: FromQuery[str] = DEFAULT) -> Baseline:
+        """Remove what was usual of a model, and answer what it was."""
+        return await to_thread(removed, name, baseline)
+
+    return [
+        submit_drift,
+        options(path, "GET", "PUT", "DELETE"),
+        list_baselines,
+        put_baseline,
+        delete_baseline,
+    ]
+
+
+def _begun(baselines: Baselines, jobs: Jobs, model: str, asked: BaselineRequest) -> Baseline:
+    """Keep a baseline, and submit the job that reads it, if there is something to read."""
+    window: StoredWindow = asked.window
+    told = Window(window.start, window.end, filter=window.where)
+    made = Baseline(
+        asked.name, model, "ready", "", window.version or "", window=told, rolling=asked.rolling
+    )
+    if asked.rolling is not None:
+        now = timestamp_text(time.time_ns() // 1_000_000)
+        return baselines.begin(msgspec.structs.replace(made, created=now))
+    job = jobs.submit("baseline", msgspec.to_builtins(BaselineJob(model, asked)))
+    return baselines.begin(
+        msgspec.structs.replace(made, state="building", created=job.created_at, job=job.id)
+    )
+
+
+def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
+    """Return a baseline with the state that it is in now.
+
+    Args:
+        baseline: As it is kept.
+        jobs: One of which reads it, or did.
+        digest: Hash of the model that answered last; empty where that does not matter.
+    """
+    if baseline.state == "ready":
+        is_stale = baseline.sha256 and digest and digest != baseline.sha256
+        return msgspec.structs.replace(baseline, state="stale") if is_stale else baseline
+    try:
+        job = jobs.read(baseline.job or "")
+    except NotFoundError:
+        error: str | None = "its job was removed"
+    else:
+        if job.state in {"queued", "running", "succeeded"}:  # which may be since it was read
+            return baseline
+        error = job.error or f"its job was {job.state}"
+    return msgspec.structs.replace(baseline, state="failed", error=error or "")
+
+
+def _newest(inferences: Inferences, model: str) -> str:
+    """Return the hash of the model that answered last; empty where that is not known."""
+    where = {"model": {"eq": model}}
+    with suppress(StoreError):  # without the store, nothing is known to be stale
+        page = inferences.query(QueryRequest(where=where, limit=1))
+        return page.inferences[0].model.sha256 if page.inferences else ""
+    return ""
+
+
+def _known(baselines: Baselines, model: str, name: str) -> Baseline | None:
+    try:
+        return baselines.get(model, name)
+    except NotFoundError:
+        return None
+
+
+def _cancel(jobs: Jobs, baseline: Baseline | None) -> None:
+    """End the job that still reads a baseline."""
+    if baseline is not None and baseline.job is not None and baseline.state == "building":
+        with suppress(NotFoundError):
+            jobs.cancel(baseline.job)

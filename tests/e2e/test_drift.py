@@ -1,0 +1,106 @@
+"""Drift through a running server: a baseline, then the same scenes at night."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
+
+PATH = "/v2/models/shapes-detector/infer"
+BASELINE = "/api/models/shapes-detector/baseline"
+SCENES = sorted((IMAGES / "detection").glob("*.jpg"))
+SURE = ["score", "predictions", "area", "image.brightness", "image.contrast", "image.saturation"]
+"""Signals that are the same each time, however busy the machine is."""
+
+COMMANDS = f'quadriga() {{ {sys.executable} -m engine.cli "$@"; }}\n'
+
+
+def send(server: ServerProcess, count: int, light: float, seed: int) -> None:
+    """Send scenes, each a little darker or brighter than the last."""
+    draw = np.random.default_rng(seed)
+    for at in range(count):
+        pixels = cv2.imread(str(SCENES[int(draw.integers(len(SCENES)))]))
+        lit = np.clip(pixels * light * draw.uniform(0.9, 1.1), 0, 255).astype(np.uint8)
+        data = cv2.imencode(".jpg", lit)[1].tobytes()
+        given = image_input(data, metadata={"camera": ["north", "south"][at % 2]})
+        status, answer = server.call("POST", PATH, {"inputs": [given]})
+        assert status == 200, answer
+
+
+def ended(server: ServerProcess, job_id: str) -> None:
+    server.wait_until(lambda: server.call("GET", f"/api/jobs/{job_id}")[1]["ended_at"])
+    job = server.call("GET", f"/api/jobs/{job_id}")[1]
+    assert job["state"] == "succeeded", job
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    data = tmp_path_factory.mktemp("drift") / "data"
+    with ServerProcess(
+        data, SAMPLE_MODELS / "shapes-detector", "--signals-per-s", "10000"
+    ) as running:
+        send(running, 60, 1.0, 1)
+        yield running
+
+
+def moment(server: ServerProcess) -> str:
+    """Return a moment after all that was sent until now."""
+    (newest,) = server.call(
+        "POST", "/api/inferences/query", {"limit": 1, "consistency": "journal"}
+    )[1]["inferences"]
+    second, millisecond = newest["created_at"].rstrip("Z").rsplit(".", 1)
+    return f"{second}.{millisecond}999Z"
+
+
+def test_the_same_scenes_at_night_raise_an_alarm(server) -> None:
+    status, made = server.call("PUT", BASELINE, {})
+    assert (status, made["state"]) == (200, "building")
+    ended(server, made["job"])
+    (found,) = server.call("GET", BASELINE)[1]["baselines"]
+    assert (found["state"], found["n"], found["task"]) == ("ready", 60, "OBJECT_DETECTION")
+    for light, expected in ((1.0, "ok"), (0.3, "drift")):
+        since = moment(server)
+        send(server, 40, light, 2)
+        until = moment(server)
+        asked = {"model": "shapes-detector", "from": since, "to": until, "signals": SURE}
+        status, job = server.call("POST", "/api/drift", asked)
+        assert status == 202, job
+        ended(server, job["id"])
+        report = server.call("GET", f"/api/reports/{job['id']}")[1]
+        assert (report["kind"], report["status"]) == ("drift", expected)
+        assert (report["data"]["baseline"]["n"], report["data"]["current"]["n"]) == (60, 40)
+    alarms = {one["name"] for one in report["signals"] if one["alarm"]}
+    assert "image.brightness" in alarms
+    page = server.request("GET", f"/api/reports/{job['id']}/page")[2].decode()
+    assert "image.brightness" in page
+
+
+def commands(title: str) -> list[str]:
+    section = (ROOT / "docs" / "drift.md").read_text().partition(f"\n## {title}\n")[2]
+    blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    return re.findall(r"^\S(?:.*\n)(?:  .*\n)*", "".join(blocks), re.MULTILINE)
+
+
+@pytest.mark.parametrize("title", ["Baselines", "Drift of what is stored"])
+def test_commands_of_the_page_are_answered(server, title: str) -> None:
+    known = [*commands(title)]
+    assert len(known) >= 3
+    for command in known:
+        finished = subprocess.run(
+            ["bash", "-c", COMMANDS + command.replace("localhost:8080", server.host)],
+            capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,
+            env=os.environ | {"QUADRIGA_DATA": str(server.data)},
+        )  # fmt: skip
+        if command.startswith("curl"):
+            answer = json.loads(finished.stdout)
+            assert answer.get("state") in {"queued", "building", "ready"}, command
+        elif "--baseline-from" in command:  # nobody was there a week ago
+            assert "in the baseline, got none" in finished.stderr, command
+        else:
+            assert finished.returncode == 0, finished.stderr

@@ -1,0 +1,49 @@
+"""Signals of images come after their records, and a worker that is killed loses no inference for them."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from monitor.signals import PICTURE
+from store.blobs.files import BlobStore
+from store.inferences import Inferences
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
+
+MODEL = "shapes-classifier"
+
+
+def send(server: ServerProcess, *images: bytes, **parameters) -> list[int]:
+    inputs = [image_input(each, f"image-{n}", **parameters) for n, each in enumerate(images)]
+    status, answer = server.call("POST", f"/v2/models/{MODEL}/infer", {"inputs": inputs})
+    assert status == 200, answer
+    found = [output.get("parameters", {}).get("inference_id") for output in answer["outputs"]]
+    return [int(each) for each in found if each]
+
+
+def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Path) -> None:
+    images = [path.read_bytes() for path in sorted((IMAGES / "classification").glob("*.jpg"))[:4]]
+    data = tmp_path / "data"
+    inferences = Inferences(f"sqlite:///{data}/store.db", data / "journal", BlobStore(data / "b"))
+    server = ServerProcess(data, SAMPLE_MODELS / MODEL, "--signals-per-s", "1000000")
+    with server:
+        sent = send(server, *images)
+        sent += send(server, images[0], store_input=False)
+        assert send(server, images[0], store=False) == []
+        server.wait_until(lambda: len(inferences.signals(sent)) == 5)
+        stored = inferences.signals(sent)
+        assert {(len(one.embedding), len(one.space)) for one in stored.values()} == {(128, 16)}
+        found = [np.frombuffer(stored[seq].picture, "<f4") for seq in sent]
+        assert all(len(each) == len(PICTURE) and np.isfinite(each).all() for each in found)
+        assert (found[0] == found[4]).all()
+        assert (found[0] != found[1]).any()
+        counted = b"quadriga_store_signals_total 5.0"
+        server.wait_until(lambda: counted in server.request("GET", "/metrics")[2])
+        late = [seq for _ in range(5) for seq in send(server, *images)]
+        os.kill(server.child_pid("worker"), signal.SIGKILL)
+        server.wait_until(
+            lambda: {*sent, *late} <= {seq for some in inferences.ids({}) for seq in some}
+        )
+    assert set(inferences.signals(late)) <= set(late)
+    inferences.close()

@@ -1,0 +1,282 @@
+"""The embedding of an image: taken in the run that answers, which it does not change."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+from engine.cli import main
+from engine.embedding import mean, pool
+from engine.image_inference import ImageModel, infer_images, stream_image
+from engine.inspection import open_model
+from engine.session import LoadError, Session
+from proto.messages import InferRequest, Tensor
+from tasks.image import decode
+from tests.onnx_models import save, value
+from tests.server_process import IMAGES, SAMPLE_MODELS
+
+SAMPLES = {
+    "shapes-classifier": ("/ReduceMean_output_0", ""),
+    "shapes-detector": ("/coarse/coarse.1/Relu_output_0", "average of the map"),
+    "ships-oriented-detector": ("/coarse/coarse.1/Relu_output_0", "average of the map"),
+    "shapes-segmenter": ("/middle/Relu_output_0", "average of the map"),
+    "shapes-image-text": ("image_features", "mean of the tokens"),
+}
+GRAPHS = [name for name in SAMPLES if name != "shapes-image-text"]
+SCENES = [IMAGES / "detection" / f"scene_0{number}.jpg" for number in (1, 2, 3)]
+
+
+def copied(folder, name, monitor=""):
+    """Copy a sample model, with lines of `[monitor]`."""
+    target = folder / name
+    shutil.copytree(SAMPLE_MODELS / name, target)
+    with (target / "model.toml").open("a") as file:
+        file.write(f"\n[monitor]\n{monitor}\n")
+    return target
+
+
+def answered(model, paths, **parameters):
+    images = ImageModel(model.images, model.spec, 10**7, 10)
+    data = [path.read_bytes() for path in paths]
+    tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
+    return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_sample_model_has_one(name):
+    model = open_model(SAMPLE_MODELS / name)
+    found = model.embedding
+    assert (found.tensor, found.pooling, found.length) == (*SAMPLES[name], 64)
+    assert len(model.embedding_space) == 16
+    assert int(model.embedding_space, 16) >= 0
+    parameters = {"prompt": "How many circles?"} if name == "shapes-image-text" else {}
+    items = answered(model, SCENES, **parameters)
+    vectors = [item.embedding for item in items]
+    for vector, path in zip(vectors, SCENES, strict=True):
+        assert (vector.dtype, vector.shape) == (np.float32, (64,))
+        (alone,) = answered(model, [path], **parameters)
+        np.testing.assert_allclose(vector, alone.embedding, rtol=1e-4, atol=1e-4)
+        channels = model.spec.input.channels
+        embedded = model.embed(decode(path.read_bytes(), channels=channels))
+        np.testing.assert_array_equal(embedded, alone.embedding)
+    assert not np.allclose(vectors[0], vectors[1], rtol=1e-2)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_answers_are_those_of_the_file_to_the_bit(name):
+    model = open_model(SAMPLE_MODELS / name)
+    plain = Session(SAMPLE_MODELS / name / "model.onnx")
+    assert (model.session.inputs, model.session.outputs) == (plain.inputs, plain.outputs)
+    assert model.info(["1"]).outputs[0].name == "image"
+    (image,) = plain.inputs
+    tensor = np.random.default_rng(3).random((3, *image.shape[1:]), np.float32)
+    feeds = {image.name: tensor}
+    asked = [*(output.name for output in plain.outputs), model.embedding.output]
+    with_it, without = model.session.run(feeds, asked), plain.run(feeds)
+    assert model.session.run(feeds).keys() == without.keys()
+    for output, array in without.items():
+        np.testing.assert_array_equal(with_it[output], array)
+
+
+def test_it_is_what_the_tensor_holds(tmp_path):
+    """The onnx package makes the same tensor an output; numpy averages it."""
+    name, tensor = "shapes-segmenter", SAMPLES["shapes-segmenter"][0]
+    proto = onnx.load(SAMPLE_MODELS / name / "model.onnx")
+    proto.graph.output.append(helper.make_empty_tensor_value_info(tensor))
+    onnx.save(proto, tmp_path / "model.onnx")
+    model = open_model(SAMPLE_MODELS / name)
+    image = decode(SCENES[0].read_bytes())
+    fed, _ = model.images._task.preprocess(image)
+    session = Session(tmp_path / "model.onnx")
+    maps = session.run({session.inputs[0].name: fed[None]}, [tensor])[tensor]
+    np.testing.assert_allclose(model.embed(image), maps[0].mean((1, 2)), rtol=1e-5)
+
+
+def test_an_image_in_tiles_has_the_mean_of_theirs():
+    model = open_model(SAMPLE_MODELS / "shapes-detector")
+    image = decode(SCENES[0].read_bytes())
+    size = [image.width // 2, image.height]
+    (item,) = answered(model, SCENES[:1], tiling={"size": size, "overlap": 0})
+    halves = [image.pixels[:, : size[0]], image.pixels[:, size[0] : 2 * size[0]]]
+    vectors = [model.embed(type(image)(np.ascontiguousarray(half))) for half in halves]
+    np.testing.assert_allclose(item.embedding, np.mean(vectors, axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_an_answer_in_pieces_has_it():
+    model = open_model(SAMPLE_MODELS / "shapes-image-text")
+    images = ImageModel(model.images, model.spec, 10**7, 10)
+    parameters = {"prompt": "How many circles?"}
+    tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
+    *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))
+    (whole,) = answered(model, SCENES[:1], **parameters)
+    np.testing.assert_array_equal(last.embedding, whole.embedding)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "length"),
+    [("/fine/fine.3/Relu_output_0", 48), ("output0", 400), ("/Sub_output_0", 400)],
+)
+def test_model_toml_names_a_tensor(tmp_path, tensor, length):
+    folder = copied(tmp_path, "shapes-detector", f'embedding = "{tensor}"')
+    model = open_model(folder)
+    assert (model.embedding.tensor, model.embedding.reason) == (tensor, "model.toml")
+    assert model.embedding.length == length
+    (item,) = answered(model, SCENES[:1])
+    assert item.embedding.shape == (length,)
+    assert (
+        item.predictions
+        == answered(open_model(SAMPLE_MODELS / folder.name), SCENES[:1])[0].predictions
+    )
+    assert model.embedding_space != open_model(SAMPLE_MODELS / folder.name).embedding_space
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "other"),
+    [
+        ("shapes-classifier", "none", ""),
+        ("shapes-classifier", "model:shapes-detector", "shapes-detector"),
+        ("shapes-image-text", "none", ""),
+        ("shapes-image-text", "model:shapes-detector", "shapes-detector"),
+    ],
+)
+def test_model_toml_says_none_or_another_model_s(tmp_path, name, written, other):
+    model = open_model(copied(tmp_path, name, f'embedding = "{written}"'))
+    assert (model.embedding.tensor, model.embedding.other) == (None, other)
+    assert model.embedding_space is None
+    assert model.embed(decode(SCENES[0].read_bytes())) is None
+    (item,) = answered(model, SCENES[:1], **({"prompt": "a"} if "text" in name else {}))
+    assert item.embedding is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("shapes-detector", r"'/coarse/coarse.1/Relu_output_0'.*, got '/coarse/coarse.1/Relu'"),
+        ("shapes-image-text", "'none' or 'model:<name>' for an image-text model"),
+    ],
+)
+def test_a_tensor_that_is_not_there_is_refused(tmp_path, name, expected):
+    with pytest.raises(LoadError, match=expected):
+        open_model(copied(tmp_path, name, 'embedding = "/coarse/coarse.1/Relu"'))
+
+
+CONVOLUTIONS = [
+    helper.make_node("Conv", ["image", "w"], ["a"], strides=[2, 2]),
+    helper.make_node("Cast", ["a"], ["bytes"], to=TensorProto.UINT8),
+    helper.make_node("MaxPool", ["bytes"], ["pooled"], kernel_shape=[2, 2]),
+    helper.make_node("Shape", ["a"], ["sizes"]),
+    helper.make_node("Relu", ["a"], ["b"]),
+    helper.make_node("Conv", ["b", "w"], ["c"]),
+    helper.make_node("Relu", ["c"], ["d"]),
+    helper.make_node("ReduceMean", ["d"], ["e"], axes=[2, 3], keepdims=0),
+    helper.make_node("Mul", ["e", "e"], ["logits"]),
+]
+
+
+def small(folder, monitor=""):
+    """A classifier without a linear layer, of two convolutions."""
+    weights = np.random.default_rng(1).random((3, 3, 2, 2), np.float32)
+    save(
+        folder / "model.onnx",
+        CONVOLUTIONS,
+        [value("image", ["batch", 3, 16, 16])],
+        [value("logits", ["batch", 3])],
+        {"w": weights},
+    )
+    (folder / "model.toml").write_text(
+        'family = "plain-classifier"\nlabels = ["a", "b", "c"]\n[monitor]\n' + monitor
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        ("pooled", "onnxruntime refuses it as an output"),
+        ("bytes", "onnxruntime refuses it as an output"),
+        ("sizes", "expected floating numbers, got INT64"),
+    ],
+)
+def test_a_model_answers_without_where_the_tensor_is_none(tmp_path, caplog, tensor, expected):
+    with caplog.at_level(logging.WARNING, "quadriga.models"):
+        model = open_model(small(tmp_path, f'embedding = "{tensor}"'))
+    assert model.embedding.tensor is None
+    assert expected in model.embedding.reason
+    assert expected in caplog.text
+    (item,) = answered(model, SCENES[:1])
+    assert item.predictions
+    assert item.embedding is None
+
+
+def test_weights_beside_the_file_are_found(tmp_path):
+    expected = open_model(small(tmp_path / "inside"))
+    folder = small(tmp_path / "outside")
+    proto = onnx.load(folder / "model.onnx")
+    (folder / "model.onnx").unlink()
+    onnx.save(
+        proto, folder / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    model = open_model(folder)
+    assert model.embedding.tensor == expected.embedding.tensor == "d"
+    image = decode(SCENES[0].read_bytes())
+    np.testing.assert_array_equal(model.embed(image), expected.embed(image))
+
+
+def test_inspect_names_it(tmp_path):
+    folder = str(SAMPLE_MODELS / "shapes-classifier")
+    told = CliRunner().invoke(main, ["inspect", folder], env={"COLUMNS": "200"})
+    assert "/ReduceMean_output_0, 64 numbers (what the last linear layer reads" in told.output
+    told = CliRunner().invoke(main, ["inspect", folder, "--json"])
+    assert json.loads(told.output)["embedding"] == {
+        "tensor": "/ReduceMean_output_0",
+        "pooling": "",
+        "reason": "what the last linear layer reads, before 'logits'",
+        "length": 64,
+        "output": "/ReduceMean_output_0",
+        "other": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (np.array([[1, 2], [3, 4]], np.float16), [[1, 2], [3, 4]]),
+        (np.array([[[1, 2], [3, 4]]] * 2, np.float64), [[2, 3], [2, 3]]),
+        (np.arange(16, dtype=np.float32).reshape(2, 2, 2, 2), [[1.5, 5.5], [9.5, 13.5]]),
+        (np.array([[1, np.nan], [1, 2]], np.float32), [None, [1, 2]]),
+        (np.array([[1, 1e300], [1, 2]], np.float64), [None, [1, 2]]),
+        (np.zeros((3, 2), np.float32), [None, None]),
+        (np.zeros((2, 0), np.float32), [None, None]),
+        (np.zeros((2, 20_000), np.float32), [None, None]),
+        (np.zeros((2, 3), np.int64), [None, None]),
+        (np.zeros(2, np.float32), [None, None]),
+    ],
+    ids=[
+        "rows",
+        "tokens",
+        "maps",
+        "nan",
+        "huge",
+        "rows-of-others",
+        "empty",
+        "long",
+        "integers",
+        "flat",
+    ],
+)
+def test_one_vector_an_image(array, expected):
+    found = pool(array, 2)
+    assert [None if each is None else each.tolist() for each in found] == expected
+    assert all(each is None or each.dtype == np.float32 for each in found)
+
+
+def test_the_mean_of_parts_needs_each():
+    one = np.ones(2, np.float32)
+    assert mean([one, 3 * one]).tolist() == [2, 2]
+    assert mean([one, None]) is None
+    assert mean([]) is None

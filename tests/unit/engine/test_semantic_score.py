@@ -1,0 +1,182 @@
+"""Semantic scores in answers and records: where there are references, and only there."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from engine.pipeline import Pipeline
+from engine.recording import Recorder
+from engine.repository import ModelRepository
+from engine.room import RoomLimits
+from engine.semantic_score import REFERENCES, SemanticScores
+from monitor.similarity import References, write
+from proto.errors import InvalidRequest
+from proto.messages import InferRequest, InferResponse, Tensor
+from store.blobs.files import BlobStore
+from store.ids import IdSource
+from store.journal import Journal, frames, segments
+from store.records import InferenceRecord
+from tests.onnx_models import classifier
+
+CLASSIFIER = 'task = "classification"\nlabels = ["red", "green", "blue"]\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+HEADER = "Quadriga-Semantic-Score"
+GRAYS = np.random.default_rng(0).normal((1, 1, 1), 0.01, (150, 3))
+"""What the model sees in gray images: the mean of each channel."""
+
+
+def png(*colour: int) -> bytes:
+    return cv2.imencode(".png", np.full((4, 6, 3), colour, np.uint8))[1].tobytes()
+
+
+GRAY, BLUE = png(100, 100, 100), png(255, 0, 0)
+
+
+class Place:
+    """A pipeline with one model, and its baseline's file."""
+
+    def __init__(self, root: Path, **options) -> None:
+        classifier(root / "models" / "m" / "model.onnx")
+        (root / "models" / "m" / "model.toml").write_text(CLASSIFIER)
+        repository = ModelRepository(root / "models")
+        repository.load_all()
+        self.model = repository.get("m", None)
+        self.journal = root / "journal"
+        recorder = Recorder(
+            IdSource(0), Journal(self.journal, 0), BlobStore(root / "blobs"),
+            RoomLimits(1 << 30, 1 << 30), "1.2.3",
+        )  # fmt: skip
+        self.names = {"m"}
+        self.scores = SemanticScores(
+            root / "baselines", lambda: set(self.names), poll_s=0.01, **options
+        )
+        self.pipeline = Pipeline(
+            repository, recorder, threads=1, max_queue=8, max_pixels=1000, max_images=8,
+            strict_readiness=True, scores=self.scores,
+        )  # fmt: skip
+        self.path = root / "baselines" / "m" / REFERENCES
+        self.path.parent.mkdir(parents=True)
+
+    def write(self, embeddings: np.ndarray = GRAYS, space: str | None = None) -> None:
+        space = self.model.embedding_space if space is None else space
+        write(self.path, embeddings, np.arange(len(embeddings)), space)
+
+    def ask(self, *images: bytes, shared=None, **parameters) -> InferResponse:
+        tensor = Tensor("image", "BYTES", (len(images),), list(images), parameters)
+        return self.pipeline.infer(InferRequest("m", None, "r", [tensor], parameters=shared or {}))
+
+    def settled(self, *images: bytes, scored: bool) -> InferResponse:
+        """Ask until there are scores, or none."""
+        until = time.monotonic() + 20
+        while True:
+            response = self.ask(*images or [GRAY], store=False)
+            if bool(response.headers) == scored:
+                return response
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def records(self) -> list[InferenceRecord]:
+        return [
+            msgspec.json.decode(payload, type=InferenceRecord)
+            for path in segments(self.journal)
+            for _, payload, _ in frames(path)
+        ]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.pipeline.close()
+
+
+def test_without_a_baseline_nothing_has_a_score(place):
+    response = place.ask(GRAY, shared={"semantic_score": True})
+    assert response.headers == []
+    assert "semantic_score" not in response.outputs[0].parameters
+    assert "semantic_score" not in place.records()[0].standard
+
+
+def test_each_image_has_its_score_in_the_header_and_its_record(place):
+    place.write()
+    place.settled(scored=True)
+    response = place.ask(GRAY, BLUE)
+    gray, blue = (record.standard["semantic_score"] for record in place.records())
+    assert response.headers == [(HEADER, f"{gray:g},{blue:g}")]
+    assert (blue, gray > 0.01) == (round(1 / 151, 6), True)
+    assert "semantic_score" not in response.outputs[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("setting", "shared", "own", "shown"),
+    [
+        (False, {}, {}, False),
+        (False, {"semantic_score": True}, {}, True),
+        (False, {}, {"semantic_score": True}, True),
+        (False, {"semantic_score": True}, {"semantic_score": False}, False),
+        (True, {}, {}, True),
+        (True, {}, {"semantic_score": False}, False),
+        (True, {"semantic_score": None}, {}, True),
+    ],
+)
+def test_a_score_is_in_the_parameters_where_it_is_wanted(tmp_path, setting, shared, own, shown):
+    place = Place(tmp_path, in_parameters=setting, header="X-Likeness")
+    place.write()
+    place.settled(scored=True)
+    one, two = place.ask(BLUE, shared=shared, **own), place.ask(BLUE, GRAY, shared=shared, **own)
+    found = [each.outputs[0].parameters.get("semantic_score") for each in (one, two)]
+    assert one.headers == [("X-Likeness", "0.006623")]
+    assert found == ([0.006623, two.headers[0][1]] if shown else [None, None])
+    place.pipeline.close()
+
+
+def test_a_wish_that_is_neither_true_nor_false_is_refused(place):
+    with pytest.raises(InvalidRequest, match="semantic_score to be true or false"):
+        place.ask(GRAY, semantic_score="yes")
+
+
+def test_scores_follow_the_file(place, caplog):
+    place.write()
+    place.settled(scored=True)
+    place.write(GRAYS, space="0" * 16)  # of another version, or of another tensor
+    place.settled(scored=False)
+    place.write(np.abs(GRAYS * [1, 0.01, 0.01]))
+    assert place.settled(GRAY, scored=True).headers == [(HEADER, "0.006623")]
+    place.path.write_bytes(place.path.read_bytes()[:999])
+    place.settled(scored=False)
+    place.write()
+    place.settled(scored=True)
+    place.path.unlink()
+    place.settled(scored=False)
+    place.write()
+    place.settled(scored=True)
+    place.names.clear()  # unloaded
+    place.settled(scored=False)
+    assert caplog.text.count("no scores") == 1  # of the torn file
+
+
+def test_a_fault_of_scoring_costs_the_score_alone_and_is_logged_once(place, caplog):
+    place.write(np.random.default_rng(0).normal(size=(150, 4)))  # the model's are three numbers
+    until = time.monotonic() + 20
+    while "a score failed" not in caplog.text:
+        assert place.ask(GRAY).headers == []
+        assert time.monotonic() < until
+    response = place.ask(GRAY, GRAY)
+    assert (len(response.outputs[0].data), len(response.inference_ids)) == (2, 2)
+    assert caplog.text.count("a score failed") == 1
+    assert "expected an embedding of 4 numbers" in caplog.text
+
+
+def test_a_score_is_that_of_the_embedding_that_the_answer_was_made_with(place):
+    place.write()
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        score = References.score
+        patch.setattr(References, "score", lambda self, x: seen.append(x) or score(self, x))
+        response = place.settled(BLUE, scored=True)
+    assert np.argmax(seen[-1]) == 2
+    assert response.headers[0][1] == f"{References.read(place.path).score(seen[-1]):.4g}"

@@ -230,7 +230,9 @@ def test_what_is_wrong_is_named(place):
 
 
 def test_times_become_moments_of_a_millisecond():
-    asked = DriftParameters("one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00"))
+    asked = DriftParameters(
+        "one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00")
+    )
     found = absolute(asked, 1_000_000_000_500)
     assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
     assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

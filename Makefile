@@ -37,9 +37,10 @@ lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, the store, and evaluation
+bench: $(INSTALLED)-dev  ## Measure the server beside the bare loop, each protocol, embeddings, the store, and evaluation
 	@$(BIN)/python bench/request_cost.py
 	@$(BIN)/python bench/protocol_cost.py
+	@$(BIN)/python bench/embedding_cost.py
 	@$(BIN)/python bench/store_ingest.py
 	@$(BIN)/python bench/store_queries.py --records $(RECORDS) --folder bench-data/$(RECORDS)
 	@$(BIN)/python bench/evaluation_speed.py

@@ -1,8 +1,8 @@
 """What the embedding costs: CPU of an answer with it beside one without, in one run.
 
 An answer is what the server does of an image that is decoded: prepare, run, read. The models are the samples, a
-residual network of 18 layers with random weights that is made here, and folders that are named. Rounds
-interleave, so that a machine that changes its speed changes it for both; medians of the rounds' ratios are printed.
+residual network of 18 layers with random weights that is made here, and folders that are named. Answers with and
+without take turns; that of each which one in ten is faster than is printed, as what else runs makes others slower.
 """
 
 import argparse
@@ -80,36 +80,27 @@ def images() -> list[Image]:
     return [decode(path.read_bytes()) for path in sorted((IMAGES / "detection").glob("*.jpg"))]
 
 
-def answer_ms(model: Model, scenes: list[Image], count: int) -> float:
-    """Answer images one by one; gives CPU milliseconds an image."""
-    assert model.images is not None
-    prompts = {"prompt": "How many circles?"} if model.recognition.task.endswith("TEXT") else {}
-    options = model.images.options(prompts)
-    begun = time.process_time()
-    for number in range(count):
-        model.images.answer([scenes[number % len(scenes)]], [options])
-    return (time.process_time() - begun) / count * 1000
-
-
-def compare(folder: Path, rounds: int, round_s: float) -> str:
+def compare(folder: Path, answers: int, most_s: float) -> str:
     """Measure one model with and without its embedding."""
     file = find_model(folder)
     assert file is not None
     with_it, without = open_model(folder), Model(folder.name, "1", file, over=WITHOUT)
     if with_it.embedding.tensor is None:
         return f"{folder.name:26} none: {with_it.embedding.reason}"
-    scenes = images()
-    count = max(1, int(round_s * 1000 / answer_ms(without, scenes, 3)))
-    ratios, bare = [], []
-    for number in range(rounds):
-        pair = (with_it, without) if number % 2 else (without, with_it)
-        times = {model: answer_ms(model, scenes, count) for model in pair}
-        ratios.append(times[with_it] / times[without])
-        bare.append(times[without])
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    prompts = {"prompt": "How many circles?"} if with_it.recognition.task.endswith("TEXT") else {}
+    scene, until = images()[0], time.monotonic() + most_s
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    while len(spent[True]) < answers and time.monotonic() < until:
+        for model in (with_it, without):
+            assert model.images is not None
+            options = [model.images.options(prompts)]
+            begun = time.process_time()
+            model.images.answer([scene], options)
+            spent[model is with_it].append(time.process_time() - begun)
+    more, bare = (statistics.quantiles(spent[side], n=10)[0] for side in (True, False))
     return (
-        f"{folder.name:26} {statistics.median(bare):8.2f} ms  {(middle - 1) * 100:+5.1f} %  "
-        f"({(low - 1) * 100:+.1f} to {(high - 1) * 100:+.1f})  {with_it.embedding.length} numbers"
+        f"{folder.name:26} {bare * 1000:8.2f} ms  {(more - bare) * 1e6:+6.0f} us  {(more / bare - 1) * 100:+5.1f} %"
+        f"  {with_it.embedding.length} numbers, {len(spent[True])} answers"
     )
 
 
@@ -117,15 +108,15 @@ def main() -> None:
     """Print a row a model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="further models")
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--round-s", type=float, default=0.1)
+    parser.add_argument("--answers", type=int, default=3000)
+    parser.add_argument("--most-s", type=float, default=20, help="of a model")
     asked = parser.parse_args()
     cv2.setNumThreads(1)
-    print(f"{'model':26} {'without':>11}  {'more':>7}  (half of the rounds)")
+    print(f"{'model':26} {'without':>11}  {'with it':>9}")
     with tempfile.TemporaryDirectory() as temporary:
         made = [residual(Path(temporary) / f"resnet-18-of-{size}", size) for size in (64, 224)]
         for folder in [*(SAMPLE_MODELS / name for name in SAMPLES), *made, *asked.folders]:
-            print(compare(folder, asked.rounds, asked.round_s), flush=True)
+            print(compare(folder, asked.answers, asked.most_s), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ _LEFT_OUT = {
     "deleted": "inferences that were deleted meanwhile",
     "duplicate": "earlier answers to the same image",
     "not_answered": "images that one of them did not answer",
+    "other_task": "inferences of another task",
+    "no_signals": "images without an embedding",
+    "other_space": "embeddings of another model",
 }
 
 _LESS_IS_BETTER = {"ECE", "MCE", "Brier", "HammingLoss", "Unanswered"}

@@ -120,7 +120,8 @@ def fixed(window: StoredWindow, now_us: int) -> StoredWindow:
 
 
 def _moment(text: str | None, now_us: int) -> str | None:
-    return None if text is None else timestamp_text(microseconds(text, now_us) // 1000)
+    """Return a moment to the millisecond, as ids are: what comes at it or later is the same."""
+    return None if text is None else timestamp_text(-(-microseconds(text, now_us) // 1000))
 
 
 def where_of(model: str, window: StoredWindow) -> dict[str, Any]:

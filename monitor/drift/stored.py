@@ -15,7 +15,7 @@ from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.samples import Column, DriftError
 from monitor.drift.summary import Summary
 from monitor.drift.unlike import Embedded, unlike
-from monitor.drift.what_moved import slices
+from monitor.drift.what_moved import by_effect, slices
 from monitor.drift.windows import EMBEDDING, About, Reading, WindowRead, read_window
 from monitor.evaluation.reading import read
 from monitor.places import Here, Places, Tell
@@ -27,9 +27,11 @@ from store.records import StoredInference, timestamp_text
 BASELINE_ROWS = 10_000
 """Rows of a baseline that are compared."""
 
-FEW_VALUES = 20
-MOST_KEYS = 5
+FEW_VALUES, MOST_KEYS = 12, 3
 """Keys of the metadata in whose values an alarm is looked for where none is named: those with the fewest."""
+
+MOST_MOVED = 5
+"""Signals that are looked for there, those that moved most; embeddings, which take long, if nothing else did."""
 
 
 def compare_stored(
@@ -78,7 +80,8 @@ def compare_stored(
     signals = [_without(side, passed) for side in sides]
     tell(now.about.window.n, now.about.window.n)
     report = compare(signals[0], signals[1], settings, task=now.about.task)
-    moved = [one.name for one in report.signals if one.alarm]
+    moved = [one.name for one in by_effect(report.signals) if one.alarm]
+    moved = [one for one in moved if one != EMBEDDING] or moved
     found = _unlike(inferences, sides, now.about.space)
     return msgspec.structs.replace(
         report,
@@ -92,7 +95,7 @@ def compare_stored(
         ),
         parameters=_told(parameters, now.about, left_out) | report.parameters,
         metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
-        slices=_slices(sides, moved, parameters, settings),
+        slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
         unlike=found,
         provenance={
             "code": version("quadriga"),

@@ -66,26 +66,24 @@ def _by(
     if len(values) > MOST_VALUES:
         return []
     finer = msgspec.structs.replace(settings, windows=max(len(values), 1))
-    looks = []
-    for value in values:
-        parts = [_rows(column, value) for column in sides if column is not None]
-        within, other = (
-            compare(
-                _part(before, parts[0], moved, inside=inside),
-                _part(now, parts[1], moved, inside=inside),
-                finer,
-            ).signals
-            for inside in (True, False)
-        )
-        looks.append((value, len(parts[1]), within, other))
-    decided = iter(decide([one for *_, within, _ in looks for one in within], settings))
+    parts = [[_rows(column, value) for column in sides if column] for value in values]
+
+    def look(rows: list[Codes], *, inside: bool) -> list[Signal]:
+        parted = [
+            _part(*one, moved, inside=inside) for one in zip((before, now), rows, strict=True)
+        ]
+        return compare(parted[0], parted[1], finer).signals
+
+    looks = [look(rows, inside=True) for rows in parts]
+    decided = iter(decide([one for within in looks for one in within], settings))
     made = []
-    for value, n, within, other in looks:
-        pairs = [(next(decided), rest) for _, rest in zip(within, other, strict=True)]
-        metrics = [_metric(one, rest) for one, rest in pairs if one.alarm]
-        if metrics:
+    for value, rows, within in zip(values, parts, looks, strict=True):
+        judged = [next(decided) for _ in within]
+        if any(one.alarm for one in judged):
+            pairs = zip(judged, look(rows, inside=False), strict=True)
+            metrics = [_metric(one, rest) for one, rest in pairs if one.alarm]
             metrics.sort(key=lambda metric: -(metric.value or 0.0))
-            made.append(Slice(name, value, n, metrics))
+            made.append(Slice(name, value, len(rows[1]), metrics))
     return made
 
 

@@ -119,7 +119,7 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         StoreError: The database does not answer, or a filter means nothing.
     """
     where = {"and": [where_of(asked.model, asked.window), {"id": {"le": str(asked.newest)}}]}
-    ids = np.array([one for some in inferences.ids(where, asked.now_us) for one in some], np.int64)
+    ids = np.concatenate([np.array(some, np.int64) for some in inferences.ids(where, asked.now_us)])
     filter_ = asked.window.where
     if not len(ids):
         empty = of_drawn(sample({}, order=[]), 0, None, None, **_sizes(asked), run=1)

@@ -25,6 +25,13 @@ def held(keys: Integers, asked: Integers) -> tuple[Integers, Integers]:
     return first, np.searchsorted(keys, asked, "right") - first
 
 
+def before(values: Doubles) -> Doubles:
+    """Return sums (..., N + 1, B) of the rows (..., N, B) before each place."""
+    sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
+    np.cumsum(values, axis=-2, out=sums[..., 1:, :])
+    return sums
+
+
 def ratio(part: Doubles | Integers, whole: Doubles | Integers) -> Doubles:
     """Divide; NaN where the whole is 0."""
     found: Doubles = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole != 0)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers, ratio
-from monitor.evaluation.ranking import Ranking
+from monitor.evaluation.label_scores import LabelScores
 
 _POINTS = 200
 """Most of one curve."""
@@ -16,12 +16,12 @@ _CURVES = 100
 _GRID: Doubles = np.linspace(0, 1, 101)
 
 
-def curves(ranking: Ranking, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Draw the curves of labels, the mean of each kind first, its label None.
 
     The mean precision is over the best that each label has at each of 101 recalls or above.
     """
-    steps = dict(ranking.steps())
+    steps = dict(scores.steps())
     if not steps:
         return {}
     best, score, found = (np.zeros((len(steps), len(_GRID))) for _ in range(3))

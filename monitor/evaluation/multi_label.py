@@ -6,7 +6,7 @@ from monitor.evaluation.arrays import Doubles, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, averaged, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.ranking import Ranking, Scores
+from monitor.evaluation.label_scores import LabelScores, Scores
 from monitor.evaluation.state import State
 
 THRESHOLD = 0.5
@@ -21,7 +21,7 @@ class MultiLabel:
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
         right = np.isin(_pairs(rows, self._labels), _pairs(truths, self._labels))
-        self._ranking = Ranking(
+        self._scores = LabelScores(
             Scores(rows["image"], rows["label"], rows["score"], right),
             self._truths,
             self._images,
@@ -47,7 +47,7 @@ class MultiLabel:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         at = {"score": THRESHOLD}
         rates = counts.rates()
         return [
@@ -69,7 +69,7 @@ class MultiLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         areas = {"ROCAUC": roc, "AveragePrecision": precision}
         metrics = [
             *(
@@ -82,7 +82,7 @@ class MultiLabel:
         ]
         return Findings(
             metrics=metrics,
-            curves=curves(self._ranking, self._state.labels),
+            curves=curves(self._scores, self._state.labels),
             badness={"wrong_label": self._wrong.astype(np.float64)},
             parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
         )

@@ -12,7 +12,7 @@ from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, rati
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label, totals
 from monitor.evaluation.label_curves import curves
-from monitor.evaluation.ranking import Ranking, Scores
+from monitor.evaluation.label_scores import LabelScores, Scores
 from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State, Table
@@ -72,7 +72,7 @@ class SingleLabel:
             squares = (rows["score"] - right) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
             self._brier += answers.true_rank == _UNRANKED
-        self._ranking = Ranking(
+        self._scores = LabelScores(
             Scores(rows["image"], rows["label"], rows["score"], right),
             (self._every, self._true),
             self._images,
@@ -92,7 +92,7 @@ class SingleLabel:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         expected, _ = self._reliability.errors(weights)
         averages = [
             Headline(name, {"average": "macro"}, counts.macro(values))
@@ -119,7 +119,7 @@ class SingleLabel:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
         counts = self._counts(weights)
-        roc, precision = self._ranking.areas(weights)
+        roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)
         top = self._top(3, weights)
@@ -131,7 +131,7 @@ class SingleLabel:
         ]
         return Findings(
             metrics=metrics,
-            curves=curves(self._ranking, self._state.labels) | self._reliability.curves(weights),
+            curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
             confusion=self._confusion(),
             badness=self._badness(),
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before
 from monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
 from monitor.evaluation.matching import IGNORED, RIGHT
 from monitor.evaluation.ranked import Ranking
@@ -170,7 +170,7 @@ def _part_numbers(
     )
     early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
     right = _running(hits, np.repeat(starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
-    counted = _before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
+    counted = before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
     of_area = area * (len(own) + 1)
     precision = counted.take(of_area + part.place + 1, axis=0)
     precision -= counted.take(of_area + part.begin[part.place], axis=0)
@@ -200,16 +200,9 @@ def _steps(recalls: Doubles, starts: Integers) -> Doubles:
     return steps
 
 
-def _before(values: Doubles) -> Doubles:
-    """Return sums (..., N + 1, B) of the rows before each place."""
-    sums = np.zeros((*values.shape[:-2], values.shape[-2] + 1, values.shape[-1]))
-    np.cumsum(values, axis=-2, out=sums[..., 1:, :])
-    return sums
-
-
 def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
     """Sum rows (N, B) from one place to another; whole numbers, so that it is exact."""
-    sums = _before(values)
+    sums = before(values)
     found = sums.take(after, axis=0)
     found -= sums.take(first, axis=0)
     return found

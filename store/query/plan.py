@@ -188,7 +188,6 @@ class Planner:
         scans = tuple(scan for part in parts for scan in part.scans or ())
         is_exact = all(part.exact for part in parts)
         if len(scans) > MAX_MERGED:
-            is_exact = is_exact and not any(part.few for part in parts)
             scans = tuple(scan for part in parts for scan in part.few or part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
             return Test(_joined(" OR ", parts))
@@ -234,9 +233,10 @@ def _subject(part: Test) -> tuple[Any, ...]:
     return tuple((scan.source, scan.condition.values[:1]) for scan in (part.scans or ())[:1])
 
 
-def _preference(part: Test) -> tuple[bool, bool]:
-    """Order parts by what is asked first: ids in order, and of those what is rarer than a model."""
-    return not _in_order(part), any(scan.source == "inference AS d" for scan in part.scans or ())
+def _preference(part: Test) -> tuple[bool, bool, int]:
+    """Order parts by what is asked first: ids in order, of those what is rarer than a model, few scans."""
+    scans = part.scans or ()
+    return not _in_order(part), any(scan.source == "inference AS d" for scan in scans), len(scans)
 
 
 def _joined(word: str, parts: list[Test]) -> Sql:

@@ -55,13 +55,11 @@ def _scans(
     """Return each band of each label, unless they are many, and each label alone."""
     best, worst = _sieve(scores)
     lowest = band(max(best.values, default=-math.inf))
-    tops = "d.label = ? AND d.band >= ?"
-    few = tuple(Scan("pred AS d", Sql(tops, (label, lowest)), ordered=False) for label in labels)
+    text = f"d.label = ? AND d.band >= ?{best.text}{worst.text}"
+    bound = (lowest, *best.values, *worst.values)
+    few = tuple(Scan("pred AS d", Sql(text, (label, *bound)), ordered=False) for label in labels)
     if len(labels) * (len(BANDS) + 1 - lowest) > MAX_MERGED:
-        text = f"{tops}{best.text}{worst.text}"
-        bound = (lowest, *best.values, *worst.values)
-        whole = (Scan("pred AS d", Sql(text, (label, *bound)), ordered=False) for label in labels)
-        return tuple(whole), few
+        return few, few
     scans = []
     for label in labels:
         for at in range(lowest, len(BANDS) + 1):

@@ -67,7 +67,7 @@ class Test(NamedTuple):
     apart: bool = False
     """Whether no two of the scans give the same id."""
     few: tuple[Scan, ...] = ()
-    """Scans that are fewer, if there are such, and give every match too, with others."""
+    """Scans that are fewer, if there are such, and give the same."""
 
 
 TRUE, FALSE = Test(Sql("1 = 1")), Test(Sql("1 = 0"), (), exact=True)

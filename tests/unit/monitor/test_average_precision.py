@@ -1,19 +1,17 @@
 """COCO's numbers, beside the program that defines them."""
 
-import contextlib
-import io
 from typing import Any
 
 import numpy as np
 import pytest
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from monitor.evaluation.arrays import Doubles, Integers
 from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves
 from monitor.evaluation.matching import Predictions, Truths, match
 from monitor.evaluation.ranked import rank_matches
 from monitor.evaluation.weighted import twelve_numbers
+from tests import coco_reference
+from tests.coco_reference import Arrays
 
 Boxes = list[dict[str, Any]]
 LABELS = 3
@@ -31,31 +29,17 @@ def found(image: int, label: int, box: list[float], score: float) -> dict[str, A
     return {"image_id": image, "category_id": label, "bbox": box, "score": score}
 
 
-def reference(truths: Boxes, predictions: Boxes) -> tuple[Doubles, Doubles, Doubles, Doubles]:
-    """Ask pycocotools for precision, recall, scores and the twelve numbers."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        dataset = COCO()
-        dataset.dataset = {
-            "info": {},
-            "images": [{"id": number} for number in range(1, IMAGES + 1)],
-            "categories": [{"id": number} for number in range(1, LABELS + 1)],
-            "annotations": [{"id": n, **one} for n, one in enumerate(truths, 1)],
-        }
-        dataset.createIndex()
-        results = dataset.loadRes(predictions)
-        evaluation = COCOeval(dataset, results, "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    arrays = [np.asarray(evaluation.eval[name]) for name in ("precision", "recall", "scores")]
-    arrays[2] = np.where(arrays[0] < 0, np.nan, arrays[2])
-    precision, recall, scores, numbers = (
-        np.where(array < 0, np.nan, array) for array in (*arrays, np.asarray(evaluation.stats))
-    )
-    return precision, recall, scores, numbers
+def reference(truths: Boxes, predictions: Boxes) -> Arrays:
+    dataset = {
+        "info": {},
+        "images": [{"id": number} for number in range(1, IMAGES + 1)],
+        "categories": [{"id": number} for number in range(1, LABELS + 1)],
+        "annotations": [{"id": n, **one} for n, one in enumerate(truths, 1)],
+    }
+    return coco_reference.reference(dataset, predictions, "bbox")
 
 
-def ours(truths: Boxes, predictions: Boxes) -> tuple[Doubles, Doubles, Doubles, Doubles]:
+def ours(truths: Boxes, predictions: Boxes) -> Arrays:
     def column(rows: Boxes, name: str, kind: type) -> Any:
         return np.array([row[name] for row in rows], kind)
 

@@ -9,6 +9,8 @@ from litestar import Litestar
 from litestar.testing import TestClient
 
 from monitor.baselines import Baseline, Baselines
+from monitor.drift.history import history
+from monitor.drift.parameters import DriftParameters
 from monitor.drift_routes import drift_routes
 from monitor.report import Report
 from monitor.routes import monitor_routes
@@ -210,6 +212,21 @@ def test_a_killed_report_is_made_again_the_same(client, jobs, place, without_pag
     assert (
         report_of(jobs, place, submit(client, **times, baseline=window)).signals == report.signals
     )
+
+
+def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_pages):
+    times = {"start": moment(LATER), "end": moment(LATER + 60)}
+    asked = DriftParameters("one", **times, schedule="1h")
+    put(client, name="default", rolling="20m")
+    good = jobs.submit("drift", msgspec.to_builtins(asked)).id
+    other = msgspec.structs.replace(asked, baseline="none")
+    bad = jobs.submit("drift", msgspec.to_builtins(other)).id
+    report = report_of(jobs, place, good)
+    assert [one.report for one in report.history] == [good]
+    finished(jobs, place, bad)
+    assert jobs.read(bad).error == "expected 'none' to be a baseline of 'one', got none"
+    windows = history(tmp_path / "drift", "one").windows
+    assert [(one.report, one.status) for one in windows] == [(good, "drift"), (bad, "error")]
 
 
 @pytest.mark.parametrize(

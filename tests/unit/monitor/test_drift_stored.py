@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from monitor.drift import windows
-from monitor.drift.parameters import DriftParameters, StoredWindow
+from monitor.drift.parameters import DriftParameters, StoredWindow, absolute
 from monitor.drift.samples import DriftError
 from monitor.drift.stored import compare_stored
 from monitor.drift.summary import summarise
@@ -266,3 +266,10 @@ def test_what_is_wrong_is_named(place):
         compared(place, signals=["scor"])
     with pytest.raises(DriftError, match="expected the baseline 'x' to be at hand"):
         compared(place, baseline="x")
+
+
+def test_times_become_moments_of_a_millisecond():
+    asked = DriftParameters("one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00"))
+    found = absolute(asked, 1_000_000_000_500)
+    assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
+    assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

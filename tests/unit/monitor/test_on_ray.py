@@ -4,6 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from monitor.drift import windows
+from monitor.drift.parameters import DriftParameters, StoredWindow
+from monitor.drift.stored import compare_stored
 from monitor.evaluation import reading, stored
 from monitor.evaluation.files import evaluate_parquet
 from monitor.evaluation.on_ray import Cluster, StoredOnCluster
@@ -81,6 +84,17 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     here = evaluate_stored(place.inferences, asked)
     there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
     assert here.provenance["shards"] == 3
+    assert told(there) == told(here)
+
+
+def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
+    monkeypatch.setattr(windows, "SHARD", 100)
+    middle = str((1 + IMAGES // 2) * 1000 << 22)
+    window = StoredWindow(where={"id": {"lt": middle}})
+    asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
+    here = compare_stored(place.inferences, asked)
+    there = compare_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
+    assert here.data.current.n == here.data.baseline.n == IMAGES // 2
     assert told(there) == told(here)
 
 

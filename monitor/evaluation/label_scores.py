@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before, ratio
 from monitor.evaluation.label_counts import portions, totals
 
 _AT_ONCE = 1 << 22
@@ -36,7 +36,7 @@ class Steps(NamedTuple):
     wrong: Integers
 
 
-class Ranking:
+class LabelScores:
     """All scores of all labels, sorted once.
 
     Args:
@@ -138,7 +138,7 @@ class _Rows(NamedTuple):
         absent = int(np.searchsorted(self.right, self.absent))
         own[absent] = 0
         own[absent] = true - own.sum(axis=0)
-        every, found = _running(weights), _running(own)
+        every, found = before(weights), before(own)
         above = found[np.searchsorted(self.right, self.first)]
         to = found[np.searchsorted(self.right, self.after)]
         wrong_above, wrong_to = every[self.first] - above, every[self.after] - to
@@ -146,10 +146,3 @@ class _Rows(NamedTuple):
         roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
         precision = np.where(own > 0, ratio(to, every[self.after]), 0.0)
         return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
-
-
-def _running(values: Doubles) -> Doubles:
-    """Sum (N, B) up: (N + 1, B), from 0."""
-    sums = np.zeros((len(values) + 1, values.shape[1]))
-    np.cumsum(values, axis=0, out=sums[1:])
-    return sums

@@ -248,7 +248,8 @@ def _blocks(places: tuple[Place, Place], times: tuple[float, float], *, even: bo
         of.append(unit)
         current.append(np.full(int(cut.sum()), bool(side)))
         strata.append(np.repeat(sources[starts], cut))
-        comparable &= not (place.drawn and float(np.median(lengths)) < least[side] / 2)
+        usual = float(np.median(np.repeat(lengths, lengths)))
+        comparable &= not (place.drawn and usual < least[side] / 2)
     codes = np.concatenate(strata)
     return Units(
         "blocks",

@@ -37,6 +37,7 @@ _COUNTED = (
     " AND minute BETWEEN ? AND ?"
 )
 _LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
+_BEST = " AND NOT EXISTS (SELECT 1 FROM pred p WHERE p.seq = pred.seq AND p.score > pred.score)"
 _counts = msgspec.json.Decoder(dict[int, int])
 
 
@@ -93,19 +94,24 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
 
 def _pictured(picture: bytes | None) -> dict[str, Value]:
     """Return what was measured in the pixels of an image."""
-    numbers = np.frombuffer(picture or b"", "<f4").tolist()
-    if len(numbers) != len(PICTURE):
+    if picture is None or len(picture) != 4 * len(PICTURE):
         return {}
+    numbers = np.frombuffer(picture, "<f4").tolist()
     return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
 
 
 def embeddings_of(inferences: Inferences, ids: Sequence[int], space: str) -> dict[int, Vector]:
-    """Return the embeddings (D,) of one space by inference; those of another are passed over."""
+    """Return the embeddings (D,) of one space by inference.
+
+    Those of another are passed over, and so is what is none: of another length, or not finite.
+    """
     found = {}
     for first in range(0, len(ids), SHARD):
         for seq, one in inferences.signals(ids[first : first + SHARD]).items():
-            if one.embedding and one.space == space:
-                found[seq] = np.frombuffer(one.embedding, "<f2").astype(np.float32)
+            if one.embedding and one.space == space and len(one.embedding) % 2 == 0:
+                numbers = np.frombuffer(one.embedding, "<f2").astype(np.float32)
+                if np.isfinite(numbers).all():
+                    found[seq] = numbers
     lengths = Counter(len(one) for one in found.values())
     usual = lengths.most_common(1)[0][0] if lengths else 0
     return {seq: one for seq, one in found.items() if len(one) == usual}
@@ -191,11 +197,12 @@ def source_name(value: Any) -> str:
 
 
 def other_labels(
-    inferences: Inferences, model: str, ids: Ids, known: Iterable[str]
+    inferences: Inferences, model: str, ids: Ids, known: Iterable[str], *, best: bool = False
 ) -> dict[str, int]:
     """Return how many inferences of a model (N,), ascending, have each label that is not known already.
 
-    Of labels, those that the counts of the model's minutes name are looked for: rare ones.
+    Of labels, those that the counts of the model's minutes name are looked for: rare ones. With `best` a label
+    counts where none has a larger score.
     """
     told = set(known)
     ends = int(ids[0]), int(ids[-1])
@@ -207,7 +214,7 @@ def other_labels(
         for (labels,) in run(connection, _COUNTED, (model, *map(minute, ends))):
             counted.update(_counts.decode(labels))
         asked = [one for one in sorted(counted) if one in names and names[one] not in told]
-        for label, seq in run_in(connection, _LABELLED, asked, ends):
+        for label, seq in run_in(connection, _LABELLED + _BEST * best, asked, ends):
             at = int(np.searchsorted(ids, seq))
             if at < len(ids) and ids[at] == seq:
                 found[names[label]] += 1

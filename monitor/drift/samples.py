@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 Kind = Literal["numeric", "count", "categorical", "embedding"]
 
+LARGEST = 1e150
+"""Numbers beyond, either way, count as this: their squares would be infinite."""
+
 MOST_COUNTS = 32
 """Integers with no more distinct values than this are counts."""
 
@@ -146,8 +149,10 @@ def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | No
     if numbers.ndim != (2 if kind == "embedding" else 1):
         raise DriftError(f"expected {name} to hold {kind} values, got shape {numbers.shape}")
     finite = np.isfinite(numbers)
-    kept = finite if finite.ndim == 1 else finite.all(axis=1)
-    return Column(name, kind, rows[kept], numbers[kept])
+    if kind == "embedding":
+        kept = finite.all(axis=1)
+        return Column(name, kind, rows[kept], numbers[kept])
+    return Column(name, kind, rows[finite], np.clip(numbers[finite], -LARGEST, LARGEST))
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,8 @@ import numpy.typing as npt
 from monitor.drift.samples import Column, DriftError, Kind, Sample, take
 
 _RUN_ROWS = 50
+_DENSE, _DENSEST = 10, 0.02
+"""A run has no more times as many rows, but for the densest share of all."""
 Keys = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
@@ -79,7 +81,7 @@ def summarise(
         DriftError: A source has two rows of one order.
     """
     if run is None:
-        run = usual_run(sample.order, len(sample.source_names))
+        run = usual_run(sample.order, sample.sources)
     if run < 1:
         raise DriftError(f"expected run to be 1 or more, got {run}")
     labels = counted(sample)
@@ -101,12 +103,21 @@ def counted(sample: Sample) -> dict[str, dict[str, int]]:
     }
 
 
-def usual_run(order: npt.NDArray[np.int64], sources: int) -> int:
-    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source."""
-    together = max(sources, 1) * _RUN_ROWS
+def usual_run(order: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]) -> int:
+    """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
+
+    As seen by the rows, and where many came at once less: otherwise the most frequent source, or the busiest
+    hour, would come in few long runs, of which a draw holds too many or none.
+    """
+    sizes = np.bincount(sources).astype(np.float64)
+    together = int(_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))
     if len(order) <= together:
         return max(int(order[-1]) - int(order[0]), 1) if len(order) else 1
-    return max(int(np.median(order[together:] - order[:-together])), 1)
+    span = float(np.median(order[together:] - order[:-together]))
+    dense = _DENSE * together
+    if len(order) > dense:
+        span = min(span, float(np.quantile(order[dense:] - order[:-dense], _DENSEST)))
+    return max(int(span), 1)
 
 
 def drawn(place: Place, most: int, *, run: int, seed: int = 0) -> tuple[Rows, int | None]:

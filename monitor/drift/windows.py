@@ -36,6 +36,7 @@ MOST_KEYS = 100
 """Keys of the metadata that are signals, those that most inferences have."""
 
 EMBEDDING = "embedding"
+SINGLE_LABEL = "IMAGE_CLASSIFICATION"
 _FEW_TEXTS = 50
 
 
@@ -136,9 +137,9 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
     n = len(ids) - excluded.total()
     columns, left_out = _columns(shards)
     read = np.array([one for shard in shards for one in shard.ids], np.int64)
-    key, sources = _sources(chosen, read, columns, asked.source_keys)
+    key, sources = _sources(chosen, read, shards, asked.source_keys)
     made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
-    run = chosen.run or usual_run(read, len(made.source_names))
+    run = chosen.run or usual_run(read, made.sources)
     embedded = _embedded(inferences, shards, made, asked, run)
     if embedded.space:
         spaces = Counter(one for shard in shards for one in shard.spaces)
@@ -146,9 +147,9 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         excluded["other_space"] = spaces.total() - spaces[embedded.space]
         made = msgspec.structs.replace(made, columns=(*made.columns, embedded.column))
     summary = of_drawn(made, n, chosen.left, embedded.left, **_sizes(asked), run=run)
-    if chosen.left is not None:
-        known = summary.labels.setdefault("label", {})
-        known |= other_labels(inferences, asked.model, ids, known)
+    known = summary.labels.setdefault("label", {})
+    if chosen.left is not None or task != SINGLE_LABEL:
+        known |= other_labels(inferences, asked.model, ids, known, best=task == SINGLE_LABEL)
     start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
     about = About(
         _model(asked, shards),
@@ -172,7 +173,7 @@ def _choose(inferences: Inferences, ids: Ids, asked: Reading) -> _Chosen:
         return _Chosen(ids, None, 0)
     found = sources_of(inferences, ids, asked.source_keys)
     key, names, sources = found or (None, [], np.zeros(len(ids), np.int64))
-    run = usual_run(ids, len(names))
+    run = usual_run(ids, sources)
     rows, left = drawn(Place(ids, sources, tuple(names)), asked.rows, run=run, seed=asked.seed)
     rows.sort()
     return _Chosen(ids[rows], left, run, key, tuple(names), sources[rows])
@@ -184,20 +185,24 @@ def _columns(shards: Sequence[Shard]) -> tuple[dict[str, list[Any]], dict[str, s
     for shard in shards:
         for name, values in shard.signals.items():
             counts[name] += len(values) - values.count(None)
-    keys = [name for name, _ in counts.most_common() if name.startswith(META)]
+    frequent = sorted(counts, key=lambda name: (-counts[name], name))
+    keys = [name for name in frequent if name.startswith(META)]
     left_out = dict.fromkeys(keys[MOST_KEYS:], f"{MOST_KEYS} keys are there more often")
     columns = {}
     for name in sorted(counts.keys() - left_out.keys(), key=_place):
-        values = [
-            value
-            for shard in shards
-            for value in shard.signals.get(name) or [None] * len(shard.ids)
-        ]
+        values = _values(shards, name)
         if name.startswith(META) and (reason := _no_label(values)):
             left_out[name] = reason
         else:
             columns[name] = values
     return columns, left_out
+
+
+def _values(shards: Sequence[Shard], name: str) -> list[Any]:
+    """Return the values (N,) of a signal; None where there is none."""
+    return [
+        value for shard in shards for value in shard.signals.get(name) or [None] * len(shard.ids)
+    ]
 
 
 def _place(name: str) -> tuple[bool, int, str]:
@@ -231,7 +236,7 @@ def _has_texts(values: Sequence[Any]) -> bool:
 
 
 def _sources(
-    chosen: _Chosen, read: Ids, columns: dict[str, list[Any]], keys: Sequence[str]
+    chosen: _Chosen, read: Ids, shards: Sequence[Shard], keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
     """Return what tells the sources, and the source of each row that was read."""
     if chosen.left is not None:
@@ -239,8 +244,9 @@ def _sources(
             return None, None
         at = np.searchsorted(chosen.ids, read)
         return chosen.source_key, [chosen.names[code] for code in chosen.sources[at]]
-    key = next((one for one in keys if META + one in columns), None)
-    return key, None if key is None else [source_name(one) for one in columns[META + key]]
+    there = {name for shard in shards for name in shard.signals}
+    key = next((one for one in keys if META + one in there), None)
+    return key, None if key is None else [source_name(one) for one in _values(shards, META + key)]
 
 
 def _embedded(

@@ -41,6 +41,13 @@ def test_kinds_are_inferred(values, kind):
     assert kind_of(values) == kind
 
 
+def test_numbers_at_the_end_of_what_there_is_are_compared():
+    before, now = np.random.default_rng(0).normal(size=(2, 80)) * 1e306
+    found = only(before, now)
+    assert np.isfinite([found.effect.value, *found.histogram.edges]).all()
+    assert only([1.0, 2.0] * 40, [1e308, -1e308] * 40).alarm
+
+
 def test_what_is_not_finite_is_missing():
     made = sample(
         {

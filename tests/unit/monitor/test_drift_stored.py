@@ -163,6 +163,45 @@ def test_a_label_that_nobody_drew_is_known(place):
     assert found.labels["label"].keys() == {"a", *rare}
 
 
+def test_a_label_beside_the_one_that_is_looked_at_is_known(place):
+    both = [{"label": one, "score": 0.5} for one in ("a", "rare")]
+    fill(place, range(1, 60), predictions=both)
+    fill(place, range(MIDDLE, MIDDLE + 60), predictions=[*both, {"label": "new", "score": 0.1}])
+    assert signal(compared(place), "label").new_labels == ["new"]
+
+
+def test_of_a_classifier_the_best_label_counts(place):
+    of = {"task": "IMAGE_CLASSIFICATION"}
+    second = [{"label": "a", "score": 0.7}, {"label": "second", "score": 0.3}]
+    fill(place, range(1, 500), predictions=second, **of)
+    fill(place, [600], predictions=[{"label": "rare", "score": 0.6}], **of)
+    assert windowed(place, rows=20).summary.labels["label"].keys() == {"a", "rare"}
+
+
+def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
+    draw = np.random.default_rng(1)
+    seconds = (*range(1, 91), *range(MIDDLE, MIDDLE + 90))
+    recordings = [{"recording": f"{second // 1.5:.0f}"} for second in seconds]
+    of_each = zip(seconds, recordings, strict=True)
+    place.move(*(answer(one, draw, metadata=recording) for one, recording in of_each))
+    report = compared(place)
+    assert report.parameters["source_key"] == "recording"
+    assert signal(report, "score").units == "groups"
+
+
+def test_signals_that_are_damaged_are_passed_over(place):
+    fill(place, range(1, 61))
+    signals(place, range(1, 61))
+    damaged = [b"odd", np.full(4, np.nan, "<f2").tobytes(), np.zeros(3, "<f2").tobytes()]
+    place.change(
+        SignalsOfImages(
+            [ImageSignals(seq_of(at), b"torn", one, SPACE) for at, one in enumerate(damaged, 1)]
+        )
+    )
+    names = {one.name: len(one.rows) for one in windowed(place).summary.sample.columns}
+    assert (names["embedding"], names["image.blur"]) == (57, 57)
+
+
 def test_what_does_not_count_is_counted(place):
     fill(place, range(1, 81))
     fill(place, [81, 82], status=500, predictions=[])

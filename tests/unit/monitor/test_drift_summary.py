@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from monitor.drift.samples import DriftError, sample
 from monitor.drift.saved import from_bytes, to_bytes
-from monitor.drift.summary import merge, summarise
+from monitor.drift.summary import Place, drawn, merge, summarise, usual_run
 
 N = 3000
 RNG = np.random.default_rng(5)
@@ -107,3 +107,26 @@ def test_summaries_of_other_settings_are_refused():
 def test_a_run_of_nothing_is_refused():
     with pytest.raises(DriftError, match="expected run to be 1 or more, got 0"):
         kept(np.arange(10), run=0)
+
+
+@pytest.mark.parametrize("busy", ["source", "hour"])
+def test_the_draw_has_the_share_of_what_is_busiest(busy):
+    """A source of 200 that has most of the rows; or an hour of ten days."""
+    rng = np.random.default_rng(5)
+    n = 40_000
+    order = np.sort(rng.choice(n * 1000, n, replace=False))
+    sources = np.zeros(n, np.int64)
+    if busy == "source":
+        sources = np.where(rng.random(n) < 0.9, 0, rng.integers(1, 200, n))
+        is_busy = sources == 0
+    else:
+        times = np.r_[rng.choice(200_000, n // 2, replace=False), order[n // 2 :]]
+        order = np.sort(times)
+        is_busy = order < 200_000
+    run = usual_run(order, sources)
+    names = tuple(str(at) for at in range(200))
+    place = Place(order, sources, names)
+    found = [drawn(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
+    assert all(3500 < len(rows) <= 4000 for rows in found)
+    shares = [is_busy[rows].mean() for rows in found]
+    assert abs(np.mean(shares) - is_busy.mean()) < 0.1

@@ -14,6 +14,8 @@ from monitor.report import Signal
 
 LEAST_UNITS = 20
 """Blocks or sources, of both sides together."""
+LEAST_ON_A_SIDE = 2
+"""One alone may differ from all others for what it is, not for when it was seen."""
 
 
 Status = Literal["ok", "low_power", "insufficient"]
@@ -62,12 +64,14 @@ def status(units: Units, settings: Settings, signals: int = 1) -> tuple[Status, 
     count = len(units.current)
     if units.kind != "rows" and count < LEAST_UNITS:
         return "insufficient", f"expected {LEAST_UNITS} {units.kind} on both sides, got {count}"
-    finest = math.log(settings.windows * signals / settings.alpha)
-    if units.kind != "rows" and arrangements(units) < finest:
-        now = int(units.current.sum())
+    now = int(units.current.sum())
+    ways = math.inf if units.kind == "rows" else arrangements(units)
+    coarsest = math.log(settings.windows / settings.alpha)
+    if min(now, count - now) < LEAST_ON_A_SIDE or ways < coarsest:
         wanted = f"expected more {units.kind} on each side"
         return "insufficient", f"{wanted}, got {count - now} and {now}: too few to deal out"
-    return ("low_power" if least < settings.low_power else "ok"), ""
+    is_weak = least < settings.low_power or ways < coarsest + math.log(signals)
+    return ("low_power" if is_weak else "ok"), ""
 
 
 def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:

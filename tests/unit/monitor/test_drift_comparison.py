@@ -240,6 +240,18 @@ def test_one_new_source_is_insufficient_however_much_it_differs():
     assert report.signals[0].reason == wanted
 
 
+def test_few_new_sources_have_an_alarm_together_and_low_power():
+    rng = np.random.default_rng(0)
+    sources = [f"camera {at % 18}" for at in range(540)]
+    before, now = ({name: rng.normal(mean, 1, 540) for name in "wxyz"} for mean in (0, 9))
+    new = [f"new {at % 2}" for at in range(540)]
+    report = compare(sample(before, sources=sources), sample(now, sources=new))
+    assert {(one.alarm, one.status) for one in report.signals} == {(True, "ok")}
+    settings = Settings(windows=3)
+    report = compare(sample(before, sources=sources), sample(now, sources=new), settings)
+    assert {(one.alarm, one.status) for one in report.signals} == {(True, "low_power")}
+
+
 def test_rows_in_no_order_of_time_are_told_from_independent_ones():
     found = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
     assert (found.status, found.units) == ("insufficient", "blocks")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from monitor.drift.derived import Answered, Value, derived
+from monitor.drift.derived import META, Answered, Value, derived
 from monitor.signals import PICTURE
 from store.database import run, run_in
 from store.inferences import Inferences
@@ -86,7 +86,7 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
     signals = {
         name: [one.get(name) for one in found]
         for name, count in counts.items()
-        if count * RARE >= len(kept)
+        if count * RARE >= len(kept) or not name.startswith(META)
     }
     left = {reason: count for reason, count in excluded.items() if count}
     return Shard(kept, signals, spaces, list(answered), left)

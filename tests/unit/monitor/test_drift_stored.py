@@ -189,6 +189,21 @@ def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
     assert signal(report, "score").units == "groups"
 
 
+def test_few_detections_are_a_signal_still(place, monkeypatch):
+    monkeypatch.setattr(windows, "SHARD", 1000)
+    fill(place, range(1, 251), predictions=[])
+    fill(place, [400, 401])
+    summary = windowed(place).summary
+    assert next(len(one.rows) for one in summary.sample.columns if one.name == "score") == 2
+
+
+def test_of_what_was_not_read_as_many_count(place):
+    fill(place, range(1, 301))
+    fill(place, range(301, 401), status=500, predictions=[])
+    assert windowed(place).summary.n == 300
+    assert windowed(place, rows=200).summary.n == pytest.approx(300, abs=60)
+
+
 def test_signals_that_are_damaged_are_passed_over(place):
     fill(place, range(1, 61))
     signals(place, range(1, 61))
@@ -269,7 +284,9 @@ def test_what_is_wrong_is_named(place):
 
 
 def test_times_become_moments_of_a_millisecond():
-    asked = DriftParameters("one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00"))
+    asked = DriftParameters(
+        "one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00")
+    )
     found = absolute(asked, 1_000_000_000_500)
     assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
     assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

@@ -209,7 +209,7 @@ def other_labels(
     found: Counter[str] = Counter()
     with inferences.snapshot() as connection:
         rows: Iterable[Any] = run(connection, "SELECT id, name FROM label")
-        names: dict[int, str] = dict(map(tuple, rows))
+        names = {number: name[:INDEXED_CHARACTERS] for number, name in rows}
         counted: set[int] = set()
         for (labels,) in run(connection, _COUNTED, (model, *map(minute, ends))):
             counted.update(_counts.decode(labels))

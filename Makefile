@@ -8,6 +8,9 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 INSTALLED := $(VENV)/installed-$(VERSION)
 CLIENTS := tritonclient kserve mlserver schemathesis
 
+# Each process of a server would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test clients conformance browser lint bench descriptors lock clean
 
@@ -29,7 +32,7 @@ conformance: $(INSTALLED)-dev clients  ## Run public clients against a server
 	@$(BIN)/python -m pytest tests/conformance -m conformance
 
 browser: $(INSTALLED)-dev  ## Open the pages of reports in Chromium, which must be there
-	@$(BIN)/python -m pytest tests/unit -m browser
+	@$(BIN)/python -m pytest --numprocesses 2 -m browser $$(grep --recursive --files-with-matches --include='*.py' pytest.mark.browser tests)
 
 lint: $(INSTALLED)-dev  ## Check format, lint, types and layers
 	$(BIN)/ruff format --check .

@@ -12,11 +12,13 @@ from engine.server_client import ServerClient, model_path
 from engine.store_commands import fail
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+_DEFAULT = "default"
+"""Name of the one that the semantic score compares with."""
 
 
 @click.command("baseline")
 @click.option("--model", required=True, metavar="NAME[@VERSION]", help="Whose it is.")
-@click.option("--name", default="default", show_default=True, help="What it is called.")
+@click.option("--name", default=_DEFAULT, show_default=True, help="What it is called.")
 @click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -7d.")
 @click.option("--to", "end", metavar="TIME", help="Until when. [default: now]")
 @click.option("--where", default="", metavar="FILTER", help="Which inferences, as of a query.")
@@ -43,12 +45,12 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
 @click.option("--json", "as_json", is_flag=True, help="Print the baseline as JSON.")
 def baseline_command(**flags: Any) -> None:
-    r"""Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
+    """Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
 
     \b
     quadriga baseline --model NAME --from -7d
     quadriga baseline --model NAME --dataset FOLDER
-    """
+    """  # noqa: D301 - click leaves lines after a backspace as they are
     from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - loads numpy
 
     in_place = [name for name in ("start", "end", "rolling") if flags[name] is not None]
@@ -63,9 +65,14 @@ def baseline_command(**flags: Any) -> None:
     if flags["as_json"]:
         click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
         return
-    click.echo(f"{made['name']} of {made['model']}: {made['state']}, {made['n']:,} images")
-    if made["references"]:
-        click.echo(f"{made['references']:,} embeddings for the semantic score")
+    named = f"{made['name']} of {made['model']}: {made['state']}"
+    if made["rolling"] is not None:
+        click.echo(f"{named}, the {made['rolling']} before each window")
+        return
+    click.echo(f"{named}, {made['n']:,} images")
+    if made["name"] == _DEFAULT:
+        references = f"{made['references']:,} embeddings" if made["references"] else "none"
+        click.echo(f"semantic score: {references}")
 
 
 def _made(flags: dict[str, Any]) -> dict[str, Any]:

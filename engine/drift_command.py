@@ -110,13 +110,13 @@ _ELSEWHERE = ("data", "database", "on")
 @store_options
 @click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
 def drift_command(**flags: Any) -> None:
-    r"""Say whether anything has changed: in files with a row an inference, or in what is stored.
+    """Say whether anything has changed: in files with a row an inference, or in what is stored.
 
     \b
     quadriga drift --baseline march.csv --current april.csv
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
-    """
+    """  # noqa: D301 - click leaves lines after a backspace as they are
     from monitor.drift.samples import DriftError  # noqa: PLC0415 - loads numpy
     from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - as above
     from store.errors import StoreError  # noqa: PLC0415 - loads the database

@@ -29,11 +29,16 @@ def drift(report: Report) -> Iterator[Table | Text]:
             more = len(one.new_labels) - _MOST_LABELS
             rest = f" and {more:,} more" if more > 0 else ""
             yield Text(f"New labels of {wording.plain(one.name)}: {named}{rest}")
+    reasons: dict[str, list[str]] = {}
     for one in signals:
         if one.status == "insufficient" and one.reason:
-            yield Text(f"Insufficient, {wording.plain(one.name)}: {one.reason}")
+            reasons.setdefault(one.reason, []).append(wording.plain(one.name))
+    for reason, names in reasons.items():
+        yield Text(f"Insufficient, {', '.join(names)}: {reason}")
     for name, reason in report.parameters.get("left_out", {}).items():
         yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
+    for count, reason in wording.left_out(report.data.excluded):
+        yield Text(f"Left out: {count} {reason}")
     yield from map(Text, _moved(report.slices))
     yield from map(Text, _estimates(report))
     yield Text(_rows(report))

@@ -122,14 +122,14 @@ _READ = {
 @report_options
 @store_options
 def evaluate_command(**flags: Any) -> None:
-    r"""Say how good a model's answers are: in files, in a store, or over a dataset.
+    """Say how good a model's answers are: in files, in a store, or over a dataset.
 
     \b
     quadriga evaluate --task detection --records answers.jsonl
     quadriga evaluate --truth instances.json --predictions results.json
     quadriga evaluate --model NAME --where 'ts=ge:-7d' --by meta.camera_id
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
-    """
+    """  # noqa: D301 - click leaves lines after a backspace as they are
     from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - loads numpy
     from store.errors import StoreError  # noqa: PLC0415 - loads the database
 

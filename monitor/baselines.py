@@ -19,8 +19,8 @@ from monitor.drift.parameters import (
     SOURCE_KEYS,
     DriftParameters,
     StoredWindow,
+    check_window,
     fixed,
-    where_of,
 )
 from monitor.drift.samples import DriftError
 from monitor.drift.saved import from_bytes, to_bytes
@@ -133,7 +133,8 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
         raise QueryError(
             f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
         )
-    parse(where_of(model, asked.window), now_us)
+    parse(asked.where, 0)
+    check_window(model, asked.window)
     if asked.rolling is not None:
         span_s(asked.rolling, "rolling")
         if (asked.start, asked.end, asked.dataset) != (None, None, None):

@@ -177,6 +177,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "Files", ", ".join(files)
     if report.model.sha256:
         yield "SHA-256", report.model.sha256
+    if "baseline_sha256" in report.parameters:
+        yield "SHA-256 of the baseline's model", str(report.parameters["baseline_sha256"])
     yield "Report", f"{report.id}, {report.created}".strip(", ")
 
 

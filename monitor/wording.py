@@ -121,11 +121,13 @@ def differences(other: Comparison) -> list[tuple[str, Metric, Metric | None]]:
 
 def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return what does not count: how often, and what it is."""
-    return [
-        (f"{count:,}", _LEFT_OUT.get(reason, reason.replace("_", " ")))
-        for reason, count in excluded.items()
-        if count
-    ]
+    found = []
+    for reason, count in excluded.items():
+        of = reason.removeprefix("baseline_")
+        words = _LEFT_OUT.get(of, of.replace("_", " "))
+        if count:
+            found.append((f"{count:,}", words if of == reason else f"{words} in the baseline"))
+    return found
 
 
 def headlines(report: Report) -> list[Metric]:
@@ -173,6 +175,8 @@ def verdict(report: Report) -> str:
         said.append(f"Of {_signals(silent)} there is too little to say anything.")
     if weak and not alarms:
         said.append(f"In {_signals(weak)} only large changes would be seen.")
+    if "baseline_sha256" in report.parameters:
+        said.append("Another model answered than in the baseline.")
     return " ".join(said)
 
 

@@ -51,7 +51,7 @@ def compare(
             (_place(before, codes[0], column), _place(now, codes[1], other)),
         )
         new = now.labels.get(column.name, {}).keys() - before.labels.get(column.name, {}).keys()
-        signals.append(_signal(pair, settings, effort, sorted(new)))
+        signals.append(_signal(pair, settings, effort, sorted(new), len(before.sample.columns)))
     return _report(decide(signals, settings), before, now, settings, task)
 
 
@@ -64,7 +64,7 @@ def bounded(side: Summary | Sample, settings: Settings) -> Summary:
     )
 
 
-def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> Signal:
+def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str], signals: int) -> Signal:
     n = (len(pair.baseline.rows), len(pair.current.rows))
     name = pair.baseline.name
     if not min(n):
@@ -82,7 +82,7 @@ def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str]) -> S
         )
     seed = zlib.crc32(name.encode(), settings.seed)
     found = look(pair, settings, effort._replace(seed=seed))
-    enough, reason = status(found.units, settings)
+    enough, reason = status(found.units, settings, signals)
     return Signal(
         name,
         pair.kind,

@@ -51,8 +51,8 @@ def most_permutations(settings: Settings, signals: int) -> int:
     return max(settings.permutations, math.ceil(2 * settings.windows * signals / settings.alpha))
 
 
-def status(units: Units, settings: Settings) -> tuple[Status, str]:
-    """Tell whether there is enough to see a change, and if not, what is missing."""
+def status(units: Units, settings: Settings, signals: int = 1) -> tuple[Status, str]:
+    """Tell whether there is enough to see a change of one signal of many, and if not, what is missing."""
     least = min(units.n_eff)
     if least < settings.insufficient:
         wanted = f"expected {settings.insufficient:g} independent values on each side"
@@ -62,9 +62,11 @@ def status(units: Units, settings: Settings) -> tuple[Status, str]:
     count = len(units.current)
     if units.kind != "rows" and count < LEAST_UNITS:
         return "insufficient", f"expected {LEAST_UNITS} {units.kind} on both sides, got {count}"
-    finest = -math.log(settings.alpha / settings.windows)
+    finest = math.log(settings.windows * signals / settings.alpha)
     if units.kind != "rows" and arrangements(units) < finest:
-        return "insufficient", f"expected more {units.kind} on each side, got too few to deal out"
+        now = int(units.current.sum())
+        wanted = f"expected more {units.kind} on each side"
+        return "insufficient", f"{wanted}, got {count - now} and {now}: too few to deal out"
     return ("low_power" if least < settings.low_power else "ok"), ""
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import isotonic_regression
 
 from monitor.report import Metric
 
@@ -152,6 +151,8 @@ def _calibrated(
     before: Floats, truth: Floats, now: Floats, weights: Counts, current: Counts
 ) -> float:
     """Return the mean chance to be right, as a rising function of the score."""
+    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - slow to load
+
     some = weights > 0
     values, groups = np.unique(before[some], return_inverse=True)
     sizes = np.bincount(groups, weights[some])

@@ -9,6 +9,7 @@ from store.errors import QueryError
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import decode_body
+from store.query.wrong import unexpected
 from store.records import timestamp_text
 
 MOST_BY = 20
@@ -93,9 +94,26 @@ def check(parameters: DriftParameters) -> None:
         windows["baseline: "] = parameters.baseline
     for name, window in windows.items():
         try:
-            parse(where_of(parameters.model, window), 0)
+            check_window(parameters.model, window)
         except QueryError as error:
             raise QueryError(f"{name}{error}") from error
+
+
+def check_window(model: str, window: StoredWindow) -> None:
+    """See that a window of a model means something.
+
+    Raises:
+        QueryError: It does not.
+    """
+    parse(window.where, 0)
+    for name, text in (("from", window.start), ("to", window.end)):
+        try:
+            _moment(text, 0)
+        except ValueError as error:
+            raise unexpected(
+                name, "a moment such as 2026-01-31T12:00:00Z, -24h or now", text
+            ) from error
+    parse(where_of(model, window), 0)
 
 
 def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
@@ -104,19 +122,33 @@ def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
     Args:
         parameters: Checked.
         now_us: What `now` means, in microseconds since 1970.
+
+    Raises:
+        QueryError: A window begins after its end.
     """
-    start, end = _moment(parameters.start, now_us), _moment(parameters.end or "now", now_us)
+    current = msgspec.structs.replace(parameters.current, end=parameters.end or "now")
+    current = fixed(current, now_us)
     baseline = parameters.baseline
     if isinstance(baseline, StoredWindow):
-        baseline = fixed(baseline, now_us)
-    return msgspec.structs.replace(parameters, start=start, end=end, baseline=baseline)
+        try:
+            baseline = fixed(baseline, now_us)
+        except QueryError as error:
+            raise QueryError(f"baseline: {error}") from error
+    return msgspec.structs.replace(
+        parameters, start=current.start, end=current.end, baseline=baseline
+    )
 
 
 def fixed(window: StoredWindow, now_us: int) -> StoredWindow:
-    """Say at which moments a window begins and ends."""
-    return msgspec.structs.replace(
-        window, start=_moment(window.start, now_us), end=_moment(window.end, now_us)
-    )
+    """Say at which moments a window begins and ends.
+
+    Raises:
+        QueryError: It begins after its end.
+    """
+    start, end = _moment(window.start, now_us), _moment(window.end, now_us)
+    if start is not None and end is not None and start >= end:
+        raise QueryError(f"expected from to be before to, got {start} and {end}")
+    return msgspec.structs.replace(window, start=start, end=end)
 
 
 def _moment(text: str | None, now_us: int) -> str | None:

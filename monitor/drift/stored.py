@@ -93,7 +93,7 @@ def compare_stored(
             now.about.excluded
             | {f"baseline_{reason}": n for reason, n in before.about.excluded.items()},
         ),
-        parameters=_told(parameters, now.about, left_out) | report.parameters,
+        parameters=_told(parameters, (before.about, now.about), left_out) | report.parameters,
         metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
         slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
         unlike=found,
@@ -271,13 +271,18 @@ def _windowed(about: About, compared: Window) -> Window:
     return msgspec.structs.replace(about.window, n=compared.n, n_eff=compared.n_eff)
 
 
-def _told(parameters: DriftParameters, about: About, left_out: dict[str, str]) -> dict[str, Any]:
+def _told(
+    parameters: DriftParameters, abouts: tuple[About, About], left_out: dict[str, str]
+) -> dict[str, Any]:
     """Return of the parameters what the report says nowhere else."""
     given = msgspec.to_builtins(parameters)
     told = {name: given[name] for name in ("signals", "ignore", "by") if given[name]}
+    before, now = abouts
+    if before.model.sha256 and now.window.n and now.model.sha256 != before.model.sha256:
+        told["baseline_sha256"] = before.model.sha256
     return {
         "baseline": given["baseline"],
         **told,
-        "source_key": about.source_key,
+        "source_key": now.source_key,
         "left_out": left_out,
     }

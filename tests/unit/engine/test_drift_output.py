@@ -2,9 +2,11 @@
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from engine.drift_output import drift
+from monitor.report import Effect, Signal
 from tests.reports import watched
 
 
@@ -31,3 +33,23 @@ def test_many_parts_are_counted():
     text = said(report)
     assert text.count("Moved: ") == 6
     assert "Moved: 3 more, with smaller effects" in text
+
+
+def test_signals_that_lack_the_same_are_named_together():
+    nothing = Effect("wasserstein_iqr", None, 0.1)
+    signals = [
+        Signal(name, "numeric", "ks", nothing, (9, 9), status="insufficient", reason=reason)
+        for name, reason in (("a", "few"), ("b", "none"), ("c", "few"))
+    ]
+    text = said(msgspec.structs.replace(watched(), signals=signals))
+    assert "Insufficient, a, c: few\nInsufficient, b: none\n" in text
+
+
+def test_what_did_not_count_is_said_and_that_another_model_answered():
+    report = watched()
+    data = msgspec.structs.replace(report.data, excluded={"other_space": 7, "baseline_failed": 2})
+    parameters = report.parameters | {"baseline_sha256": "aa" * 32}
+    text = said(msgspec.structs.replace(report, data=data, parameters=parameters))
+    assert "Left out: 7 embeddings of another model\n" in text
+    assert "Left out: 2 requests that failed in the baseline\n" in text
+    assert "Another model answered than in the baseline." in text

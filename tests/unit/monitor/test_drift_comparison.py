@@ -230,6 +230,16 @@ def test_a_few_recordings_are_insufficient():
     assert report.signals[0].reason == "expected 20 groups on both sides, got 10"
 
 
+def test_one_new_source_is_insufficient_however_much_it_differs():
+    rng = np.random.default_rng(0)
+    sources = [f"camera {at % 30}" for at in range(600)]
+    before, now = ({name: rng.normal(mean, 1, 600) for name in "xyz"} for mean in (0, 9))
+    report = compare(sample(before, sources=sources), sample(now, sources=["new"] * 600))
+    assert report.status == "insufficient"
+    wanted = "expected more groups on each side, got 30 and 1: too few to deal out"
+    assert report.signals[0].reason == wanted
+
+
 def test_rows_in_no_order_of_time_are_told_from_independent_ones():
     found = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
     assert (found.status, found.units) == ("insufficient", "blocks")

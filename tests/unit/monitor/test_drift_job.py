@@ -142,6 +142,8 @@ def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
     assert listed(client)["default"]["state"] == "ready"
     fill(place, range(2000, 2002), model=ModelReference("one", "2", "bb" * 32))
     assert listed(client)["default"]["state"] == "stale"
+    report = report_of(jobs, place, submit(client, **{"from": moment(LATER)}))
+    assert report.parameters["baseline_sha256"] == "aa" * 32
 
 
 def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
@@ -233,7 +235,16 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
     ("asked", "message"),
     [
         (("POST", "/api/drift", "[]"), "expected the body to be a JSON object with model, version"),
-        (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "to be a moment such as"),
+        (("POST", "/api/drift", '{"model": "one", "from": "x"}'), "expected from to be a moment"),
+        (("POST", "/api/drift", '{"model": "one", "where": {"x": 1}}'), "expected where.x to name"),
+        (
+            ("POST", "/api/drift", '{"model": "one", "from": "-1h", "to": "-2h"}'),
+            "expected from to be before to, got",
+        ),
+        (
+            ("POST", "/api/drift", '{"model": "one", "baseline": {"from": "now", "to": "-2h"}}'),
+            "baseline: expected from to be before to, got",
+        ),
         (("POST", "/api/drift", '{"model": "one", "alpha": 1}'), "$.alpha"),
         (
             ("POST", "/api/drift", '{"model": "one"}'),
@@ -244,7 +255,8 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
             "to be a baseline of 'one'",
         ),
         (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
-        (("PUT", PATH, '{"from": "then"}'), "to be a moment such as"),
+        (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),
+        (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
         (("PUT", PATH, '{"where": "nothing"}'), "expected"),
         (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),
         (("PUT", PATH, '{"rolling": "7d", "to": "now"}'), "expected rolling without from"),

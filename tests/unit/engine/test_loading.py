@@ -1,0 +1,29 @@
+"""What each process of a server has in memory from its start: it costs each start, and each worker."""
+
+import subprocess
+import sys
+
+import pytest
+
+WEB = {"litestar", "uvicorn", "grpc"}
+MODELS = {"onnxruntime", "cv2", "numpy"}
+SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "scipy.optimize"}
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("engine.serving", SELDOM),
+        ("store.writer", SELDOM | WEB | MODELS),
+        ("engine.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("engine.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+    ],
+    ids=["worker", "writer", "jobs", "supervisor"],
+)
+def test_a_process_loads_only_what_it_needs(module, absent) -> None:
+    script = f"import sys, {module}; print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert module in ran.stdout.split()
+    assert absent.isdisjoint(ran.stdout.split())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from monitor.drift.derived import Answered, Value, derived
+from monitor.drift.derived import META, Answered, Value, derived
 from monitor.signals import PICTURE
 from store.database import run, run_in
 from store.inferences import Inferences
@@ -37,6 +37,7 @@ _COUNTED = (
     " AND minute BETWEEN ? AND ?"
 )
 _LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
+_HAD = "SELECT label, count(*) FROM pred WHERE seq IN ({}) GROUP BY label"
 _BEST = " AND NOT EXISTS (SELECT 1 FROM pred p WHERE p.seq = pred.seq AND p.score > pred.score)"
 _counts = msgspec.json.Decoder(dict[int, int])
 
@@ -86,7 +87,7 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
     signals = {
         name: [one.get(name) for one in found]
         for name, count in counts.items()
-        if count * RARE >= len(kept)
+        if count * RARE >= len(kept) or not name.startswith(META)
     }
     left = {reason: count for reason, count in excluded.items() if count}
     return Shard(kept, signals, spaces, list(answered), left)
@@ -196,6 +197,21 @@ def source_name(value: Any) -> str:
     return str(value)[:INDEXED_CHARACTERS]
 
 
+def labels_of(inferences: Inferences, ids: Ids) -> dict[str, int]:
+    """Return how many of some inferences (N,) have each label, in any of their predictions."""
+    found: Counter[str] = Counter()
+    with inferences.snapshot() as connection:
+        names = _labels(connection)
+        for label, count in run_in(connection, _HAD, ids.tolist()):
+            found[names[label]] += count
+    return dict(sorted(found.items()))
+
+
+def _labels(connection: sa.Connection) -> dict[int, str]:
+    rows: Iterable[Any] = run(connection, "SELECT id, name FROM label")
+    return {number: name[:INDEXED_CHARACTERS] for number, name in rows}
+
+
 def other_labels(
     inferences: Inferences, model: str, ids: Ids, known: Iterable[str], *, best: bool = False
 ) -> dict[str, int]:
@@ -208,8 +224,7 @@ def other_labels(
     ends = int(ids[0]), int(ids[-1])
     found: Counter[str] = Counter()
     with inferences.snapshot() as connection:
-        rows: Iterable[Any] = run(connection, "SELECT id, name FROM label")
-        names: dict[int, str] = dict(map(tuple, rows))
+        names = _labels(connection)
         counted: set[int] = set()
         for (labels,) in run(connection, _COUNTED, (model, *map(minute, ends))):
             counted.update(_counts.decode(labels))

@@ -18,12 +18,11 @@ MOST_VALUES = 50
 
 def by_effect(signals: Iterable[Signal]) -> list[Signal]:
     """Return alarms first, then by how many times the least effect that matters they moved."""
+    return sorted(signals, key=lambda one: (one.alarm, _size(one)), reverse=True)
 
-    def size(signal: Signal) -> tuple[bool, float]:
-        effect = signal.effect
-        return signal.alarm, (effect.value or 0.0) / (effect.minimum or 1.0)
 
-    return sorted(signals, key=size, reverse=True)
+def _size(signal: Signal) -> float:
+    return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
 
 
 def slices(
@@ -53,12 +52,12 @@ def slices(
         for name in by
         for found in _by(before, now, [one for one in moved if one != name], name, settings)
     ]
-    return sorted(made, key=lambda one: -(one.metrics[0].value or 0.0))
+    return [one for _, one in sorted(made, key=lambda each: -each[0])]
 
 
 def _by(
     before: Summary, now: Summary, moved: Sequence[str], name: str, settings: Settings
-) -> list[Slice]:
+) -> list[tuple[float, Slice]]:
     sides = [_category(side.sample, name) for side in (before, now)]
     if not moved or sides[0] is None or sides[1] is None:
         return []
@@ -80,10 +79,10 @@ def _by(
     for value, rows, within in zip(values, parts, looks, strict=True):
         judged = [next(decided) for _ in within]
         if any(one.alarm for one in judged):
-            pairs = zip(judged, look(rows, inside=False), strict=True)
-            metrics = [_metric(one, rest) for one, rest in pairs if one.alarm]
-            metrics.sort(key=lambda metric: -(metric.value or 0.0))
-            made.append(Slice(name, value, len(rows[1]), metrics))
+            rest = {one.name: one for one in look(rows, inside=False)}
+            there = [one for one in by_effect(judged) if one.alarm]
+            metrics = [_metric(one, rest[one.name]) for one in there]
+            made.append((_size(there[0]), Slice(name, value, len(rows[1]), metrics)))
     return made
 
 

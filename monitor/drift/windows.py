@@ -15,6 +15,7 @@ from monitor.drift.reading import (
     Ids,
     Shard,
     embeddings_of,
+    labels_of,
     other_labels,
     read_shard,
     source_name,
@@ -134,10 +135,10 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         shards.append(shard)
         tell(min(len(shards) * SHARD, len(chosen.ids)), len(chosen.ids))
     excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-    n = len(ids) - excluded.total()
     columns, left_out = _columns(shards)
     read = np.array([one for shard in shards for one in shard.ids], np.int64)
     key, sources = _sources(chosen, read, shards, asked.source_keys)
+    n = round(len(ids) * len(read) / len(chosen.ids))
     made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
     run = chosen.run or usual_run(read, made.sources)
     embedded = _embedded(inferences, shards, made, asked, run)
@@ -148,8 +149,11 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         made = msgspec.structs.replace(made, columns=(*made.columns, embedded.column))
     summary = of_drawn(made, n, chosen.left, embedded.left, **_sizes(asked), run=run)
     known = summary.labels.setdefault("label", {})
-    if chosen.left is not None or task != SINGLE_LABEL:
-        known |= other_labels(inferences, asked.model, ids, known, best=task == SINGLE_LABEL)
+    is_single = task == SINGLE_LABEL
+    if chosen.left is not None:
+        known |= other_labels(inferences, asked.model, ids, known, best=is_single)
+    elif not is_single:
+        known |= labels_of(inferences, read)
     start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
     about = About(
         _model(asked, shards),

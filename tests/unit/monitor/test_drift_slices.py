@@ -35,6 +35,22 @@ def test_the_slice_that_moved_is_found(keep):
     assert metric.n == found.n
 
 
+def test_slices_are_in_the_order_of_the_least_effects_that_matter():
+    rng = np.random.default_rng(2)
+    sides = []
+    for moved in (False, True):
+        on = rng.choice(["A", "B"], 800)
+        x = rng.normal(size=800) + 0.7 * (moved & (on == "A"))
+        e = rng.normal(size=(800, 8)) + 0.7 * (moved & (on == "B"))[:, None]
+        sides.append(sample({"on": on, "x": x, "e": e}))
+    found = slices(*sides, ["x", "e"], ["on"])
+    assert [(one.value, one.metrics[0].parameters["signal"]) for one in found] == [
+        ("B", "e"),
+        ("A", "x"),
+    ]
+    assert found[0].metrics[0].value < found[1].metrics[0].value
+
+
 def test_where_all_moved_each_slice_did():
     before, now = world(2000), world(600, share=0.5)
     found = slices(before, now, ["label"], ["camera", "label"])

@@ -174,8 +174,8 @@ def test_of_a_classifier_the_best_label_counts(place):
     of = {"task": "IMAGE_CLASSIFICATION"}
     second = [{"label": "a", "score": 0.7}, {"label": "second", "score": 0.3}]
     fill(place, range(1, 500), predictions=second, **of)
-    fill(place, [600], predictions=[{"label": "rare", "score": 0.6}], **of)
-    assert windowed(place, rows=20).summary.labels["label"].keys() == {"a", "rare"}
+    fill(place, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **of)
+    assert windowed(place, rows=20).summary.labels["label"].keys() == {"a", "rare" * 64}
 
 
 def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
@@ -187,6 +187,21 @@ def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
     report = compared(place)
     assert report.parameters["source_key"] == "recording"
     assert signal(report, "score").units == "groups"
+
+
+def test_few_detections_are_a_signal_still(place, monkeypatch):
+    monkeypatch.setattr(windows, "SHARD", 1000)
+    fill(place, range(1, 251), predictions=[])
+    fill(place, [400, 401])
+    summary = windowed(place).summary
+    assert next(len(one.rows) for one in summary.sample.columns if one.name == "score") == 2
+
+
+def test_of_what_was_not_read_as_many_count(place):
+    fill(place, range(1, 301))
+    fill(place, range(301, 401), status=500, predictions=[])
+    assert windowed(place).summary.n == 300
+    assert windowed(place, rows=200).summary.n == pytest.approx(300, abs=60)
 
 
 def test_signals_that_are_damaged_are_passed_over(place):

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from engine.drift_output import drift
 from monitor.report import Effect, Signal
-from tests.reports import watched
+from tests.drift_reports import watched
 
 
 def said(report):

@@ -8,7 +8,8 @@ import pytest
 from monitor.charts import history
 from monitor.charts.drawing import styled
 from monitor.report import Data, PastSignal, PastWindow, Report, Window
-from tests.reports import HOSTILE, watched
+from tests.drift_reports import watched
+from tests.reports import HOSTILE
 
 DIAMOND = re.compile(r'<use [^>]*style="fill: var\(--paper\); stroke: var\(--ink\)')
 LINE = re.compile(r'<path d="([^"]*)"[^>]*stroke: var\(--series-0\)')

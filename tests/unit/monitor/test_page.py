@@ -10,7 +10,8 @@ import pytest
 
 from monitor.page import page
 from monitor.report import Confusion, Data, Effect, Example, Metric, Report, Signal, Slice, Window
-from tests.reports import HOSTILE, REPORTS, detection, image_bytes, undefined
+from tests.drift_reports import REPORTS
+from tests.reports import HOSTILE, detection, image_bytes, undefined
 
 ROOT = Path(__file__).parents[3]
 SVG = "{http://www.w3.org/2000/svg}"

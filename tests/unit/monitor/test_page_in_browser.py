@@ -6,7 +6,8 @@ import pytest
 
 from monitor.page import page
 from tests.browser import Browser
-from tests.reports import REPORTS, image_bytes
+from tests.drift_reports import REPORTS
+from tests.reports import image_bytes
 
 pytestmark = pytest.mark.browser
 

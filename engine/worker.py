@@ -101,6 +101,7 @@ def _write(settings: Settings) -> None:
     finally:
         stop.set()  # a writer that failed is started again, and so this process has to end
         sending.join()
+    writer.run(stop)  # removes the segments that ClickHouse had yet to take
 
 
 def _do_jobs(settings: Settings) -> None:

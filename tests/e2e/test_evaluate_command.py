@@ -128,25 +128,25 @@ def test_answers_are_as_good_as_measured_without_a_server(server, unseen) -> Non
 
 
 def test_a_run_that_was_ended_goes_on(server, unseen) -> None:
-    folder, where = unseen("shapes-detector", 120), {"meta.dataset_snapshot_id": "ended"}
+    folder, where = unseen("shapes-detector", 200), {"meta.dataset_snapshot_id": "ended"}
     options = ("--model", "shapes-detector", "--dataset", folder, "--server", server.host)
     options += ("--snapshot", "ended", "--threads", 1)
-    for ending, stored in ((signal.SIGKILL, 10), (signal.SIGINT, 40)):
+    for ending, stored in ((signal.SIGKILL, 10), (signal.SIGINT, 20)):
         running = subprocess.Popen(command(*options), cwd=ROOT, stderr=subprocess.DEVNULL)
         server.wait_until(lambda least=stored: len(server.query(where)) >= least)
         running.send_signal(ending)
         assert running.wait(60) != 0
     before = len(server.query(where))
-    assert 40 <= before < 120
+    assert 20 <= before < 200
     done = evaluate(*options, "--json")
-    assert f"{120 - before} images sent, {before} before" in done.stderr
+    assert f"{200 - before} images sent, {before} before" in done.stderr
     records = server.query(where)
     assert sorted(one["metadata"]["dataset_path"] for one in records) == [
-        f"{at:04d}.png" for at in range(120)
+        f"{at:04d}.png" for at in range(200)
     ]
     assert all(one["ground_truth"] for one in records)
-    assert json.loads(done.stdout)["data"]["current"]["n"] == 120
-    assert "0 images sent, 120 before" in evaluate(*options, "--json").stderr
+    assert json.loads(done.stdout)["data"]["current"]["n"] == 200
+    assert "0 images sent, 200 before" in evaluate(*options, "--json").stderr
 
 
 def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) -> None:

@@ -158,6 +158,7 @@ class Recorder:
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, limits)
         """Whether there is room for more, and counters of what became of requests."""
+        self._makes_signals = signals_per_s > 0
         self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind, embed)
 
     def choose(self, model: Model, count: int) -> Collection[int]:
@@ -222,6 +223,8 @@ class Recorder:
 
     def _has_signals(self, model: Model) -> bool:
         """Tell whether a model has signals; what may be lost with the process has none."""
+        if not self._makes_signals:
+            return False
         options = model.recognition
         durability = options.store.durability or self._durability
         return options.monitor.signals and durability != "memory"
@@ -229,6 +232,8 @@ class Recorder:
     def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
         """Hand over the images that are recorded now."""
         images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
+        if not images:
+            return
         chosen = [
             Signalled(
                 seq, item.pixels, item.embedding, model.embedding_space, model.embedding.other

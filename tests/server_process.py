@@ -116,6 +116,13 @@ class ServerProcess:
                 return pid
         return 0
 
+    def kill_child(self, role: str) -> None:
+        """End a child as a crash does, once it is there."""
+        self.wait_until(lambda: self.child_pid(role))
+        pid = self.child_pid(role)
+        assert pid, f"expected the {role} to be there"  # 0 would be our own process group
+        os.kill(pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the whole process group at once, as a power cut of the processes would."""
         assert self.process is not None

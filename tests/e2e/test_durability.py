@@ -20,8 +20,7 @@ def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
         for _ in range(3):
             before = len(clients.acknowledged)
             server.wait_until(lambda before=before: len(clients.acknowledged) > before + 50)
-            server.wait_until(lambda: server.child_pid("writer"))
-            os.kill(server.child_pid("writer"), signal.SIGKILL)
+            server.kill_child("writer")
         clients.finish()
         assert clients.failed == []
         server.wait_until(lambda: len(server.query({})) >= len(clients.acknowledged))
@@ -49,7 +48,7 @@ def test_a_worker_that_dies_is_started_again(data, shape):
     with ServerProcess(data) as server:
         body = {"inputs": [image_input(shape[0])]}
         assert server.call("POST", PATH, body)[0] == 200
-        os.kill(server.child_pid("worker"), signal.SIGKILL)
+        server.kill_child("worker")
         status, _ = server.call("POST", PATH, body)  # waits in the listener's queue meanwhile
         assert status in (200, 503)
         server.wait_until(lambda: server.call("POST", PATH, body)[0] == 200)
@@ -126,7 +125,7 @@ def _alive(pid: int) -> bool:
 
 def test_a_server_is_ready_only_while_all_of_its_workers_are(data):
     server = ServerProcess(data, SAMPLE_MODELS, "--workers", "2").start()
-    os.kill(server.child_pid("worker"), signal.SIGKILL)
+    server.kill_child("worker")
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 400)
     assert "every worker" in server.call("GET", "/v2/health/ready")[1]["error"]
     server.wait_until(lambda: server.call("GET", "/v2/health/ready")[0] == 200)

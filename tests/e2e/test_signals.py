@@ -1,7 +1,5 @@
 """Signals of images come after their records, and a worker that is killed loses no inference for them."""
 
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +39,7 @@ def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Pa
         counted = b"quadriga_store_signals_total 5.0"
         server.wait_until(lambda: counted in server.request("GET", "/metrics")[2])
         late = [seq for _ in range(5) for seq in send(server, *images)]
-        os.kill(server.child_pid("worker"), signal.SIGKILL)
+        server.kill_child("worker")
         server.wait_until(
             lambda: {*sent, *late} <= {seq for some in inferences.ids({}) for seq in some}
         )

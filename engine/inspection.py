@@ -7,8 +7,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from engine.embedding import Embedding
 from engine.model import Model
+from engine.penultimate import Embedding
 from engine.recognition import Decision
 from engine.repository import find_model
 from engine.session import LoadError

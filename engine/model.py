@@ -69,7 +69,7 @@ class Model:
             folder = folder_of(path)
             toml = read_model_toml(folder, over)
             self.session, self.embedding = load(name, path, toml, self.stopwatch)
-            self.recognition = recognise(folder, self.session, score_threshold, over)
+            self.recognition = recognise(folder, self.session, toml, score_threshold)
             if self.recognition.spec is not None:
                 self.images = ImageGraph(
                     self.session,

@@ -78,7 +78,7 @@ def explain_images(
         images_of(images, request), wanted, strict=True
     ):
         answerer: Any = images.answerer
-        (answer,) = answerer.predict([image], [answerer.options(parameters)])
+        ((answer, _),) = answerer.answer([image], [answerer.options(parameters)])
         if answer and target >= len(answer):
             raise InvalidRequest(
                 f"expected parameters.target to be below {len(answer)}, the number of predictions, "
@@ -113,7 +113,7 @@ def _saliency(
     covered = occluded(image, *grid, places)
     scores: list[float] = []
     while chunk := list(islice(covered, size)):
-        answers = answerer.predict(chunk, [options] * len(chunk))
-        scores.extend(score(prediction, answer) for answer in answers)
+        answers = answerer.answer(chunk, [options] * len(chunk))
+        scores.extend(score(prediction, answer) for answer, _ in answers)
     drops = saliency(prediction.score, scores, *grid, places)
     return [[round(drop, 6) for drop in row] for row in drops.tolist()]

@@ -90,12 +90,6 @@ class ImageGraph:
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
 
-    def predict(
-        self, images: Sequence[Image], options: Sequence[ImageOptions]
-    ) -> list[list[Prediction]]:
-        """Answer images without their embeddings; arguments and errors are those of `answer`."""
-        return [predictions for predictions, _ in self.answer(images, options)]
-
     def answer(
         self, images: Sequence[Image], options: Sequence[ImageOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:

@@ -3,7 +3,6 @@
 Source: transformers 4.57, LLaVA (`get_placeholder_mask`) and VisionEncoderDecoder.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.session import LoadError, Session
-from engine.text_decoding import PAST, Decoder, Decoding
+from engine.text_decoding import PAST, Decoder
 from engine.text_files import TextFiles
 from tasks.generation import Tokens
 from tasks.parameters import ParameterError
@@ -48,10 +47,6 @@ class Attending:
             tokens = [self._start, *tokens]
         return Read(tokens, np.array(tokens, np.int64))
 
-    def start(self, sequences: Sequence[npt.NDArray[Any]], features: npt.NDArray[Any]) -> Decoding:
-        """Read the prompts."""
-        return self.decoder.start(sequences, features)
-
 
 class Inserting:
     """A language model that reads the image's features among the embeddings of its tokens.
@@ -62,9 +57,8 @@ class Inserting:
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
         self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
-        self.decoder = Decoder(
-            decoder, decoder, self._embed, int(files.model_type in _POSITIONS_FROM_ONE)
-        )
+        first_position = int(files.model_type in _POSITIONS_FROM_ONE)
+        self.decoder = Decoder(decoder, decoder, self._embed, first_position)
         self._image_token = files.image_token()
         template = files.template(("prompt", "image"), "{image}{prompt}")
         before, marked, after = template.rpartition("{image}")
@@ -98,14 +92,6 @@ class Inserting:
         at = tokens.index(self._image_token)
         whole = [*tokens[:at], *[self._image_token] * len(image), *tokens[at + 1 :]]
         return Read(whole, np.concatenate([embeddings[:at], image, embeddings[at + 1 :]]))
-
-    def start(
-        self,
-        sequences: Sequence[npt.NDArray[Any]],
-        features: npt.NDArray[Any],  # noqa: ARG002 - they stand in the sequences
-    ) -> Decoding:
-        """Read the prompts."""
-        return self.decoder.start(sequences)
 
     def _tokens(self, prompt: str) -> list[int]:
         text = self._template.replace("{prompt}", prompt)

@@ -119,11 +119,7 @@ class TextPackage:
     """Images run one at a time; it is the prompts of an image that run together."""
 
     def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
-        """Validate the parameters of one input.
-
-        Raises:
-            ParameterError: An action is unknown, prompts are missing, or a value is out of range.
-        """
+        """Validate the parameters of one input."""
         return self._task.options(parameters)
 
     def answer(
@@ -133,20 +129,11 @@ class TextPackage:
 
         Returns:
             Answers and embedding of each.
-
-        Raises:
-            ParameterError: A prompt is too long, or holds the token of the image.
-            OutputError: The model gives no numbers.
-            RunError: A graph failed.
         """
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image, whatever it shows; None where there is none."""
         return self._vector(self._encode(image))
 
     def stream(
@@ -158,9 +145,6 @@ class TextPackage:
 
         Returns:
             The last piece, which may be empty, and the image's embedding.
-
-        Raises:
-            ParameterError, OutputError, RunError: As `answer`.
         """
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
@@ -240,9 +224,6 @@ class TextPackage:
 
         Returns:
             The embedding of a gray image.
-
-        Raises:
-            LoadError: A graph fails, or gives what is no answer.
         """
         try:
             ((_, vector),) = self.answer(

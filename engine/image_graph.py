@@ -79,11 +79,7 @@ class ImageGraph:
         return self._max_batch if axis < 0 else -axis
 
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
-        """Validate the parameters of one input.
-
-        Raises:
-            tasks.parameters.ParameterError: An action is unknown or a value out of range.
-        """
+        """Validate the parameters of one input."""
         options = self._task.options(parameters)
         tiling = read_tiling(parameters, self._spec.tiling)
         if tiling is not None and not hasattr(self._task, "find"):
@@ -116,11 +112,7 @@ class ImageGraph:
         return answers
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image, whatever it shows; None where there is none."""
         tensor, affine = self._task.preprocess(image)
         return self._run([_Prepared(tensor, affine, None)])[1][0]
 

@@ -51,11 +51,7 @@ def open_model(path: Path) -> Model:
 
 
 def inspect_model(path: Path) -> Inspection:
-    """Load a model as the server would, and describe it.
-
-    Raises:
-        LoadError: It cannot be loaded; the text says why.
-    """
+    """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
     return Inspection(

@@ -128,11 +128,7 @@ class ModelControl:
             self._publish(self._repository.unload(name), until, loaded=False, override=Override())
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Add up what the workers counted; that of others is a fraction of a second old.
-
-        Raises:
-            proto.errors.NotFound: No such model or version.
-        """
+        """Add up what the workers counted; that of others is a fraction of a second old."""
         mine = self._repository.statistics(name, version)
         parts = {(each.name, each.version): [each] for each in mine}
         for report in self._reports():
@@ -159,12 +155,7 @@ class ModelControl:
 
     @contextlib.contextmanager
     def _alone(self, until: float) -> Iterator[None]:
-        """Let no other change be made, by any worker.
-
-        Raises:
-            ModelNotReady: Another one is being made until the time is over.
-            Unsupported: No changes may be made.
-        """
+        """Let no other change be made, by any worker."""
         if not self._allowed:
             raise Unsupported("expected a server with the setting model_control, got one without")
         if self._directory is None:
@@ -205,12 +196,7 @@ class ModelControl:
             shutil.rmtree(replaced.override.folder, ignore_errors=True)
 
     def _wait(self, number: int, name: str, generation: int, until: float) -> None:
-        """Wait until another worker has made a change.
-
-        Raises:
-            ModelNotReady: It has not in time.
-            InternalError: It could not.
-        """
+        """Wait until another worker has made a change."""
         while (report := self._read(_file_of(number), _Report)).generation < generation:
             if time.monotonic() > until:
                 raise ModelNotReady(

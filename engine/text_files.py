@@ -160,11 +160,7 @@ class TextFiles:
         return value
 
     def template(self, placeholders: Collection[str], default: str) -> str:
-        """Give the prompt template.
-
-        Raises:
-            LoadError: It has other placeholders, or none is given where the model is made for chats.
-        """
+        """Give the prompt template."""
         written = self.table.prompt_template
         if written is None and self._has_chat_template and "image" in placeholders:
             raise LoadError(
@@ -225,11 +221,7 @@ class TextFiles:
         return str(self._tokenizer.id_to_token(token))
 
     def decoder_start_token(self) -> int:
-        """Give the token with which a decoder behind an encoder starts.
-
-        Raises:
-            LoadError: No file names it.
-        """
+        """Give the token with which a decoder behind an encoder starts."""
         decoder = self._decoder_config()
         token: int | None = self.decide(
             "decoder_start_token_id",

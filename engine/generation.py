@@ -125,11 +125,7 @@ class TextPackage:
     def answer(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:
-        """Answer the prompts about each image, which is encoded once.
-
-        Returns:
-            Answers and embedding of each.
-        """
+        """Answer the prompts about each image, which is encoded once; as `ImageGraph.answer` does."""
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
     def embed(self, image: Image) -> Vector | None:
@@ -220,11 +216,7 @@ class TextPackage:
         return list(groups.values())
 
     def warm_up(self) -> Vector | None:
-        """Answer once, so that the first request is fast and a wrong package fails here.
-
-        Returns:
-            The embedding of a gray image.
-        """
+        """Answer about a gray image, as `ImageGraph.warm_up` does."""
         try:
             ((_, vector),) = self.answer(
                 [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]

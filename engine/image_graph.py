@@ -99,17 +99,15 @@ class ImageGraph:
             ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
-        answers: list[tuple[list[Prediction], Vector | None]] = [([], None) for _ in images]
         whole = [number for number, each in enumerate(options) if each.tiling is None]
         read = self._read(
             [images[n] for n in whole], [options[n].task for n in whole], self._task.predict
         )
-        for number, answer in zip(whole, read, strict=True):
-            answers[number] = answer
+        answers = dict(zip(whole, read, strict=True))
         for number, each in enumerate(options):
             if each.tiling is not None:
                 answers[number] = self._in_tiles(images[number], each.task, each.tiling)
-        return answers
+        return [answers[number] for number in range(len(images))]
 
     def embed(self, image: Image) -> Vector | None:
         """Give the embedding of an image, whatever it shows; None where there is none."""
@@ -196,9 +194,6 @@ class ImageGraph:
 
         Returns:
             Its embedding.
-
-        Raises:
-            LoadError: The graph fails, or its outputs do not fit the task.
         """
         try:
             ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])

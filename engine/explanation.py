@@ -74,10 +74,9 @@ def explain_images(
         InvalidRequest: There are predictions, but none of the number wanted.
     """
     explained = []
-    for (image, parameters), (cells, target) in zip(
-        images_of(images, request), wanted, strict=True
-    ):
-        answerer: Any = images.answerer
+    answerer: Any = images.answerer
+    given = zip(images_of(images, request), wanted, strict=True)
+    for (image, parameters), (cells, target) in given:
         ((answer, _),) = answerer.answer([image], [answerer.options(parameters)])
         if answer and target >= len(answer):
             raise InvalidRequest(

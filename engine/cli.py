@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import settings as settings_module
-from engine.baseline_command import baseline_command
-from engine.drift_command import drift_command
-from engine.evaluate_command import evaluate_command
-from engine.export_commands import export_command, import_command
+from engine.commands.baseline import baseline_command
+from engine.commands.drift import drift_command
+from engine.commands.evaluate import evaluate_command
+from engine.commands.inferences import export_command, import_command
+from engine.commands.store import fail, migrate, store, store_options, store_settings
 from engine.settings import Settings, SettingsError
-from engine.store_commands import fail, migrate, store, store_options, store_settings
 
 _SERVE_FLAGS = [name for name in Settings.__struct_fields__ if name != "models"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from engine.report_output import Page
-from engine.server_client import ServerClient, ServerError
+from engine.commands.report_output import Page
+from engine.commands.server_client import ServerClient, ServerError
 from monitor.report import Report
 
 _POLL_S = 0.2

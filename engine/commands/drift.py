@@ -8,10 +8,10 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from engine.drift_options import Options
-from engine.report_output import Page, check_output, page_of, put_out, report_options, tell
+from engine.commands.drift_options import Options
+from engine.commands.report_output import Page, check_output, page_of, put_out, report_options, tell
+from engine.commands.store import fail, store_options
 from engine.settings import SettingsError
-from engine.store_commands import fail, store_options
 from monitor.report import Report
 
 _ALWAYS = {
@@ -188,6 +188,6 @@ def _of_files(options: Options) -> tuple[Report, Page]:
 
 
 def _of_store(options: Options) -> tuple[Report, Page]:
-    from engine.stored_drift import compared  # noqa: PLC0415 - loads the database
+    from engine.commands.stored_drift import compared  # noqa: PLC0415 - loads the database
 
     return compared(options)

@@ -13,12 +13,12 @@ import msgspec
 import rich_click as click
 from blake3 import blake3
 
-from engine.bulk_inference import Job, Ran, run
-from engine.evaluation_options import Options, evaluation_parameters, name_and_version
-from engine.own_server import own_server
-from engine.report_output import Page, tell
-from engine.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
-from engine.server_reports import JobFailed, done, fetched
+from engine.commands.bulk_inference import Job, Ran, run
+from engine.commands.options import Options, evaluation_parameters, name_and_version
+from engine.commands.own_server import own_server
+from engine.commands.report_output import Page, tell
+from engine.commands.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
+from engine.commands.server_reports import JobFailed, done, fetched
 from monitor.datasets.dataset import DatasetImage, read_dataset
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError

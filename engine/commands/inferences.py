@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import msgspec
 import rich_click as click
 
+from engine.commands.store import fail, store_options, store_settings
 from engine.settings import SettingsError
-from engine.store_commands import fail, store_options, store_settings
 
 
 @click.command("export")

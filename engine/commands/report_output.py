@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engine.drift_output import drift
+from engine.commands.report_tables import drift
 from monitor import wording
 from monitor.report import Metric, Report
 

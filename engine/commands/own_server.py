@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from engine.server_client import ServerError
+from engine.commands.server_client import ServerError
 
 _STOP_S = 30.0
 _SAID_BYTES = 2000

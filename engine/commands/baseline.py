@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from engine.evaluation_options import filter_of, name_and_version
-from engine.report_output import tell
-from engine.server_client import ServerClient, model_path
-from engine.store_commands import fail
+from engine.commands.options import filter_of, name_and_version
+from engine.commands.report_output import tell
+from engine.commands.server_client import ServerClient, model_path
+from engine.commands.store import fail
 from monitor import wording
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
@@ -82,7 +82,7 @@ def baseline_command(**flags: Any) -> None:
 
 def _made(flags: dict[str, Any]) -> dict[str, Any]:
     """Have the baseline made, and return it."""
-    from engine.server_reports import done  # noqa: PLC0415 - loads numpy
+    from engine.commands.server_reports import done  # noqa: PLC0415 - loads numpy
 
     server = ServerClient(flags["server"])
     model, version = name_and_version(flags["model"])
@@ -111,8 +111,8 @@ def _run(
     server: ServerClient, named: tuple[str, str | None], flags: dict[str, Any]
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from engine.bulk_inference import Job, run  # noqa: PLC0415 - loads numpy
-    from engine.dataset_evaluation import model_of, say, snapshot_of  # noqa: PLC0415 - as above
+    from engine.commands.bulk_inference import Job, run  # noqa: PLC0415 - loads numpy
+    from engine.commands.dataset_evaluation import model_of, say, snapshot_of  # noqa: PLC0415 - as above
     from monitor.datasets.dataset import read_dataset  # noqa: PLC0415 - as above
 
     model, version, task = model_of(server, *named)

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from engine.server_client import Refused, ServerClient, model_path
+from engine.commands.server_client import Refused, ServerClient, model_path
 from monitor.datasets.dataset import DatasetImage
 from proto.messages import MAX_NAME_BYTES
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.evaluation_options import filter_of, name_and_version
+from engine.commands.options import filter_of, name_and_version
 
 
 class Options(msgspec.Struct, frozen=True):

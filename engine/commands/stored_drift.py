@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import msgspec
 
-from engine.drift_options import Options, drift_parameters
-from engine.report_output import Page, tell
-from engine.server_client import ServerClient
-from engine.server_reports import done, fetched
-from engine.store_commands import store_settings
+from engine.commands.drift_options import Options, drift_parameters
+from engine.commands.report_output import Page, tell
+from engine.commands.server_client import ServerClient
+from engine.commands.server_reports import done, fetched
+from engine.commands.store import store_settings
 from monitor.baselines import Baselines
 from monitor.drift.parameters import DriftParameters, absolute, check
 from monitor.drift.stored import compare_stored

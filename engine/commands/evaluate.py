@@ -13,10 +13,10 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from engine.evaluation_options import Options, evaluation_parameters
-from engine.report_output import Page, check_output, page_of, put_out, report_options, tell
+from engine.commands.options import Options, evaluation_parameters
+from engine.commands.report_output import Page, check_output, page_of, put_out, report_options, tell
+from engine.commands.store import fail, store_options, store_settings
 from engine.settings import SettingsError
-from engine.store_commands import fail, store_options, store_settings
 from monitor.report import Report
 
 _PATH = click.Path(path_type=Path)
@@ -259,7 +259,7 @@ def _stored(options: Options) -> tuple[Report, Page]:
 
 
 def _dataset(options: Options) -> tuple[Report, Page]:
-    from engine.dataset_evaluation import evaluate_dataset  # noqa: PLC0415 - loads numpy
+    from engine.commands.dataset_evaluation import evaluate_dataset  # noqa: PLC0415 - loads numpy
 
     return evaluate_dataset(options)
 

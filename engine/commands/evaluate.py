@@ -2,24 +2,30 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import rich_click as click
-from click import get_current_context
-from click.core import ParameterSource
 
-from engine.commands.options import Options, evaluation_parameters
-from engine.commands.report_output import Page, check_output, page_of, put_out, report_options, tell
-from engine.commands.store import fail, store_options, store_settings
-from engine.settings import SettingsError
+from engine.commands.options import (
+    PATH,
+    check_output,
+    cluster,
+    dataset_options,
+    filter_of,
+    name_and_version,
+    places,
+    refuse_unread,
+    report_options,
+    store_options,
+    store_settings,
+)
+from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
 from monitor.report import Report
 
-_PATH = click.Path(path_type=Path)
 _SOURCES = "--records FILE, --truth FILE, --model NAME"
 _ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
 _OF_STORE = {"model", "where", "compare", "slices", "data"}
@@ -41,11 +47,11 @@ _READ = {
 )
 @click.option(
     "--records",
-    type=_PATH,
+    type=PATH,
     help="JSON lines or Parquet with predictions and ground truth; - for the standard input.",
 )
-@click.option("--truth", type=_PATH, help="COCO's file of instances.")
-@click.option("--predictions", type=_PATH, help="COCO's file of results, for --truth.")
+@click.option("--truth", type=PATH, help="COCO's file of instances.")
+@click.option("--predictions", type=PATH, help="COCO's file of results, for --truth.")
 @click.option(
     "--images",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -78,7 +84,7 @@ _READ = {
 )
 @click.option(
     "--dataset",
-    type=_PATH,
+    type=PATH,
     help="Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
 )
 @click.option(
@@ -92,21 +98,12 @@ _READ = {
     help="Which split of --dataset; where it has none, what it is called.",
 )
 @click.option(
-    "--snapshot", metavar="NAME", help="What --dataset is called. [default: a hash of its images]"
-)
-@click.option(
     "--parameters",
     default="{}",
     metavar="JSON",
     help='Of each request over --dataset, such as {"score_threshold": 0.001}.',
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Requests over --dataset at once.",
-)
+@dataset_options
 @click.option(
     "--on",
     metavar="CLUSTER",
@@ -121,7 +118,7 @@ _READ = {
 )
 @report_options
 @store_options
-def evaluate_command(**flags: Any) -> None:
+def evaluate_command(**given: Any) -> None:
     """Say how good a model's answers are: in files, in a store, or over a dataset.
 
     \b
@@ -130,22 +127,13 @@ def evaluate_command(**flags: Any) -> None:
     quadriga evaluate --model NAME --where 'ts=ge:-7d' --by meta.camera_id
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - loads numpy
-    from store.errors import StoreError  # noqa: PLC0415 - loads the database
-
-    options = Options(**flags)
+    options = SimpleNamespace(**given)
     check_output(options.output)
-    form = _form(options)
-    try:
-        report, page = _EVALUATE[form](options)
-        tell("")
-        put_out(report, as_json=options.as_json, output=options.output, page=page)
-    except (EvaluationError, StoreError, SettingsError, OSError) as error:
-        tell("")
-        fail(error)
+    report, page = _EVALUATE[_form(options)](options)
+    put_out(report, page, as_json=options.as_json, output=options.output)
 
 
-def _form(options: Options) -> str:
+def _form(options: SimpleNamespace) -> str:
     """Tell what is to be evaluated, and see that no option goes unread."""
     given = [name for name in ("records", "truth", "model") if getattr(options, name) is not None]
     if len(given) != 1:
@@ -154,119 +142,97 @@ def _form(options: Options) -> str:
     for name, needed in (("records", "task"), ("truth", "predictions")):
         if form == name and getattr(options, needed) is None:
             raise click.UsageError(f"expected --{needed} with --{name}, got none")
-    context = get_current_context()
-    for name in Options.__struct_fields__:
-        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in _READ[form] | _ALWAYS:
-            flag = {"slices": "slice"}.get(name, name)
-            raise click.UsageError(f"expected no --{flag} with --{form}, got one")
+    refuse_unread(_READ[form] | _ALWAYS, form)
     return form
 
 
-def _records(options: Options) -> tuple[Report, Page]:
-    from monitor.evaluation.files import evaluate_records  # noqa: PLC0415 - loads numpy
+def _records(options: SimpleNamespace) -> tuple[Report, Page]:
+    from monitor.evaluation.files import evaluate_parquet, evaluate_records
 
     def show(lines: int) -> None:
         tell(f"{lines} images")
 
-    place, asked = options.records or Path("-"), _asked(options)
+    place, page = options.records, page_with(in_folder(options.images))
+    asked: dict[str, Any] = {"by": options.by, "asked": _asked(options), "tell": show}
     if place.suffix == ".parquet":
-        return _parquet(options, place, show), page_of(options.images)
+        with cluster(options.on) as found:
+            each = map if found is None else found.map
+            return evaluate_parquet(place.absolute(), options.task, each=each, **asked), page
     if options.on is not None:
         raise click.UsageError(f"expected --on with --model or with Parquet, got it with {place}")
-    name = "standard input" if str(place) == "-" else place.name
-    with TemporaryFile() if str(place) == "-" else place.open("rb") as file:
-        if str(place) == "-":  # it is read twice
-            shutil.copyfileobj(sys.stdin.buffer, file)
-            file.seek(0)
-        task = options.task or ""
-        report = evaluate_records(file, task, name=name, by=options.by, asked=asked, tell=show)
-    return report, page_of(options.images)
+    if str(place) != "-":
+        with place.open("rb") as file:
+            return evaluate_records(file, options.task, name=place.name, **asked), page
+    with TemporaryFile() as file:  # it is read twice
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.seek(0)
+        return evaluate_records(file, options.task, name="standard input", **asked), page
 
 
-def _parquet(options: Options, path: Path, show: Callable[[int], None]) -> Report:
-    from monitor.evaluation.files import evaluate_parquet  # noqa: PLC0415 - loads numpy
+def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
+    from monitor.evaluation.files import evaluate_coco
 
-    asked = {"by": options.by, "asked": _asked(options), "tell": show}
-    with _cluster(options.on) as cluster:
-        each = map if cluster is None else cluster.map
-        return evaluate_parquet(path.absolute(), options.task or "", each=each, **asked)
-
-
-@contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
-    """Give a Ray cluster, None where none is wanted."""
-    if address is None:
-        yield None
-        return
-    from monitor.evaluation.on_ray import Cluster  # noqa: PLC0415 - it is an extra
-
-    cluster = Cluster(address)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    files, asked = (options.truth, options.predictions), _asked(options)
+    report = evaluate_coco(*files, options.task, by=options.by, asked=asked)
+    return report, page_with(in_folder(options.images))
 
 
-def _coco(options: Options) -> tuple[Report, Page]:
-    from monitor.evaluation.files import evaluate_coco  # noqa: PLC0415 - loads numpy
-
-    truth, predictions = options.truth or Path(), options.predictions or Path()
-    report = evaluate_coco(truth, predictions, options.task, by=options.by, asked=_asked(options))
-    return report, page_of(options.images)
-
-
-def _asked(options: Options) -> Any:
-    from monitor.evaluation.reporting import Asked  # noqa: PLC0415 - loads numpy
+def _asked(options: SimpleNamespace) -> Any:
+    from monitor.evaluation.reporting import Asked
 
     return Asked(options.resamples, options.seed)
 
 
-def _stored(options: Options) -> tuple[Report, Page]:
-    from monitor.evaluation.parameters import EvaluationParameters, check  # noqa: PLC0415 - loads numpy
-    from monitor.evaluation.stored import evaluate_stored  # noqa: PLC0415 - as above
-    from store.blobs.files import open_blobs  # noqa: PLC0415 - loads the database
-    from store.inferences import Inferences  # noqa: PLC0415 - as above
-    from store.jobs import QUERY_S  # noqa: PLC0415 - as above
+def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
+    from engine.stored import open_stored
+    from monitor.evaluation.parameters import EvaluationParameters, check
+    from monitor.evaluation.stored import evaluate_stored
+    from store.jobs import QUERY_S
 
-    parameters = msgspec.convert(evaluation_parameters(options), EvaluationParameters)
+    parameters = msgspec.convert(_parameters(options), EvaluationParameters)
     check(parameters)
-    settings = store_settings({"data": options.data, "database": options.database})
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    inferences = Inferences(
-        settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
-    )
+    settings = store_settings(options.data, options.database)
+    inferences, blobs = open_stored(settings, QUERY_S)
 
     def show(done: int, total: int | None) -> None:
-        tell(
-            f"read {done} of {total} answers" + ", computing" * (done == total)
-            if total
-            else "choosing"
-        )
+        computing = ", computing" * (done == total)
+        tell(f"read {done} of {total} answers{computing}" if total else "choosing")
 
-    def make(report: Report) -> str:
-        from monitor.page import page  # noqa: PLC0415 - loads matplotlib
-
-        return page(report, lambda key: blobs.get(key) if key.startswith("blake3:") else None)
-
-    with _cluster(options.on) as cluster:
-        places = None
-        if cluster is not None:
-            from monitor.evaluation.on_ray import StoredOnCluster  # noqa: PLC0415 - it is an extra
-
-            places = StoredOnCluster(cluster, settings.database_url)
-        return evaluate_stored(inferences, parameters, show, places=places), make
+    with places(options.on, settings.database_url) as there:
+        report = evaluate_stored(inferences, parameters, show, places=there)
+    return report, page_with(in_store(blobs))
 
 
-def _dataset(options: Options) -> tuple[Report, Page]:
-    from engine.commands.dataset_evaluation import evaluate_dataset  # noqa: PLC0415 - loads numpy
+def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
+    from engine.commands.dataset_evaluation import evaluate_dataset
 
-    return evaluate_dataset(options)
+    return evaluate_dataset(options, _parameters(options))
 
 
-_EVALUATE: dict[str, Callable[[Options], tuple[Report, Page]]] = {
-    "records": _records,
-    "truth": _coco,
-    "model": _stored,
-    "dataset": _dataset,
-}
+def _parameters(options: SimpleNamespace) -> dict[str, Any]:
+    """Return what is asked of an evaluation of stored inferences, as its API takes it.
+
+    Raises:
+        click.BadParameter: A filter is no JSON, or a slice has no name.
+    """
+    slices = {}
+    for text in options.slices:
+        name, _, where = text.partition("=")
+        if not name or not where:
+            raise click.BadParameter(f"expected NAME=FILTER, got {text}", param_hint="--slice")
+        slices[name] = filter_of(where, "--slice")
+    model, version = name_and_version(options.model)
+    others = [name_and_version(one) for one in options.compare]
+    return {
+        "model": model,
+        "version": version,
+        "where": filter_of(options.where, "--where"),
+        "by": options.by,
+        "slices": slices,
+        "compare": [{"model": name, "version": version} for name, version in others],
+        "resamples": options.resamples,
+        "seed": options.seed,
+    }
+
+
+_EVALUATE = {"records": _records, "truth": _coco, "model": _stored, "dataset": _dataset}

@@ -1,28 +1,84 @@
-"""The commands `quadriga export` and `quadriga import`: out of a store into files, and back."""
+"""The commands `quadriga query`, `export` and `import`: inferences found, taken out, brought in."""
 
 import json
-import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 import rich_click as click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from engine.commands.store import fail, store_options, store_settings
-from engine.settings import SettingsError
+from engine.commands.options import PATH, filter_of, store_options, store_settings
+from engine.commands.output import tell
+
+
+@click.command()
+@click.argument("where", metavar="FILTER", default="")
+@store_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Inferences to show.",
+)
+@click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
+def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
+    """Find stored inferences by FILTER, in JSON or on one line.
+
+    For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
+    """
+    from engine.stored import open_stored
+    from store.query.request import QueryRequest
+
+    inferences, _ = open_stored(store_settings(**store))
+    page = inferences.query(
+        QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
+    )
+    if as_json:
+        for record in page.inferences:
+            click.echo(msgspec.json.encode(record))
+        return
+    table = Table(show_lines=True)
+    table.add_column("inference", no_wrap=True, overflow="fold")
+    for name in ("predictions", "metadata"):
+        table.add_column(name, overflow="fold")
+    for record in page.inferences:
+        predictions = json.loads(bytes(record.predictions))
+        shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
+        more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
+        name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
+        cells = (name, shown + more, bytes(record.metadata).decode())
+        table.add_row(*map(Text, cells))  # what stands in brackets is no markup
+    console = Console()
+    console.print(table)
+    more = "" if page.count_is_exact else " or more"
+    console.print(f"{len(page.inferences)} of {page.count}{more} shown")
+    if page.partial:
+        console.print(
+            "The search ended before all were looked at: narrow it, for example by a time."
+        )
+
+
+def _in_words(prediction: dict[str, Any]) -> str:
+    if "label" in prediction:
+        return f"{prediction['label']} {prediction['score']:.2f}"
+    return str(prediction.get("answer", ""))
 
 
 @click.command("export")
 @click.argument("where", metavar="FILTER", default="{}")
 @click.option(
     "--format",
-    "form",
     type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
     default="jsonl",
     show_default=True,
     help="JSON lines, Parquet, a dataset for Chariot, or COCO.",
 )
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file to make.")
+@click.option("--output", required=True, type=PATH, help="The file to make.")
 @click.option(
     "--images/--no-images", default=None, help="With the images; default: with chariot and coco."
 )
@@ -35,45 +91,23 @@ from engine.settings import SettingsError
 )
 @store_options
 def export_command(
-    where: str,
-    form: str,
-    output: Path,
-    images: bool | None,  # noqa: FBT001 - a flag of the command line
-    annotations: str,
-    **flags: Any,
+    where: str, output: Path, data: str | None, database: str | None, **asked: Any
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from store.blobs.files import open_blobs  # noqa: PLC0415 - other commands need no database
-    from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.exchange.export import ExportParameters, check, export  # noqa: PLC0415 - as above
-    from store.inferences import Inferences  # noqa: PLC0415 - as above
-    from store.jobs import QUERY_S  # noqa: PLC0415 - as above
+    from engine.stored import open_stored
+    from store.exchange.export import ExportParameters, check, export
+    from store.jobs import QUERY_S
 
-    try:
-        settings = store_settings(flags)
-        blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-        inferences = Inferences(
-            settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
-        )
-        asked = {
-            "where": json.loads(where) if where.lstrip().startswith("{") else where,
-            "format": form,
-            "images": images,
-            "annotations": annotations,
-        }
-        parameters = msgspec.convert(asked, ExportParameters)
-        check(parameters)
-        count = export(inferences, blobs, parameters, output.absolute(), _show)
-    except json.JSONDecodeError as error:
-        _fail(ValueError(f"expected FILTER to be JSON, got {where!r}: {error}"))
-    except (SettingsError, StoreError, OSError) as error:
-        _fail(error)
-    _clear()
+    inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
+    parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
+    check(parameters)
+    count = export(inferences, blobs, parameters, output.absolute(), _show)
+    tell("")
     click.echo(f"{count} inferences in {output}")
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--as",
     "what",
@@ -84,40 +118,30 @@ def export_command(
 )
 @click.option(
     "--join",
-    default=None,
     metavar="FIELD",
     help="What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
     "[default: id where FILE has one, else input.hash]",
 )
 @store_options
-def import_command(file: Path, what: Any, join: str | None, **flags: Any) -> None:
+def import_command(file: Path, what: Any, join: str | None, **store: Any) -> None:
     """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
 
     Works beside a server and without one. Importing twice is importing once.
     """
-    from store.blobs.files import open_blobs  # noqa: PLC0415 - other commands need no database
-    from store.errors import StoreError  # noqa: PLC0415 - as above
-    from store.exchange.import_files import read  # noqa: PLC0415 - as above
-    from store.exchange.imports import Importer  # noqa: PLC0415 - as above
+    from store.blobs.files import open_blobs
+    from store.exchange.import_files import read
+    from store.exchange.imports import Importer
 
     if join is not None and (what == "inferences" or not _is_join(join)):
         raise click.BadParameter(
             f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
             param_hint="--join",
         )
-    try:
-        settings = store_settings(flags)
-        importer = Importer(
-            settings.journal_directory,
-            settings.database_url,
-            open_blobs(settings.blob_place, settings.blob_grace_s),
-            what,
-            join,
-        )
-        imported = importer.run(read(file), _show)
-    except (SettingsError, StoreError, OSError) as error:
-        _fail(error)
-    _clear()
+    settings = store_settings(**store)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    importer = Importer(settings.journal_directory, settings.database_url, blobs, what, join)
+    imported = importer.run(read(file), _show)
+    tell("")
     counts = msgspec.structs.asdict(imported).items()
     click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
 
@@ -127,17 +151,5 @@ def _is_join(text: str) -> bool:
 
 
 def _show(done: int, total: int | None = None) -> None:
-    """Show how far it is, on one line."""
-    if sys.stderr.isatty():
-        of = "" if total is None else f" of {total}"
-        click.echo(f"\r{done}{of} inferences", err=True, nl=False)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", err=True, nl=False)
-
-
-def _fail(error: Exception) -> NoReturn:
-    _clear()
-    fail(error)
+    of = "" if total is None else f" of {total}"
+    tell(f"{done}{of} inferences")

@@ -107,7 +107,7 @@ def finished(
     """Take what scores above the threshold of boxes that are free of overlaps.
 
     Args:
-        boxes: float32 (N, 4), xyxy, pixels of the network's input.
+        boxes: float32 (N, 4), xyxy, or (N, 5), xywhr, pixels of the network's input.
         scores: float32 (N,).
         class_ids: float32 (N,), whole numbers.
         score_threshold: 0 to 1.
@@ -115,14 +115,7 @@ def finished(
     Raises:
         OutputError: A box above the threshold is not finite.
     """
-    return Candidates(*scoring(boxes, scores, class_ids, score_threshold), suppress=False)
-
-
-def scoring(
-    boxes: Floats, scores: Floats, class_ids: Floats, score_threshold: float
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Take what scores above the threshold, of boxes of any kind; else as `finished`."""
     kept = above(scores, score_threshold)
     boxes, scores, class_ids = boxes[kept], scores[kept], class_ids[kept]
     check_finite(boxes, scores, class_ids)
-    return boxes, scores, class_ids.astype(np.int64)
+    return Candidates(boxes, scores, class_ids.astype(np.int64), suppress=False)

@@ -66,8 +66,7 @@ class Decoder(Protocol):
         Args:
             outputs: The graph's outputs by name, in its order, without the batch axis where they have one.
             score_threshold: What does not score above it is left out.
-            size_wh: Width and height of the network's input for this image, pixels, for heads that
-                answer fractions of it.
+            size_wh: Width and height of the network's input for this image, pixels.
 
         Raises:
             tasks.predictions.OutputError: The outputs are not what this family answers.

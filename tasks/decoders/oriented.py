@@ -4,15 +4,14 @@ import msgspec
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import above, check_finite, finished, first, named
-from tasks.predictions import Outputs
+from tasks.decoders.reading import above, finished, first, named
+from tasks.predictions import Outputs, check_finite
 
 
 def ultralytics(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `output0`, float (4 + classes + 1, anchors): box, class scores, and the angle as the last.
 
-    YOLOv8-obb, 11-obb and 26-obb. Scores are probabilities already. Each anchor gives one candidate, of
-    its best class; of equal classes, the first.
+    YOLOv8-obb, 11-obb and 26-obb; else as `tasks.decoders.ultralytics.raw_head`.
 
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `rotated=True`.
     """
@@ -45,11 +44,10 @@ def ultralytics_end_to_end(
 def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `dets`, float (detections, 6): box, angle, score, and `labels`, int, of MMRotate's models.
 
-    Suppression by polygons follows, greedily and by class as in MMRotate. Most graphs have done it
-    already, at a lower overlap; then nothing more falls.
+    Suppression follows, as in MMRotate. Most graphs have done it already, at a lower overlap; then
+    nothing more falls.
 
-    Source: MMDeploy 1.3, `docs/en/04-supported-codebases/mmrotate.md`; MMRotate,
-    `core/post_processing/bbox_nms_rotated.py`.
+    Source: MMDeploy 1.3, `docs/en/04-supported-codebases/mmrotate.md`.
     """
     rows = named(outputs, "dets", "detections", 6)
     labels = named(outputs, "labels", len(rows))

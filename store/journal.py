@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from store.disk import made_once
 from store.errors import JournalError
 from store.records import InferenceRecord, JournaledChange
 
@@ -155,15 +156,7 @@ def sent_file(directory: Path) -> Path:
 
 def identity(directory: Path) -> str:
     """Return the name that tells this journal from those of other servers; made where missing."""
-    path = directory / "id"
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        hidden = directory / f".id-{secrets.token_hex(8)}"
-        hidden.write_text(hidden.name.removeprefix(".id-"))
-        with suppress(FileExistsError):  # whole or not at all, and the first one stays
-            os.link(hidden, path)
-        hidden.unlink()
-    return path.read_text()
+    return made_once(directory / "id", secrets.token_hex(8))
 
 
 def segments(directory: Path) -> list[Path]:

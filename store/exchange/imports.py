@@ -3,7 +3,6 @@
 Inferences keep their ids, so that importing twice is importing once.
 """
 
-import fcntl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from store import journal
 from store.blobs.interface import Blobs, key_of
 from store.changes.annotations import annotations_of
 from store.database import answering
+from store.disk import locked
 from store.errors import QueryError, StoreError
 from store.exchange.import_files import ImportedInference, Item
 from store.ids import WORKERS, IdSource, milliseconds
@@ -206,11 +206,10 @@ def _size(entry: InferenceRecord | JournaledChange) -> int:
 def _alone(data: Path) -> Iterator[None]:
     """Keep other imports away: ids are given once."""
     data.mkdir(parents=True, exist_ok=True)
-    with (data / "import.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(f"expected one import at a time into {data}, got another") from error
+    file = locked(data / "import.lock")
+    if file is None:
+        raise StoreError(f"expected one import at a time into {data}, got another")
+    with file:
         yield
 
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from store import database, metadata
 from store.database import run, run_in
+from store.disk import write_whole
 from store.ids import LARGEST, first_at
 from store.rows import COLUMNS, INDEXES, Names, Rows, scored
 from store.upkeep import rollups
@@ -89,10 +90,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
 
 def _step(engine: sa.Engine, names: Names, progress: Progress) -> list[Any] | None:
     """Do one step and return where it ended; None at the end of the table."""
-    with engine.begin() as connection:
-        database.check_in_place(connection)
-        database.take_turn(connection, alone=True)
-        names.use(connection)
+    with names.transaction(engine, alone=True) as connection:
         if progress.table == "inference":
             return _add(connection, names, progress.after)
         if progress.table == "rollup":
@@ -234,6 +232,4 @@ def _read(state: Path, name: str) -> Progress | None:
 
 def _write(state: Path, progress: Progress) -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
-    hidden = state.with_name(f".{state.name}")
-    hidden.write_bytes(msgspec.msgpack.encode(progress))
-    hidden.replace(state)
+    write_whole(state, msgspec.msgpack.encode(progress))

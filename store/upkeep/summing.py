@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
+from store.database import marks, run
 from store.errors import QueryError
-from store.query.catalog import Catalog, marks
+from store.query.catalog import Catalog
 from store.query.syntax import And, Compare, Filter, Not, Or
 from store.upkeep.rollups import MINUTE_MS, Tally, decoded
 

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from store.blobs.files import BlobStore
 from store.blobs.interface import key_of
-from store.database import months, open_writer, run
+from store.database import open_writer, run
 from store.ids import first_at
 from store.journal import Journal
+from store.partitions import months
 from store.records import (
     InferenceRecord,
     InputReference,

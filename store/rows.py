@@ -12,8 +12,8 @@ from store import metadata
 from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
 from store.query import geo
 from store.records import InputReference, JournaledRecord, ModelReference
+from store.rollups import Counts, size_kept
 from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType, band
-from store.upkeep.rollups import Counts, size_kept
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database
+from store import database, rollups
 from store.database import Readers, marks, run, run_in
 from store.moving.comparison import (
     DAY_IDS,
@@ -28,7 +28,6 @@ from store.moving.comparison import (
 from store.partitions import make_room
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
-from store.upkeep import rollups
 
 _BATCH = 1000
 """Rows of one transaction."""

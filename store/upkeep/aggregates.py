@@ -12,8 +12,8 @@ from store.inferences import Inferences
 from store.query.json_form import parse
 from store.query.request import QueryRequest, decode_body
 from store.records import StoredInference, timestamp_text
+from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text
-from store.upkeep.rollups import MINUTE_MS, Tally
 from store.upkeep.summing import NAMES, Grouping, Groups, add_rollups, span_of
 
 MAX_ROWS = 50_000

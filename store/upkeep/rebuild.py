@@ -16,14 +16,13 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata
+from store import database, metadata, rollups
 from store.database import run, run_in
 from store.disk import write_whole
 from store.ids import LARGEST, first_at
+from store.rollups import MINUTE_MS, Tally
 from store.rows import COLUMNS, INDEXES, Names, Rows, scored
-from store.upkeep import rollups
 from store.upkeep.retention import limits_of
-from store.upkeep.rollups import MINUTE_MS, Tally
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from store import rollups
 from store.blobs.interface import Blobs
 from store.blobs.references import remove_unreferenced
 from store.changes.applying import delete
@@ -20,9 +21,8 @@ from store.database import run, run_in
 from store.errors import StoreError
 from store.ids import first_at
 from store.partitions import Month, drop_month, months
+from store.rollups import MINUTE_MS
 from store.rows import Names
-from store.upkeep import rollups
-from store.upkeep.rollups import MINUTE_MS
 
 STEP_ROWS = 250
 """Of one transaction."""

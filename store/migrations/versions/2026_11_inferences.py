@@ -147,7 +147,7 @@ def upgrade() -> None:
         _key("minute", _BIG, doc="Since 1970."),
         _set("n", _BIG),
         _set("errors", _BIG, doc="Of `n`, those with a status of 500 or more."),
-        _set("latency", sa.Text, doc="JSON of a `store.upkeep.rollups.Sketch`."),
+        _set("latency", sa.Text, doc="JSON of a `store.rollups.Sketch`."),
         _set("labels", sa.Text, doc="JSON, label id to number of predictions."),
         _set("kept_bytes", _BIG, doc="Of inputs kept; 0 where there are none."),
         sa.PrimaryKeyConstraint("model_id", "minute", name="pk_rollup"),

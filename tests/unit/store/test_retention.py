@@ -21,10 +21,10 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
+from store.rollups import size_kept
 from store.rows import Names
 from store.upkeep import retention
 from store.upkeep.retention import Upkeep
-from store.upkeep.rollups import size_kept
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 

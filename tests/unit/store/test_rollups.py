@@ -14,8 +14,8 @@ from store.ids import first_at
 from store.journal import Journal
 from store.partitions import make_room
 from store.records import InputReference, JournaledRecord, ModelReference
+from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.rows import Names, Rows
-from store.upkeep.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 

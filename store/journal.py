@@ -23,8 +23,9 @@ import msgspec
 
 from store.disk import made_once
 from store.errors import JournalError
-from store.records import InferenceRecord, JournaledChange
+from store.records import InferenceRecord, JournaledChange, JournaledRecord
 
+Entry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
@@ -68,9 +69,7 @@ class Journal:
         """By this process."""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(
-        self, records: Sequence[InferenceRecord | JournaledChange], *, hold: bool = False
-    ) -> Position:
+    def append(self, records: Sequence[Entry], *, hold: bool = False) -> Position:
         """Append all records of a request by one write; what returns has survived `kill -9`.
 
         Args:
@@ -105,7 +104,7 @@ class Journal:
         with self._lock:
             self._release()
 
-    def _framed(self, records: Sequence[InferenceRecord | JournaledChange]) -> bytes:
+    def _framed(self, records: Sequence[Entry]) -> bytes:
         frames = []
         for record in records:
             payload = self._encode(record)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Report, Signal, Slice
+from monitor.report import Report, Signal, Slice, by_effect
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
 _LEAST_WIDTHS = {"status": 12}
@@ -18,8 +18,6 @@ _MOST_MOVED = 5
 
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
-    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - loads numpy
-
     yield Text(wording.verdict(report))
     signals = by_effect(report.signals)
     if signals:

@@ -11,7 +11,7 @@ from engine.report_output import Page, tell
 from engine.server_client import ServerClient
 from engine.server_reports import done, fetched
 from engine.store_commands import store_settings
-from monitor.baselines import Baselines
+from monitor.drift.baselines import Baselines
 from monitor.drift.parameters import DriftParameters, absolute, check
 from monitor.drift.stored import compare_stored
 from monitor.places import Places

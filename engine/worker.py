@@ -128,9 +128,9 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from monitor.alerts import Outbox, keep_delivering  # noqa: PLC0415 - until there is one
-    from monitor.schedules import Schedules  # noqa: PLC0415 - as above
-    from monitor.scheduling import keep_scheduled  # noqa: PLC0415 - as above
+    from monitor.watch.alerts import Outbox, keep_delivering  # noqa: PLC0415 - until there is one
+    from monitor.watch.schedules import Schedules  # noqa: PLC0415 - as above
+    from monitor.watch.scheduling import keep_scheduled  # noqa: PLC0415 - as above
     from store.jobs import Jobs  # noqa: PLC0415 - as above
 
     outbox = Outbox(settings.drift_directory)

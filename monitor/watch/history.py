@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from monitor.alerts import Outbox
-from monitor.drift.online import WARM_UP, Series
 from monitor.drift.parameters import DriftParameters
 from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect
-from monitor.schedules import path_of, read, write
+from monitor.watch.alerts import Outbox
+from monitor.watch.online import WARM_UP, Series
+from monitor.watch.schedules import path_of, read, write
 from store.query.moments import microseconds
 
 HISTORY = "jsonl"

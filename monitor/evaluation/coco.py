@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, within
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
@@ -276,8 +276,7 @@ def _sizes(objects: _Objects, sizes: Integers) -> Integers:
 
 
 def _shared(objects: _Objects) -> Table:
-    number = np.arange(len(objects.image)) - np.searchsorted(objects.image, objects.image)
-    return {"image": objects.image, "label": objects.label, "number": number}
+    return {"image": objects.image, "label": objects.label, "number": within(objects.image)}
 
 
 _TABLES = {"OBJECT_DETECTION": _boxes, "IMAGE_SEGMENTATION": _instances}

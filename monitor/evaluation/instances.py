@@ -10,7 +10,7 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, joined
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Overlap, Pairs
@@ -103,7 +103,7 @@ def pair_overlap(state: State) -> Overlap:
     found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
     prediction, truth = (
         np.searchsorted(
-            objects["image"] << 32 | objects["number"], pairs["image"] << 32 | pairs[name]
+            joined(objects["image"], objects["number"]), joined(pairs["image"], pairs[name])
         )
         for objects, name in ((found, "prediction"), (there, "truth"))
     )

@@ -157,7 +157,7 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
         [image.id if image.image is None else image.image for image in known],
         np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
         {name: slice_values(known, name) for name in by},
-        list(labels.numbers),
+        list(labels),
         tables,
         {"no_truth": left_out} if left_out else {},
     )

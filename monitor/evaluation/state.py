@@ -67,15 +67,12 @@ class State(NamedTuple):
     """Images that are left out, by reason."""
 
 
-class Labels:
+class Labels(dict[str, int]):
     """Numbers labels as they come."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __getitem__(self, label: str) -> int:
-        """Return the number of a label, a new one for a new one."""
-        return self.numbers.setdefault(label, len(self.numbers))
+    def __missing__(self, label: str) -> int:
+        self[label] = number = len(self)
+        return number
 
 
 def merge(states: Iterable[State]) -> State:
@@ -103,7 +100,7 @@ def merge(states: Iterable[State]) -> State:
             [one for state in states for one in state.images],
             np.concatenate([np.zeros((0, 2), np.int64), *(state.sizes for state in states)]),
             {name: [one for state in states for one in state.slices[name]] for name in by},
-            list(labels.numbers),
+            list(labels),
             {
                 name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
                 for name, tables in parts.items()

@@ -163,6 +163,19 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
     )
 
 
+def unreadable(
+    evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
+) -> dict[int, EvaluationError]:
+    """Return, by their positions, what is wrong with the images that are no state alone."""
+    wrong = {}
+    for at, image in enumerate(images):
+        try:
+            state_of(evaluation, [image], by)
+        except EvaluationError as error:
+            wrong[at] = error
+    return wrong
+
+
 def _size(image: EvaluatedImage) -> tuple[int, int]:
     width, height = image.width or 0, image.height or 0
     if not (0 <= width < _LONGEST_PX and 0 <= height < _LONGEST_PX):

@@ -21,8 +21,8 @@ from engine.recognition import Recognition
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.stopwatch import Stopwatch
+from engine.text_decoding import Attending, Inserting, Read
 from engine.text_files import Growing, TextFiles
-from engine.text_prompts import Attending, Inserting, Read
 from tasks import full_name
 from tasks.generation import generate, growing
 from tasks.image import Image
@@ -38,18 +38,13 @@ _VARIANTS = ("", "_fp16", "_quantized", "_int8", "_uint8", "_q4", "_q4f16", "_bn
 """Endings of a graph's name, the first that is there is taken."""
 
 _VISION = ("vision_encoder", "embed_tokens", "decoder_model_merged")
+_MERGED = ("encoder_model", "decoder_model_merged")
+_PLAIN = ("encoder_model", "decoder_model")
 _LAYOUTS = {
     "a vision encoder, token embeddings and a decoder with cache (transformers.js)": _VISION,
-    "an encoder and a decoder with cache (Optimum, merged)": (
-        "encoder_model",
-        "decoder_model_merged",
-    ),
-    "an encoder, and a decoder in two graphs (Optimum)": (
-        "encoder_model",
-        "decoder_model",
-        "decoder_with_past_model",
-    ),
-    "an encoder and a decoder without cache (Optimum)": ("encoder_model", "decoder_model"),
+    "an encoder and a decoder with cache (Optimum, merged)": _MERGED,
+    "an encoder, and a decoder in two graphs (Optimum)": (*_PLAIN, "decoder_with_past_model"),
+    "an encoder and a decoder without cache (Optimum)": _PLAIN,
 }
 """The graphs of a layout, by what it is called."""
 
@@ -101,26 +96,18 @@ class TextPackage:
         self.embedding = of_encoder(toml, encoder.outputs[0].name)
         """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
+        self.options = ImageTextToText(self._files.search).options
         reader = Inserting if stems == _VISION else Attending
         self._reader: Inserting | Attending = reader(self._files, *others)
         self.session = self._reader.decoder.first
-        self._task = ImageTextToText(self._files.search)
+        decisions.extend(self._files.decisions)
+        spec = ModelSpec(task=TASK, input=self._spec)
         self.recognition = Recognition(
-            TASK,
-            "",
-            ModelSpec(task=TASK, input=self._spec),
-            toml.runtime,
-            toml.store,
-            (*decisions, *self._files.decisions),
-            toml.monitor,
+            TASK, "", spec, toml.runtime, toml.store, tuple(decisions), toml.monitor
         )
 
     batch_size = -1
     """Images run one at a time; it is the prompts of an image that run together."""
-
-    def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
-        """Validate the parameters of one input."""
-        return self._task.options(parameters)
 
     def answer(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
@@ -170,9 +157,8 @@ class TextPackage:
     def _encode(self, image: Image) -> npt.NDArray[Any]:
         """Give the features of an image, (1, places, width)."""
         tensor, _ = preprocess(image, self._spec)
-        (encoded,) = self._encoder.run(
-            {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
-        ).values()
+        output = self._encoder.outputs[0].name
+        encoded = self._encoder.run({self._spec.name: tensor[None]}, [output])[output]
         return encoded.reshape(1, -1, encoded.shape[-1])
 
     def _vector(self, features: npt.NDArray[Any]) -> Vector | None:
@@ -183,7 +169,11 @@ class TextPackage:
     ) -> tuple[list[Prediction], Vector | None]:
         features, read, limits = self._read(image, options)
         answers: dict[int, str] = {}
-        for group in self._groups(read):
+        groups: dict[int, list[int]] = {}  # of one length, unless the decoder pads
+        for index, item in enumerate(read):
+            length = 0 if self._reader.decoder.pads else len(item.sequence)
+            groups.setdefault(length, []).append(index)
+        for group in groups.values():
             sequences = [read[index].sequence for index in group]
             tokens = [read[index].tokens for index in group]
             most = [limits[index] for index in group]
@@ -206,21 +196,11 @@ class TextPackage:
             )
         return min(wanted, context - length)
 
-    def _groups(self, read: Sequence[Read]) -> list[list[int]]:
-        """Say which prompts run together: all where the decoder pads, else those of one length."""
-        if self._reader.decoder.pads:
-            return [list(range(len(read)))]
-        groups: dict[int, list[int]] = {}
-        for index, item in enumerate(read):
-            groups.setdefault(len(item.sequence), []).append(index)
-        return list(groups.values())
-
     def warm_up(self) -> Vector | None:
         """Answer about a gray image, as `ImageGraph.warm_up` does."""
+        options = self.options({"prompts": ["a"], "max_new_tokens": 2})
         try:
-            ((_, vector),) = self.answer(
-                [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]
-            )
+            ((_, vector),) = self.answer([plain(self._spec)], [options])
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         return vector
@@ -229,15 +209,10 @@ class TextPackage:
 def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     """Find the graphs of these names, in the folder or in its folder `onnx`; none unless all are there."""
     for place in (folder, folder / "onnx"):
-        found = [
-            next(
-                (path for end in _VARIANTS if (path := place / f"{stem}{end}.onnx").is_file()), None
-            )
-            for stem in stems
-        ]
-        paths = [path for path in found if path is not None]
-        if len(paths) == len(stems):
-            return paths
+        named = ([place / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
+        found = [[path for path in paths if path.is_file()] for paths in named]
+        if all(found):
+            return [paths[0] for paths in found]
     return []
 
 

@@ -46,9 +46,6 @@ class ImageGraph:
         spec: What its input and outputs mean.
         max_batch: Images that run together, where the file leaves the number open.
         embedding: Name of the session's output that is the embedding; empty for none.
-
-    Raises:
-        LoadError: There is no such task or decoder.
     """
 
     def __init__(
@@ -176,11 +173,7 @@ class ImageGraph:
         return outputs, pool(embedded, len(tensors))
 
     def warm_up(self) -> Vector | None:
-        """Answer a gray image, so that the first request is fast and a wrong model fails here.
-
-        Returns:
-            Its embedding.
-        """
+        """Answer a gray image: the first request is then fast, and a wrong model fails here."""
         try:
             ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])
         except RunError as error:
@@ -193,11 +186,7 @@ class ImageGraph:
 
 
 def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
-    """Read the parameter `tiling` of a request: an object, or false for the image as a whole.
-
-    Raises:
-        ParameterError: It is neither, or one of its values is not allowed.
-    """
+    """Read the parameter `tiling` of a request: an object, or false for the image as a whole."""
     written = parameters.get("tiling")
     if written is None:
         return default

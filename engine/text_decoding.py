@@ -51,9 +51,6 @@ class Decoder:
             it does both, None where there is no cache and every step reads everything again.
         embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
         first_position: Of the first token.
-
-    Raises:
-        LoadError: The graphs have inputs that are not known, or do not fit each other.
     """
 
     def __init__(

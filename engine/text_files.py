@@ -82,15 +82,7 @@ beside null that changes nothing."""
 
 
 class TextFiles:
-    """What the files of one folder say; every part of it is read when it is made.
-
-    Args:
-        folder: Of the model.
-        table: The table `[text]` of model.toml.
-
-    Raises:
-        LoadError: A file is missing or not as it must be.
-    """
+    """What the files of one folder say; every part of it is read when it is made."""
 
     def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
         try:

@@ -78,12 +78,9 @@ def explain_images(
             )
         grid = min(cells, image.height), min(cells, image.width)
         prediction = answer[target] if answer else None
-        values = None
-        if prediction is not None:
-            values = _saliency(answerer, image, parameters, prediction, grid)
-        explained.append(
-            {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": values}
-        )
+        found = prediction and _saliency(answerer, image, parameters, prediction, grid)
+        told = {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": found}
+        explained.append(told)
     return explained
 
 

@@ -50,7 +50,8 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     wanted = evidence.written.input.get("name")
-    names = ", ".join(tensor.name for tensor in evidence.inputs)
+    inputs = {tensor.name: tensor for tensor in evidence.inputs}
+    names = ", ".join(inputs)
     if wanted is None:
         found = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
         if found is None:
@@ -59,15 +60,15 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
                 f"got {names}: name the image's in model.toml, [input] name"
             )
         return found
-    for tensor in evidence.inputs:
-        if tensor.name == wanted:
-            if channels_axis(tensor, _ANY_CHANNELS) is None:
-                raise LoadError(
-                    f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
-                    f"channels, got {tensor.datatype} {list(tensor.shape)}"
-                )
-            return tensor
-    raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
+    if wanted not in inputs:
+        raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
+    tensor = inputs[wanted]
+    if channels_axis(tensor, _ANY_CHANNELS) is None:
+        raise LoadError(
+            f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
+            f"channels, got {tensor.datatype} {list(tensor.shape)}"
+        )
+    return tensor
 
 
 def input_of(

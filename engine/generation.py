@@ -1,8 +1,5 @@
 """Packages of several graphs that answer prompts about an image, from their folder to their answers.
 
-Two layouts: an encoder with a decoder (Optimum), and a vision encoder whose features a language model
-reads among its tokens (transformers.js).
-
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 

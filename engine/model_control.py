@@ -105,7 +105,7 @@ class ModelControl:
                 if self._directory is None:
                     raise Unsupported("expected no files, as this server has no folder for them")
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
-            override = Override(None if config is None else dict(config), folder)
+            override = Override(dict(config or {}), folder)
             try:
                 real = self._repository.load(name, override)
             except Exception as error:

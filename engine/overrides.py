@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 class Override(msgspec.Struct, frozen=True):
     """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
 
-    config: dict[str, Any] | None = None
+    config: dict[str, Any] = {}
     folder: str | None = None
     """Of the files that the client sent; they alone are the model."""
 

@@ -1,8 +1,7 @@
 """What is this model, and why: from files to a `ModelSpec`, each field with its reason.
 
-A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, what is
-known of the family, shapes, default. The family is found by `engine.rules`. Where two readings are
-possible nothing is guessed: the error names them and the line to write.
+A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, family, shapes,
+default. Where two readings are possible nothing is guessed: the error names them and the line to write.
 """
 
 from collections.abc import Mapping

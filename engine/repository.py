@@ -1,8 +1,7 @@
 """Model folders: which models and versions there are, their state, and the loaded ones.
 
-A folder without an ONNX file is no model and is passed over. One that fails to load does not stop the
-others. Models are loaded again and unloaded while others answer: a request keeps the model that it began
-with.
+One that fails to load does not stop the others. Models are loaded again and unloaded while others answer: a
+request keeps the model that it began with.
 """
 
 import logging
@@ -123,7 +122,7 @@ class ModelRepository:
 
     def _read(self, name: str, override: Override) -> list[_Entry]:
         """Find the versions that a load is to load."""
-        over, policy = read_config(override.config or {})
+        over, policy = read_config(override.config)
         if override.folder is None:
             found = _scan(self._root)
             real = _known_name(name, _lowered(found))

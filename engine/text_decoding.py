@@ -1,9 +1,9 @@
 """The decoder of a text model: how it reads prompts about an image, and goes on step by step with its cache.
 
-File and tensor names are those of Optimum and transformers.js; how tokens are chosen stands in
-`tasks.generation`.
+How tokens are chosen stands in `tasks.generation`.
 
-Source: transformers 4.57, LLaVA (`get_placeholder_mask`) and VisionEncoderDecoder.
+Source: names of Optimum and transformers.js; transformers 4.57, LLaVA (`get_placeholder_mask`) and
+VisionEncoderDecoder.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ EARTH_RADIUS_M = 6_371_008.8
 MAX_SQUARES = 100
 """That cover a box."""
 
-_AT_ONCE = 8
+_AT_ONCE = 4
 """Ranges are a multiple of so many, so that a database sees few statements."""
 
 _MARGIN = 1e-9
@@ -47,7 +47,7 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
         Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
         ordered=False,
     )
-    text = f"EXISTS (SELECT 1 FROM {words.place} WHERE {test.text})"
+    text = f"EXISTS (SELECT 1 FROM {words.place} AND {test.text})"
     return Test(Sql(text, test.values), (scan,))
 
 
@@ -179,8 +179,7 @@ def _in_ring(edges: list[_Edge]) -> Sql:
         return Sql("1 = 0")
     along = "CASE WHEN f.r < 0 THEN f.r + 360 WHEN f.r >= 360 THEN f.r - 360 ELSE f.r END"
     text = (
-        "p.latitude + p.longitude IS NOT NULL"
-        " AND (SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
+        "(SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
         " e.column3 AS span, e.column4 AS south, e.column5 AS slope"
         f" FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) AS e) AS f"
         f" WHERE {along} < f.span AND f.south + f.slope * {along} > p.latitude) = ?"

@@ -182,10 +182,8 @@ class Rows:
         scores: dict[str, list[float]] = {}
         for one in predictions:
             if isinstance(one.label, str):
-                is_number = isinstance(one.score, int | float) and not isinstance(one.score, bool)
-                scores.setdefault(one.label, []).append(
-                    float(one.score) if is_number else -math.inf
-                )
+                score = float(one.score) if is_number(one.score) else -math.inf
+                scores.setdefault(one.label, []).append(score)
         return [
             (self._names.id("label", text(name)), band(max(of)), seq, max(of), min(of), len(of))
             for name, of in scores.items()
@@ -232,14 +230,24 @@ def record_of(row: Sequence[Any]) -> JournaledRecord:
     )  # fmt: skip
 
 
+def derived(names: Names, inferences: Iterable[Sequence[Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what stored inferences are found by, by table, of their ids, metadata and predictions as JSON.
+
+    Without predictions that is what their metadata tells.
+    """
+    rows = Rows(names)
+    for seq, meta, *predictions in inferences:
+        found = scored(msgspec.Raw(predictions[0].encode())) if predictions else None
+        rows.derive(seq, metadata.index(metadata.decode(meta)), found or ())
+    return rows.of
+
+
 def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[int]) -> None:
     """Remove inferences with what they are found by, which their own metadata tells."""
-    rows = Rows(names)
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    for seq, given in run_in(connection, stored, seqs):
-        rows.derive(seq, metadata.index(metadata.decode(given)))
+    rows = derived(names, run_in(connection, stored, seqs))
     for table in ("meta_num", "meta_str"):
-        delete(connection, table, COLUMNS[table], rows.of[table])
+        delete(connection, table, COLUMNS[table], rows[table])
     for table in ("pred", "inference"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
@@ -264,6 +272,11 @@ def _indexed(value: Any) -> tuple[KeyType, Any]:
     if isinstance(value, int | float):
         return KeyType.NUM, float(value)
     return KeyType.OTHER, 0.0
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value of JSON is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def text(value: str) -> str:

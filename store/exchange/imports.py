@@ -129,9 +129,9 @@ class Importer:
         self._imported.inferences += 1
         return JournaledRecord(
             seq, given.request_id, given.image_no,
-            ModelReference(given.model.name, given.model.version, given.model.sha256), given.task,
-            given.action, given.latency_ms, InputReference(**asked), given.predictions,
-            given.metadata, given.status, given.standard_metadata,
+            ModelReference(**msgspec.structs.asdict(given.model)), given.task, given.action,
+            given.latency_ms, InputReference(**asked), given.predictions, given.metadata,
+            given.status, given.standard_metadata,
         )  # fmt: skip
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:

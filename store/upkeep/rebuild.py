@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata, rollups
+from store import database, rollups
 from store.database import run, run_in
 from store.disk import write_whole
 from store.ids import LARGEST, first_at
 from store.rollups import MINUTE_MS, Tally
-from store.rows import COLUMNS, INDEXES, Names, Rows, scored
+from store.rows import COLUMNS, INDEXES, Names, derived
 from store.upkeep.retention import limits_of
 
 STEP_ROWS = 500
@@ -104,10 +104,10 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
         "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
         (*after, STEP_ROWS),
     ).all()
-    derived = _derived(names, found)
+    rows = derived(names, found)
     for table in INDEXES:
-        if derived[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(derived[table]), _KEYS)
+        if rows[table]:
+            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -126,18 +126,10 @@ def _remove(
     rows = run_in(
         connection, "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})", seqs
     )
-    right = {row[:3] for row in _derived(names, rows)[table]}
+    right = {row[:3] for row in derived(names, rows)[table]}
     wrong = [tuple(row) for row in found if tuple(row) not in right]
     database.delete(connection, table, columns, wrong)
     return list(found[-1]) if found else None
-
-
-def _derived(names: Names, inferences: Iterable[Any]) -> dict[str, list[tuple[Any, ...]]]:
-    rows = Rows(names)
-    for seq, meta, predictions in inferences:
-        paths = metadata.index(metadata.decode(meta))
-        rows.derive(seq, paths, scored(msgspec.Raw(predictions.encode())) or [])
-    return rows.of
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:

@@ -149,8 +149,7 @@ class Rows:
         labelled = self.derive(record.seq, paths, predictions or [])
         self.of["inference"].append(row)
         tally = self._counts.of(row[3], record.seq)
-        tally.count(record.status, row[6])
-        tally.kept_bytes += size_kept(record.input.kept, record.input.bytes)
+        tally.count(record.status, row[6], size_kept(record.input.kept, record.input.bytes))
         for label, *_, n in labelled:
             tally.count_label(label, n)
 
@@ -171,8 +170,10 @@ class Rows:
         self.of["pred"] += labelled
         return labelled
 
-    def insert(self, connection: sa.Connection) -> None:
-        """Insert what was added, and count it."""
+    def insert(self, connection: sa.Connection, records: Iterable[JournaledRecord] = ()) -> None:
+        """Insert what was added, these records too, and count it; errors as of `add`."""
+        for record in records:
+            self.add(record)
         for table, rows in self.of.items():
             if rows:
                 insert(connection, table, COLUMNS[table], rows)

@@ -50,10 +50,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
-    """Rebuild the derived tables of a database.
+    """Rebuild the derived tables of a database, whose tables are up to date.
 
     Args:
-        url: The database, whose tables are up to date.
+        url: The database.
         state: A file that holds the progress while there is some; it is removed at the end.
         show: Called after every step.
 
@@ -65,8 +65,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
     progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])
-    engine = database.open_writer(url)
-    try:
+    with database.writing(url) as engine:
         with engine.begin() as connection:
             names = Names(connection)
         while True:
@@ -82,8 +81,6 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
             _write(state, progress)
             show(progress)
             time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
-    finally:
-        engine.dispose()
     state.unlink(missing_ok=True)
 
 
@@ -199,8 +196,7 @@ def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
         window,
     )
     for status, latency_us, kept, size in rows:
-        tally.count(status, latency_us)
-        tally.kept_bytes += rollups.size_kept(kept, size)
+        tally.count(status, latency_us, rollups.size_kept(kept, size))
     labels: Iterable[Any] = run(
         connection,
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"

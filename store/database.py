@@ -186,10 +186,7 @@ def migrate(url: str) -> tuple[str | None, str | None]:
 
 
 def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
-    """Bring the tables of an opened database up to date.
-
-    Returns:
-        The revisions before and after, None for a database without tables.
+    """Bring the tables of an opened database up to date; returns its revisions before and after.
 
     Raises:
         StoreError: A newer or another version of this code made them.
@@ -230,12 +227,9 @@ def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int
 
 
 class Readers:
-    """Connections that only read, each statement bounded in time; safe to use from several threads.
+    """Connections that only read, each use bounded in time; safe to use from several threads.
 
-    Args:
-        url: As `open_writer`.
-        connections: How many threads may read at once; others wait for as long as a query may take.
-        timeout_s: What one use of a connection may take.
+    Beyond `connections`, threads wait for one for as long as a query may take.
     """
 
     def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:

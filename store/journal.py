@@ -47,12 +47,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The appending side, for one worker process; safe to use from several threads.
+    """The appending side, for one worker process, by its number; safe to use from several threads.
 
-    Args:
-        directory: Where segments stand; made where it is missing.
-        worker: Number of the process, as its ids carry it.
-        segment_bytes: A segment that would grow beyond is closed and a new one begun.
+    A segment that would grow beyond `segment_bytes` is closed and a new one begun.
     """
 
     def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:

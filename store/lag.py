@@ -37,11 +37,7 @@ def read_offsets(directory: Path) -> dict[str, int]:
 
 
 def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
-    """Return once the writer has committed what an append added.
-
-    Raises:
-        Unconfirmed: It has not in time.
-    """
+    """Return once the writer has committed what an append added; `Unconfirmed` if too late."""
     until = time.monotonic() + timeout_s
     while (
         read_offsets(directory).get(position.segment, 0) < position.end

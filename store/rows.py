@@ -74,11 +74,7 @@ class Names:
 
     @contextmanager
     def transaction(self, engine: sa.Engine, *, alone: bool) -> Iterator[sa.Connection]:
-        """Begin one that writes, in its turn (see `take_turn`); new names are given their ids in it.
-
-        Raises:
-            NotReadyError: The database was removed or replaced.
-        """
+        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it."""
         with engine.begin() as connection:
             check_in_place(connection)
             take_turn(connection, alone=alone)

@@ -37,10 +37,8 @@ Given = list[tuple[int, Any]]
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
     """Apply changes within the writer's transaction; what was applied before changes nothing.
 
-    A change of an inference that is not there any more is passed over.
-
-    Returns:
-        Keys of blobs that a record less refers to.
+    A change of an inference that is not there any more is passed over. Returns keys of blobs that a
+    record less refers to.
 
     Raises:
         MetadataError: Metadata would break a rule; the one who asked looks whether it was applied.
@@ -67,13 +65,10 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
 
 
 def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> set[str]:
-    """Remove inferences and all that hangs on them.
+    """Remove inferences and all that hangs on them; returns keys of blobs that a record less refers to.
 
-    Statements of truth that no inference can have any more go too: by these ids, and by requests none of
-    whose inferences is left.
-
-    Returns:
-        Keys of blobs that a record less refers to.
+    Statements of truth that no inference can have any more go too: by these ids, and by requests
+    none of whose inferences is left.
     """
     columns = "seq, request_id, image_no, input_hash, input_kept"
     found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)

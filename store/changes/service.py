@@ -1,4 +1,4 @@
-"""The worker's side of changes: checked, journaled, and waited for until the writer has applied them."""
+"""The worker's side of changes: checked, journaled, and awaited until they are applied."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -59,10 +59,7 @@ def candidates(
 ) -> set[int]:
     """Return inferences that (join, value) pairs may tell: all of those that they do, few others.
 
-    Args:
-        connection: The database.
-        joined: Joins and values of statements.
-        limit: Some more are given than so many, not all, where there are more.
+    With a limit some more are given than so many, not all, where there are more.
     """
     end = "" if limit is None else f" LIMIT {limit + 1}"
     by_join: dict[str, set[str]] = {}

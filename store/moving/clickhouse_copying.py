@@ -27,15 +27,10 @@ _PAGE = 5000
 
 
 def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
-    """Send inferences, as their metadata is today, truth and feedback.
+    """Send inferences, as their metadata is today, truth and feedback; reports after each insert.
 
-    Days of which ClickHouse holds as much as the database are passed over, and of the others it is sent
-    what it lacks, so a copy that was killed goes on when it is repeated.
-
-    Args:
-        source: URL of the database; a server may write it at the same time.
-        url: Of the ClickHouse, as `store.moving.clickhouse.Sink`.
-        report: Called after each insert.
+    Days of which ClickHouse holds as much as the database are passed over, and of the others it is
+    sent what it lacks, so a copy that was killed goes on when it is repeated.
 
     Raises:
         StoreError: The source is no database of ours, or one of the two does not answer.

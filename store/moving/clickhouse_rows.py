@@ -99,12 +99,7 @@ def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
 
 
 def inference(record: JournaledRecord) -> Row:
-    """Return the row of a record.
-
-    Raises:
-        MetadataError: The metadata breaks a rule.
-        msgspec.MsgspecError: The metadata is no JSON object.
-    """
+    """Return the row of a record; errors as of `Rows.add`."""
     paths = metadata.flatten(metadata.decode(record.metadata))
     found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
     row = asdict(record) | {f"input_{name}": value for name, value in asdict(record.input).items()}

@@ -107,12 +107,7 @@ def page(
 
 
 def verify(source: str, target: str, report: Callable[[Day], None] = lambda _: None) -> list[Day]:
-    """Compare two stores and return the days on which they differ.
-
-    Args:
-        source: URL of one database.
-        target: URL of the other.
-        report: Called after each day.
+    """Compare two stores, by URL, and return the days on which they differ; reports after each day.
 
     Raises:
         StoreError: One of the two is no database of ours, or does not answer.

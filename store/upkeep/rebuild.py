@@ -52,10 +52,8 @@ class Progress(msgspec.Struct, frozen=True):
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
     """Rebuild the derived tables of a database, whose tables are up to date.
 
-    Args:
-        url: The database.
-        state: A file that holds the progress while there is some; it is removed at the end.
-        show: Called after every step.
+    The file `state` holds the progress while there is some, and is removed at the end; `show` is
+    called after every step.
 
     Raises:
         NotReadyError: The database is not there, or its tables are not up to date.

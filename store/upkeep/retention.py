@@ -48,11 +48,8 @@ class Limit(NamedTuple):
 class Upkeep:
     """Removes step by step what is kept no longer.
 
-    Args:
-        blobs: The inputs that were kept.
-        journal_directory: Of this server.
-        max_input_bytes: What inputs may take in all, the oldest go first; 0 is no limit. An input that
-            came twice counts twice, so that what is on disk is less.
+    Inputs may take `max_input_bytes` in all, the oldest go first; 0 is no limit. An input that came
+    twice counts twice, so that what is on disk is less.
     """
 
     def __init__(self, blobs: Blobs, journal_directory: Path, max_input_bytes: int = 0) -> None:

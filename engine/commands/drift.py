@@ -21,7 +21,7 @@ from engine.commands.options import (
     store_settings,
 )
 from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from engine.commands.server_client import ServerClient, done, fetched
+from engine.commands.server_client import ServerClient, reported
 from monitor.report import Report
 
 _ALWAYS = {
@@ -44,9 +44,7 @@ _READ = {
     help="What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
 )
 @click.option(
-    "--current",
-    type=PATH,
-    help="The file that is compared with it, in any of these formats.",
+    "--current", type=PATH, help="The file that is compared with it, in any of these formats."
 )
 @click.option("--model", metavar="NAME[@VERSION]", help="Whose stored inferences are compared.")
 @click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -24h.")
@@ -174,8 +172,7 @@ def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
 
 def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
     server = ServerClient(options.server)
-    job = server.call("POST", "/api/drift", _parameters(options))
-    return fetched(server, done(server, job, _show))
+    return reported(server, server.call("POST", "/api/drift", _parameters(options)), _show)
 
 
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:

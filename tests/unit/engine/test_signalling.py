@@ -46,7 +46,7 @@ class Place:
         return [change.of for change in decoded]
 
     def counts(self) -> tuple[int, int, int]:
-        numbers = self.signaller.numbers()
+        numbers = self.signaller.counts.totals()
         names = ("signals_total", "signals_skipped_total", "signals_dropped_total")
         return tuple(numbers[name] for name in names)
 

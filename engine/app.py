@@ -29,7 +29,7 @@ from engine.session import LoadError
 from engine.settings import Settings
 from engine.signalling import Embed
 from engine.stored import open_stored
-from monitor.baselines import Baselines
+from monitor.drift.baselines import Baselines
 from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes

@@ -132,9 +132,9 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from monitor.alerts import Outbox, keep_delivering
-    from monitor.schedules import Schedules
-    from monitor.scheduling import keep_scheduled
+    from monitor.watch.alerts import Outbox, keep_delivering
+    from monitor.watch.schedules import Schedules
+    from monitor.watch.scheduling import keep_scheduled
     from store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)

@@ -27,8 +27,8 @@ from store.inferences import Inferences
 from store.records import timestamp_text
 
 KINDS = {
-    "baseline": "monitor.drift.job:run_baseline",
-    "drift": "monitor.drift.job:run_drift",
+    "baseline": "monitor.drift_jobs:run_baseline",
+    "drift": "monitor.drift_jobs:run_drift",
     "evaluation": "monitor.evaluation.job:run_evaluation",
     "export": "store.exchange.export:run_export",
 }

@@ -158,7 +158,7 @@ def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
 
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     from engine.stored import open_stored
-    from monitor.baselines import Baselines
+    from monitor.drift.baselines import Baselines
     from monitor.drift.parameters import DriftParameters, absolute, check
     from monitor.drift.stored import compare_stored
     from store.jobs import QUERY_S

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Metric, Report, Signal, Slice
+from monitor.report import Metric, Report, Signal, Slice, by_effect
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
 _LEAST_WIDTHS = {"status": 12}
@@ -19,8 +19,6 @@ _MOST_SLICES = 24
 
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
-    from monitor.drift.what_moved import by_effect
-
     yield Text(wording.verdict(report))
     signals = by_effect(report.signals)
     if signals:

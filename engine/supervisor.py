@@ -17,19 +17,39 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from engine.child import UNUSABLE, ChildTask
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
 from engine.settings import Settings, SettingsError
+
+UNUSABLE = 78
+"""Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
 
 _POLL_S = 0.1
 _LONGEST_DELAY_S = 10.0
 _STEADY_S = 5.0
 
 _log = logging.getLogger("quadriga.supervisor")
+
+
+class ChildTask(msgspec.Struct, frozen=True):
+    """What a child is to do."""
+
+    role: Literal["worker", "writer", "jobs"]
+    settings: Settings
+    number: int = 0
+    """Of a worker; no two that run at once share one."""
+    listener_fd: int = -1
+    """The listening socket, inherited."""
+    board_fd: int = -1
+    """The shared memory in which workers say that they are ready, inherited."""
+    grpc_address: str = ""
+    """Where to listen for gRPC, beside the other workers; empty for not at all."""
+    run_directory: str = ""
+    """Where workers meet to load and unload models."""
 
 
 class _Child:

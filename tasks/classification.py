@@ -34,11 +34,7 @@ class ImageClassification:
         self._spec = spec
 
     def options(self, parameters: Mapping[str, Any]) -> ClassificationOptions:
-        """Read `action` and `top_k`.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `action` and `top_k`."""
         action = read.action(parameters, self.actions)
         default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
         return ClassificationOptions(

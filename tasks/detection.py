@@ -34,11 +34,7 @@ class DetectionOptions(msgspec.Struct, frozen=True):
 def read_options(
     parameters: Mapping[str, Any], actions: Sequence[str], defaults: Defaults
 ) -> DetectionOptions:
-    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`.
-
-    Raises:
-        tasks.parameters.ParameterError: One of them is not allowed.
-    """
+    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""
     return DetectionOptions(
         action=read.action(parameters, actions),
         score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
@@ -103,11 +99,7 @@ class ObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
-        """Read what a request asks; see `read_options`.
-
-        Raises:
-            tasks.parameters.ParameterError: A parameter is not allowed.
-        """
+        """Read what a request asks; see `read_options`."""
         return read_options(parameters, self.actions, self._spec.defaults)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
@@ -117,22 +109,19 @@ class ObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
-        """Answer the boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 
-        Suppression comes first because the families' own programs do it there.
-
         Returns:
             At most `max_detections`, by descending score, in pixels of the image, not clipped to it; its
             classes are places in the list of labels.
+
+        Raises:
+            OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         found = suppressed(labelled(decoded, self._spec), options)

@@ -124,7 +124,7 @@ def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
 
 
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
-    """Draw predictions on a copy of their image.
+    """Draw predictions on a copy of their image: uint8 (H, W, 3), RGB.
 
     Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
     best drawn last, rotated boxes with a dot at the corner where their width starts; classifications and
@@ -134,9 +134,6 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
         image: Not changed.
         predictions: By descending score.
         labels: All labels of the model, so that their colours lie far apart.
-
-    Returns:
-        uint8 (H, W, 3), RGB; larger than the image where it was enlarged or got a strip.
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
     size_wh = round(image.width * scale), round(image.height * scale)
@@ -160,10 +157,8 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
 def label_color(label: str, labels: Sequence[str] = ()) -> Color:
     """Choose the colour of a label: red, green, blue; the same in every image and every process.
 
-    Args:
-        label: Any text.
-        labels: All labels of the model; those get colours that lie far apart. The colour of another
-            label comes from its text, and may by chance be near to another's.
+    All `labels` of the model get colours that lie far apart. The colour of another label comes from
+    its text, and may by chance be near to another's.
     """
     if label in labels:
         index = labels.index(label)

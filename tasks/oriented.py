@@ -40,11 +40,7 @@ class OrientedObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
-        """Read `angle`, `corners` and what `ObjectDetection.options` reads.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `angle`, `corners` and what `ObjectDetection.options` reads."""
         boxes = read_options(parameters, self.actions, self._spec.defaults)
         angle: Any = read.choice(parameters, "angle", get_args(Angle), self._spec.output.angle)
         corners = read.flag(parameters, "corners", default=False)
@@ -57,21 +53,12 @@ class OrientedObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: OrientedOptions
     ) -> list[Prediction]:
-        """Answer the rotated boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the rotated boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(self, outputs: Outputs, affine: Affine, options: OrientedOptions) -> Candidates:
-        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
-
-        Returns:
-            At most `max_detections`, by descending score, in pixels of the image; its classes are
-            places in the list of labels.
-        """
+        """Find boxes as `ObjectDetection.find` does."""
         decoded = self._decode(outputs, options.boxes.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(

@@ -37,17 +37,11 @@ class _Placed(msgspec.Struct, frozen=True, eq=False):
 
 
 def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> list[Piece]:
-    """Join what was found in the tiles of one image.
+    """Join what was found in the tiles of one image, each tile with its regions in its own pixels.
 
-    Two regions of a class are one if, where their tiles overlap, they share more than `threshold` of the
-    smaller one's pixels; where tiles only touch, if the regions do.
-
-    Args:
-        found: Each tile with its regions, in pixels of the tile.
-        threshold: 0 to 1.
-
-    Returns:
-        In pixels of the image; a joined region has the mean score of its parts, by area.
+    Two regions of a class are one if, where their tiles overlap, they share more than `threshold`
+    of the smaller one's pixels; where tiles only touch, if the regions do. A joined region has the
+    mean score of its parts, by area.
     """
     placed = [
         _place(number, tile, piece)

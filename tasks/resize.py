@@ -30,35 +30,22 @@ _PILLOW = {
 
 
 class Affine(msgspec.Struct, frozen=True):
-    """How one image lies in the network's input: `network = image * s + p`, pixels.
-
-    Attributes:
-        sx: Scale along x, network pixels per image pixel.
-        sy: Scale along y.
-        px: Where the image's left edge lies in the network's input; negative where it was cropped.
-        py: Where the image's top edge lies.
-        width: Width of the image; what maps back is clipped to it.
-        height: Height of the image.
-        network_wh: Width and height of the network's input for this image.
-    """
+    """How one image lies in the network's input: `network = image * s + p`, pixels."""
 
     sx: float
+    """Network pixels per image pixel along x."""
     sy: float
     px: float
+    """Where the image's left edge lies in the network's input; negative where it was cropped."""
     py: float
     width: int
+    """Of the image; what maps back is clipped to it."""
     height: int
     network_wh: tuple[int, int]
+    """Width and height of the network's input for this image."""
 
     def to_network(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Map x, y pairs from image pixels to network pixels.
-
-        Args:
-            points: (..., 2k) as x, y, x, y, ...: points with k = 1, xyxy boxes with k = 2.
-
-        Returns:
-            float64 of the same shape.
-        """
+        """Map points (..., 2) or boxes (..., 4) from image pixels to network pixels, float64."""
         scale, shift = self._columns(points.shape[-1])
         return np.asarray(points * scale + shift, np.float64)
 
@@ -87,9 +74,9 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
     """Make the input tensor of one image.
 
     Returns:
-        The tensor in the layout, order and type of `spec`, (C, H, W) or (H, W, C), without the batch
-        axis; and the map from image to network pixels. A uint8 or uint16 tensor holds the raw values:
-        `scale`, `mean` and `std` are not applied.
+        The tensor in the layout, order and type of `spec`, without the batch axis; and the map from
+        image to network pixels. A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and
+        `std` are not applied.
     """
     placement = place(image.width, image.height, spec)
     pixels = image.pixels
@@ -112,11 +99,7 @@ def _level(gray: int, spec: InputSpec) -> int:
 
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
-    """Refuse an image so narrow that it would be scaled to more pixels than an image may have.
-
-    Raises:
-        ImageError: It is.
-    """
+    """Refuse an image so narrow that it would be scaled to more pixels than an image may have."""
     new_w, new_h = place(width, height, spec).size_wh
     if new_w * new_h > max(MAX_PIXELS, width * height):
         raise ImageError(

@@ -67,11 +67,7 @@ class ImageSegmentation:
         self._background = background(spec)
 
     def options(self, parameters: Mapping[str, Any]) -> SegmentationOptions:
-        """Read `action`, the two thresholds, `max_segments` and how contours are made.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `action`, the two thresholds, `max_segments` and how contours are made."""
         defaults = self._spec.defaults
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
@@ -96,11 +92,7 @@ class ImageSegmentation:
     def predict(
         self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Prediction]:
-        """Make masks at the resolution of the image, then contours.
-
-        Raises:
-            OutputError: The outputs are not what the segmenter reads, or name a class without label.
-        """
+        """Make masks at the resolution of the image, then contours."""
         found = self._find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
@@ -126,10 +118,7 @@ class ImageSegmentation:
         merging: Merging,
         options: SegmentationOptions,
     ) -> list[Piece]:
-        """Make one region of what several tiles saw of it, or of a class; then leave out small parts.
-
-        See `tasks.pieces.join`.
-        """
+        """Make one region of what several tiles saw, or of a class; then leave out small parts."""
         joined = join(found, merging.threshold)
         if options.regions == "class":
             joined = by_class(joined)

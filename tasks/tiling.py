@@ -41,16 +41,11 @@ class Merging(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Tile]:
-    """Cover an image with tiles of one size, row by row.
+    """Cover an image with tiles of one size, row by row; of a smaller image the tile is as small.
 
-    The last tile of a row or column is moved back into the image, so that it overlaps more. An object is
-    seen whole by one tile at least where it is no longer than the overlap.
-
-    Args:
-        width: Of the image, pixels.
-        height: Of the image, pixels.
-        size_wh: Width and height of a tile; where the image is smaller, so is the tile.
-        overlap: What neighbours share, as a fraction of the tile, from 0 to below 1.
+    The last tile of a row or column is moved back into the image, so that it overlaps more. An
+    object is seen whole by one tile at least where it is no longer than the overlap, a fraction of
+    the tile below 1.
     """
     tile_w, tile_h = min(size_wh[0], width), min(size_wh[1], height)
     return [
@@ -74,15 +69,11 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
 def merge(
     found: Sequence[tuple[Tile, Candidates]], merging: Merging, limit: int | None = None
 ) -> Candidates:
-    """Join what was found in the tiles of one image.
-
-    Args:
-        found: At least one tile, each with its candidates in pixels of the tile, all of one kind.
-        merging: What counts as one object, and which box it gets.
-        limit: Most to keep; without it all.
+    """Join what was found in the tiles of one image, one at least, each in its own pixels.
 
     Returns:
-        In pixels of the image, by descending score. A merged one has score and class of its best part.
+        In pixels of the image, by descending score, `limit` at most. A merged one has score and class
+        of its best part.
 
     Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box that has
     grown is compared again, so that an object over three tiles in a row becomes one.

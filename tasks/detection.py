@@ -15,8 +15,9 @@ from tasks.predictions import Detection, OutputError, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import probiou_matrix
-from tasks.specification import Defaults, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.sampling import Window
+from tasks.specification import Defaults, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -128,10 +129,10 @@ class ObjectDetection:
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
     def join(
-        self, found: Sequence[tuple[Tile, Candidates]], merging: Merging, options: DetectionOptions
+        self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.max_detections)
+        return merge(found, tiling, options.max_detections)
 
     def answer(
         self,

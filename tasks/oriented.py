@@ -15,8 +15,9 @@ from tasks.predictions import OrientedDetection, OutputError, Outputs, Predictio
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import unscaled, with_angle, xywhr_to_corners
-from tasks.specification import Angle, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.sampling import Window
+from tasks.specification import Angle, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class OrientedOptions(msgspec.Struct, frozen=True):
@@ -73,12 +74,12 @@ class OrientedObjectDetection:
 
     def join(
         self,
-        found: Sequence[tuple[Tile, Candidates]],
-        merging: Merging,
+        found: Sequence[tuple[Window, Candidates]],
+        tiling: Tiling,
         options: OrientedOptions,
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.boxes.max_detections)
+        return merge(found, tiling, options.boxes.max_detections)
 
     def answer(
         self, found: Candidates, width: int, height: int, options: OrientedOptions

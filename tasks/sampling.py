@@ -38,6 +38,10 @@ class Window(msgspec.Struct, frozen=True):
         """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
+    def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View its part of a picture (H, W, ...)."""
+        return pixels[self.top : self.bottom, self.left : self.right]
+
     def meet(self, other: "Window") -> "Window":
         """Give the part that lies in both, without size where none does."""
         left, top = max(self.left, other.left), max(self.top, other.top)

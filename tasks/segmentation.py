@@ -21,9 +21,9 @@ from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.predictions import OutputError, Outputs, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
+from tasks.sampling import Window
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
-from tasks.specification import ModelSpec
-from tasks.tiling import Merging, Tile
+from tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
 
@@ -114,12 +114,12 @@ class ImageSegmentation:
 
     def join(
         self,
-        found: Sequence[tuple[Tile, list[Piece]]],
-        merging: Merging,
+        found: Sequence[tuple[Window, list[Piece]]],
+        tiling: Tiling,
         options: SegmentationOptions,
     ) -> list[Piece]:
         """Make one region of what several tiles saw, or of a class; then leave out small parts."""
-        joined = join(found, merging.threshold)
+        joined = join(found, tiling.threshold)
         if options.regions == "class":
             joined = by_class(joined)
         if options.min_area <= 1:

@@ -120,27 +120,21 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
     """
     net_w, net_h = spec.size_wh
     left = top = 0
+    gain = min(net_w / width, net_h / height)
     match spec.resize:
-        case "letterbox":
-            gain = min(net_w / width, net_h / height)
+        case "letterbox" | "letterbox_rect":
             new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
+            if spec.resize == "letterbox_rect":
+                net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
         case "letterbox_topleft":
-            gain = min(net_w / width, net_h / height)
             size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
             return Placement(Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh, 0, 0)
         case "stretch":
             new_w, new_h = net_w, net_h
-        case "shortest_crop":
-            new_w, new_h = _cover(width, height, spec)
-            left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
-        case "letterbox_rect":
-            gain = min(net_w / width, net_h / height)
-            new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
-            net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
-            left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
-        case "stretch_crop":
-            new_w, new_h = _uncropped(spec)
+        case "shortest_crop" | "stretch_crop":
+            covers = spec.resize == "shortest_crop"
+            new_w, new_h = _cover(width, height, spec) if covers else _uncropped(spec)
             left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
         case "shortest_longest":
             new_w, new_h = (_divided(n, spec) for n in _within(width, height, *spec.size_wh))
@@ -205,10 +199,12 @@ def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, 
 def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Samples:
     if size_wh == (pixels.shape[1], pixels.shape[0]):
         return pixels
-    many = pixels.ndim == 3 and pixels.shape[2] > 4
-    if (spec.antialias and _unknown_to_pillow(pixels)) or (many and spec.interpolation == "area"):
-        bands = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
-        return np.stack(bands, axis=2).astype(pixels.dtype, copy=False)
+    bands = pixels.shape[2] if pixels.ndim == 3 else 1
+    # Pillow would multiply RGBA by its alpha, and knows no bands beside RGB's of 8 bits
+    unknown = pixels.ndim == 3 and (bands != 3 or pixels.dtype != np.uint8)
+    if (spec.antialias and unknown) or (bands > 4 and spec.interpolation == "area"):
+        scaled = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
+        return np.stack(scaled, axis=2).astype(pixels.dtype, copy=False)
     if not spec.antialias:
         resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
         return resized.astype(pixels.dtype, copy=False)
@@ -217,11 +213,6 @@ def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Sample
         return np.asarray(PIL.Image.fromarray(pixels).resize(size_wh, filter_))
     exact = np.asarray(PIL.Image.fromarray(pixels.astype(np.float32)).resize(size_wh, filter_))
     return np.clip(np.round(exact), 0, 2**spec.bit_depth - 1).astype(np.uint16)
-
-
-def _unknown_to_pillow(pixels: Samples) -> bool:
-    """Tell whether bands must go to Pillow's filter one by one; it would multiply RGBA by alpha."""
-    return pixels.ndim == 3 and (pixels.shape[2] != 3 or pixels.dtype != np.uint8)
 
 
 def _fit(pixels: Samples, placement: Placement, spec: InputSpec) -> Samples:

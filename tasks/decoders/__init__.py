@@ -27,9 +27,9 @@ DECODERS = {
     "tensorflow": "tasks.decoders.finished:tensorflow",
     "ssd": "tasks.decoders.finished:ssd",
     "mmdeploy": "tasks.decoders.finished:mmdeploy",
-    "ultralytics_obb": "tasks.decoders.oriented:ultralytics",
-    "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
-    "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
+    "ultralytics_obb": "tasks.decoders.ultralytics:obb",
+    "ultralytics_obb_end2end": "tasks.decoders.ultralytics:obb_end_to_end",
+    "mmdeploy_rotated": "tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
 reference of its own."""

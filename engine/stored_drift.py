@@ -12,7 +12,7 @@ from engine.server_client import ServerClient
 from engine.server_reports import done, fetched
 from engine.store_commands import store_settings
 from monitor.drift.baselines import Baselines
-from monitor.drift.parameters import DriftParameters, absolute, check
+from monitor.drift.parameters import DriftParameters, absolute
 from monitor.drift.stored import compare_stored
 from monitor.places import Places
 from monitor.report import Report
@@ -38,7 +38,6 @@ def compared(options: Options) -> tuple[Report, Page]:
         parameters = msgspec.convert(asked, DriftParameters)
     except msgspec.ValidationError as error:
         raise QueryError(str(error)) from error
-    check(parameters)
     now_us = time.time_ns() // 1000
     settings = store_settings({"data": options.data, "database": options.database})
     baselines = Baselines(settings.baselines_directory)

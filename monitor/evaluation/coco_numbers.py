@@ -56,12 +56,7 @@ def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[M
     values += [("AP", iou, precision[_nearest(iou)]) for iou in _LABEL_IOUS]
     values += [("AR", AVERAGED, drawn.recall[:, :, 0, -1].mean(axis=0))]
     return [
-        Metric(
-            kind,
-            number(of[at]),
-            label_parameters(iou, label),
-            n=int(to_find[at]),
-        )
+        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
         for kind, iou, of in values
         for at, label in enumerate(labels)
     ]

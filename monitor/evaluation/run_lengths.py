@@ -106,11 +106,7 @@ def counts_of_texts(texts: list[bytes], where: Where) -> tuple[Integers, Integer
     sizes = np.diff(ends, prepend=-1)
     last = bounds[1:][np.diff(bounds) > 0] - 1
     wrong = np.concatenate(
-        [
-            np.flatnonzero(codes > 63),
-            last[codes[last] > 31],
-            ends[sizes > _MOST_CHARACTERS],
-        ]
+        [np.flatnonzero(codes > 63), last[codes[last] > 31], ends[sizes > _MOST_CHARACTERS]]
     )
     if wrong.size:
         at = int(np.searchsorted(bounds, wrong[0], "right")) - 1

@@ -94,10 +94,7 @@ def listed(
 
 
 def read_lists(
-    images: Sequence[EvaluatedImage],
-    kind: Kind,
-    decoder: msgspec.json.Decoder[Any],
-    labels: Labels,
+    images: Sequence[EvaluatedImage], kind: Kind, decoder: msgspec.json.Decoder[Any], labels: Labels
 ) -> Listed:
     """Read lists of what has a label, as `listed`.
 

@@ -65,6 +65,17 @@ class LabelCounts(NamedTuple):
     answered: Doubles
     true: Doubles
 
+    @classmethod
+    def of(
+        cls,
+        weights: Doubles,
+        rows: tuple[tuple[Integers, Integers], ...],
+        labels: int,
+        values: Integers | None = None,
+    ) -> "LabelCounts":
+        """Count images and labels that are right, answered and true; the rest as of `totals`."""
+        return cls(*(totals(weights, *of, labels, values) for of in rows))
+
     def rates(self) -> dict[str, Doubles]:
         """Return precision, recall and F1 (B, K) by their names."""
         never = (self.answered == 0) & (self.true > 0)

@@ -113,7 +113,7 @@ def _run(
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
     from engine.bulk_inference import Job, run  # noqa: PLC0415 - loads numpy
     from engine.dataset_evaluation import model_of, say, snapshot_of  # noqa: PLC0415 - as above
-    from monitor.datasets.dataset import read_dataset  # noqa: PLC0415 - as above
+    from monitor.datasets import read_dataset  # noqa: PLC0415 - as above
 
     model, version, task = model_of(server, *named)
     images = read_dataset(flags["dataset"], task)

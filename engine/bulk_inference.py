@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from engine.server_client import Refused, ServerClient, model_path
-from monitor.datasets.dataset import DatasetImage
+from monitor.datasets import DatasetImage
 from proto.messages import MAX_NAME_BYTES
 
 AT_ONCE = 500

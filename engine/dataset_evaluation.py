@@ -19,7 +19,7 @@ from engine.own_server import own_server
 from engine.report_output import Page, tell
 from engine.server_client import PATIENCE_S, Refused, ServerClient, ServerError, model_path
 from engine.server_reports import JobFailed, done, fetched
-from monitor.datasets.dataset import DatasetImage, read_dataset
+from monitor.datasets import DatasetImage, read_dataset
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from monitor.report import Report

@@ -49,12 +49,7 @@ class Files(NamedTuple):
 
 
 def open_files(place: Path) -> Files:
-    """List the files of a dataset.
-
-    Raises:
-        EvaluationError: It is neither a folder nor a zip.
-        OSError: It cannot be read.
-    """
+    """List the files of a dataset."""
     if place.is_dir():
         found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
         return Files(sorted(path.as_posix() for path in found), place)

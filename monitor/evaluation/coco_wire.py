@@ -42,10 +42,6 @@ def read_instances(data: bytes, name: str, task: str) -> Iterator[tuple[str, lis
         data: Its bytes.
         name: Of the file, for messages.
         task: Its full name: whether boxes, oriented boxes, masks or the labels alone count.
-
-    Raises:
-        EvaluationError: It is none, or its annotations are not of this task.
-        ChangeError: An annotation means nothing.
     """
     known, images = read_truth(data, name)
     labels = {one.id: one.label for one in known.categories}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Integers, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -26,7 +26,7 @@ def totals(
     image: Integers,
     group: Integers,
     groups: int,
-    values: Doubles | Integers | None = None,
+    values: Doubles | Integers | Flags | None = None,
 ) -> Doubles:
     """Add up rows by group, each as often as its image is there.
 

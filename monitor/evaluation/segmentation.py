@@ -66,11 +66,7 @@ class Semantic:
 
 
 def _pixels(segments: Segments, labels: Labels) -> dict[str, Table]:
-    """Paint and count one image.
-
-    Raises:
-        EvaluationError: Its size is not known, or a point lies far away.
-    """
+    """Paint and count one image."""
     image, found, there = segments
     where = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0

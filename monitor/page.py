@@ -15,7 +15,7 @@ from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves, drift, history
 from monitor.charts.drawing import Chart, styled
 from monitor.drift.what_moved import by_effect
-from monitor.gallery import gallery, unlike
+from monitor.gallery import ImageBytes, gallery, unlike
 from monitor.report import Confusion, Metric, Report, Window
 
 _MOST_CONFUSIONS = 20
@@ -54,13 +54,11 @@ class Taken(msgspec.Struct, frozen=True):
     """Inferences."""
 
 
-def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
-    """Write a report as an HTML page.
+def page(report: Report, image_bytes: ImageBytes) -> str:
+    """Write a report of any kind and task as an HTML page; what it lacks is left out.
 
-    Args:
-        report: Of any kind and task; what it lacks is left out.
-        image_bytes: Returns the file of an image by its hash or place, as `Worst.image` has it; None
-            where it is not kept.
+    `image_bytes` returns the file of an image by its hash or place, as `Worst.image` has it; None where it
+    is not kept.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

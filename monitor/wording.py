@@ -94,9 +94,7 @@ def number(value: Any) -> str:
 
 def counted(metric: Metric) -> str:
     """Write what a metric is taken over: of images unless it says of what."""
-    return " ".join(
-        [number(metric.n), *([str(metric.parameters["n"])] if "n" in metric.parameters else [])]
-    )
+    return f"{number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
 
 
 def interval(metric: Metric) -> str:
@@ -124,9 +122,9 @@ def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     found = []
     for reason, count in excluded.items():
         of = reason.removeprefix("baseline_")
-        words = _LEFT_OUT.get(of, of.replace("_", " "))
+        words = _LEFT_OUT.get(of, of.replace("_", " ")) + " in the baseline" * (of != reason)
         if count:
-            found.append((f"{count:,}", words if of == reason else f"{words} in the baseline"))
+            found.append((f"{count:,}", words))
     return found
 
 
@@ -134,9 +132,9 @@ def headlines(report: Report) -> list[Metric]:
     """Return the numbers that stand above: those that slices, other models and the bootstrap give as well."""
     if report.kind == "drift":
         return []
-    told = [one.metrics for one in report.comparisons] + [one.metrics for one in report.slices]
-    if told and told[0]:
-        return report.metrics[: len(told[0])]
+    for told in (*report.comparisons, *report.slices)[:1]:
+        if told.metrics:
+            return report.metrics[: len(told.metrics)]
     with_interval = [at for at, one in enumerate(report.metrics) if one.ci95 is not None]
     if with_interval:
         return report.metrics[: with_interval[-1] + 1]
@@ -158,10 +156,11 @@ def printable(text: str) -> str:
 
 def verdict(report: Report) -> str:
     """Say in words what came out of a comparison."""
-    count = len(report.signals)
-    alarms = sum(one.alarm for one in report.signals)
-    silent = sum(one.status == "insufficient" for one in report.signals)
-    weak = sum(one.status == "low_power" for one in report.signals)
+    count, alarms = len(report.signals), sum(one.alarm for one in report.signals)
+    silent, weak = (
+        sum(one.status == status for one in report.signals)
+        for status in ("insufficient", "low_power")
+    )
     if report.status == "error":
         return "The report could not be finished; what follows may be incomplete."
     if silent == count:

@@ -132,9 +132,9 @@ def headlines(report: Report) -> list[Metric]:
     """Return the numbers that stand above: those that slices, other models and the bootstrap give as well."""
     if report.kind == "drift":
         return []
-    for told in (*report.comparisons, *report.slices)[:1]:
-        if told.metrics:
-            return report.metrics[: len(told.metrics)]
+    told = [one.metrics for one in report.comparisons] + [one.metrics for one in report.slices]
+    if told and told[0]:
+        return report.metrics[: len(told[0])]
     with_interval = [at for at, one in enumerate(report.metrics) if one.ci95 is not None]
     if with_interval:
         return report.metrics[: with_interval[-1] + 1]

@@ -95,7 +95,12 @@ def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
 
 @main.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--image", required=True, type=click.Path(path_type=Path), help="Image file.")
+@click.option(
+    "--image",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Image file.",
+)
 @click.option(
     "--output",
     default="annotated.png",
@@ -111,7 +116,7 @@ def inspect(model: Path, as_json: bool) -> None:  # noqa: FBT001 - a flag of the
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:  # noqa: FBT001 - a flag of the command line
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
-    from engine.session import LoadError  # noqa: PLC0415 - loads onnxruntime
+    from engine.session import LoadError, RunError  # noqa: PLC0415 - loads onnxruntime
     from engine.validation import validate as run  # noqa: PLC0415 - as above
     from proto.errors import ProtocolError  # noqa: PLC0415 - as above
 
@@ -122,7 +127,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
                 f"expected an object, got {parameters}", param_hint="--parameters"
             )
         found = run(model, image, output, asked)
-    except (LoadError, ProtocolError, OSError, json.JSONDecodeError) as error:
+    except (LoadError, RunError, ProtocolError, OSError, json.JSONDecodeError) as error:
         fail(error)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())

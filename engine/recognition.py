@@ -134,7 +134,11 @@ def recognise(
 def _task_reason(written: ModelToml, family: str) -> str:
     if written.task is not None:
         return "model.toml"
-    return f"family {family}" if family else "nothing says what the model is for"
+    return (
+        f"family {family}"
+        if family
+        else "nothing says what the model is for; task in model.toml would"
+    )
 
 
 def _written_task(written: ModelToml) -> str | None:
@@ -209,7 +213,7 @@ def _question(possible: Sequence[str], reading: rules.Reading, evidence: Evidenc
     lines.append('  task = "tensor"  # tensors in and out, as they are')
     return (
         f"the files do not tell what this model is ({reading.reason}). "
-        "Write one of these lines in model.toml:\n" + "\n".join(lines)
+        "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
 
 
@@ -331,10 +335,16 @@ def input_spec(
             '[input]: resize = "stretch", or "letterbox_topleft" with pad_value'
         )
     if values.get("resize") == "none":
+        if fixed and "resize" not in written.input:
+            raise LoadError(
+                f"expected a graph of open size for images as they are, got one of {list(fixed['size_wh'])} "
+                "(width, height). Export it with dynamic axes, or write in model.toml, [input]: "
+                'resize = "stretch"'
+            )
         values.setdefault("size_wh", ANY_SIZE)
-    for name, question in needed.items():
-        if name not in values:
-            raise LoadError(question)
+    missing = [question for name, question in needed.items() if name not in values]
+    if missing:
+        raise LoadError("\n".join(dict.fromkeys(missing)))
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))

@@ -277,6 +277,11 @@ def _scan(root: Path) -> list[_Entry]:
     if alone and not stray:  # one file beside model folders does not hide them
         return [_Entry(root.name, version, path) for version, path in alone.items()]
     entries: list[_Entry] = []
+    for file in sorted(root.glob("*.onnx")):
+        _log.error(
+            "%r is passed over: expected it in a folder of its own, as %s/%s",
+            file.name, file.stem, file.name,
+        )  # fmt: skip
     for folder in folders:
         found = _versions_in(folder)
         if not found and any(folder.glob("*.onnx")):

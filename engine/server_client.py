@@ -106,7 +106,9 @@ class ServerClient:
             return response.status, wait_s, response.read()
         except (OSError, HTTPException) as error:
             self._forget()
-            raise ServerError(f"expected a server at {self.url}, got: {error!r}") from error
+            raise ServerError(
+                f"expected a server at {self.url}, got: {str(error) or repr(error)}"
+            ) from error
 
     def _forget(self) -> None:
         connection = getattr(self._local, "connection", None)

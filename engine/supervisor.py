@@ -120,7 +120,8 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         listener = listen(settings.host, settings.port)
     except OSError as error:
         raise SettingsError(
-            f"expected to listen on {settings.host} port {settings.port}, got: {error.strerror}"
+            f"expected to listen on {settings.host} port {settings.port}, got: {error.strerror} "
+            "(port 0 takes a free one)"
         ) from error
     grpc = _reserved(settings)
     grpc_address = "" if grpc is None else address(grpc)
@@ -219,6 +220,6 @@ def _lock(data: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise SettingsError(
-            f"expected the data folder {data} for this server alone, got it in use"
+            f"expected the data folder {data} for this server alone, got it in use: --data names another"
         ) from error
     return descriptor

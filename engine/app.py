@@ -28,7 +28,8 @@ from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
 from engine.signalling import Embed
-from monitor.baselines import Baselines
+from engine.stored import open_stored
+from monitor.drift.baselines import Baselines
 from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
@@ -39,7 +40,6 @@ from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
 from proto.operations import Operation, Operations, Options
-from store.blobs.files import open_blobs
 from store.changes.routes import change_routes
 from store.changes.service import Changes
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
@@ -128,8 +128,7 @@ class Application:
             logging_config=None,  # the process configures logging
         )
         protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
-        self._front = _Front(app, protocols)
-        self.asgi: ASGIApp = self._front
+        self.asgi = _Front(app, protocols)
 
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Give the embedding of an image by a model, and its space."""
@@ -176,7 +175,7 @@ class Application:
         Every answer closes its connection from now on, so that no client sends into a closing one.
         """
         self.pipeline.draining = True
-        self._front.closing = True
+        self.asgi.closing = True
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
@@ -191,11 +190,10 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
         engine.session.LoadError: The place for images is none.
     """
     try:
-        blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+        inferences, blobs = open_stored(settings)
     except StoreError as error:
         raise LoadError(str(error)) from error
     directory = settings.journal_directory
-    inferences = Inferences(settings.database_url, directory, blobs, presign_s=settings.presign_s)
     number = settings.first_worker + worker
     ids = IdSource(number, latest_seq(inferences, directory))
     journal = Journal(directory, number)

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from engine.decisions import Decision
 from engine.embedding import Vector, of_encoder, pool
-from engine.evidence import channels_axis, read_preprocessor
+from engine.evidence import channels_axis, gather
+from engine.image_input import input_of
 from engine.model_toml import ModelToml, read_model_toml
-from engine.recognition import PREPROCESSOR_MISSING, Decision, Recognition, input_spec, questions
+from engine.recognition import Recognition
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
-from engine.sidecars import input_from_preprocessor
 from engine.stopwatch import Stopwatch
 from engine.text_files import Growing, TextFiles
 from engine.text_prompts import Attending, Inserting, Read
@@ -320,13 +321,9 @@ def _input(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"
         )
-    config = read_preprocessor(folder)
-    fields = input_from_preprocessor(config) if config else {}
-    needed = questions(values=True)
-    if not config:
-        needed = dict.fromkeys(needed, PREPROCESSOR_MISSING)
-    spec = input_spec(decisions, written, image, [(PREPROCESSOR, fields)], needed)
-    wanted = fields.get("size_wh", spec.size_wh)
+    evidence = gather(folder, encoder, written)
+    spec = input_of(decisions, evidence, image, foreign=True, hugging_face=True)
+    wanted = evidence.preprocessing.get("size_wh", spec.size_wh)
     if "size" not in written.input and wanted != spec.size_wh:
         raise LoadError(
             f"expected size in {PREPROCESSOR} to be {list(spec.size_wh)} (width, height) as in "

@@ -7,9 +7,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from engine.embedding import Embedding
+from engine.decisions import Decision
 from engine.model import Model
-from engine.recognition import Decision
+from engine.penultimate import Embedding
 from engine.repository import find_model
 from engine.session import LoadError
 from proto.messages import TensorInfo

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engine.embedding import Embedding, Vector, load
+from engine.embedding import Vector, load, shown
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
 from engine.model_toml import read_model_toml
+from engine.penultimate import Embedding
 from engine.recognition import Recognition, recognise
 from engine.session import RunError
 from engine.stopwatch import Counters, Stopwatch
@@ -68,7 +69,7 @@ class Model:
             folder = folder_of(path)
             toml = read_model_toml(folder, over)
             self.session, self.embedding = load(name, path, toml, self.stopwatch)
-            self.recognition = recognise(folder, self.session, score_threshold, over)
+            self.recognition = recognise(folder, self.session, toml, score_threshold)
             if self.recognition.spec is not None:
                 self.images = ImageGraph(
                     self.session,
@@ -77,7 +78,7 @@ class Model:
                     self.embedding.output,
                 )
             else:
-                self.embedding = Embedding(None, "", "the model takes tensors")
+                self.embedding = Embedding(reason="the model takes tensors")
             self.paths, self.sha256 = [path], _sha256(path)
         self.reference = ModelReference(name, version, self.sha256)
         """As records carry it."""
@@ -124,7 +125,7 @@ class Model:
     def _warm_up(self) -> None:
         """Run once, so that the first request is as fast as the next and a wrong model fails here."""
         if self.images is not None:
-            self.embedding = self.embedding.shown(self.images.warm_up())
+            self.embedding = shown(self.embedding, self.images.warm_up())
             return
         try:
             self.session.run({tensor.name: _zeros(tensor) for tensor in self.session.inputs})

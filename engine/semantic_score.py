@@ -1,4 +1,4 @@
-"""The semantic score of each image: how like its model's baseline it is, as `monitor.similarity` has it.
+"""The semantic score of each image: how like its model's baseline it is, as `monitor.drift.similarity` has it.
 
 It is told and stored, and decides nothing: without references of the model's own embedding there is no score, and
 a fault of scoring costs the score alone.
@@ -13,7 +13,7 @@ import msgspec
 
 from engine.model import Model
 from engine.recording import Answered
-from monitor.similarity import References
+from monitor.drift.similarity import References
 from proto.messages import Tensor
 
 REFERENCES = "default.similarity"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from engine.onnx_file import OnnxFileError, check_external_data, read_header
+from engine.onnx_file import OnnxFileError, OnnxHeader, check_external_data, read_onnx
 from engine.stopwatch import Stopwatch
 from proto.datatypes import NAMES
 from proto.messages import TensorInfo
@@ -51,6 +51,7 @@ class Session:
         providers: Execution providers in order of preference.
         intra_op_threads: Threads inside one call; 0 leaves it to onnxruntime.
         stopwatch: Takes the time of each run.
+        header: Of the file, where it has been read.
         changed: The model to load in place of the file, whose external weights stand beside the file.
         hidden: Name of an output that `changed` has more than the file.
 
@@ -65,6 +66,7 @@ class Session:
         intra_op_threads: int = 1,
         stopwatch: Stopwatch | None = None,
         *,
+        header: OnnxHeader | None = None,
         changed: bytes | None = None,
         hidden: str = "",
     ) -> None:
@@ -72,7 +74,7 @@ class Session:
         self.stopwatch = stopwatch or Stopwatch()
         self._device = _DEVICES.get(providers[0], "") if providers else ""
         try:
-            self.header = read_header(path)
+            self.header = header or read_onnx(path)[0]
             check_external_data(path, self.header)
         except OnnxFileError as error:
             raise LoadError(str(error)) from error

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
+from engine.decisions import Decision
 from engine.evidence import read_json
-from engine.recognition import Decision
 from engine.schema import explain
 from engine.session import LoadError
 from tasks.generation import Search

@@ -11,8 +11,7 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import FromPath, FromQuery, RawBody
 
-from monitor.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
-from monitor.drift.job import BaselineJob
+from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from monitor.drift.parameters import (
     DEFAULT,
     MOST_BY,
@@ -21,6 +20,7 @@ from monitor.drift.parameters import (
     absolute,
     decode_parameters,
 )
+from monitor.drift_jobs import BaselineJob
 from monitor.report import Window
 from store.errors import NotFoundError, QueryError, StoreError
 from store.inferences import Inferences

@@ -13,9 +13,8 @@ from jinja2 import Environment, StrictUndefined
 from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves, drift, history
 from monitor.charts.drawing import Chart, styled
-from monitor.drift.what_moved import by_effect
 from monitor.gallery import gallery, unlike
-from monitor.report import Confusion, Metric, Report
+from monitor.report import Confusion, Metric, Report, by_effect
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -168,6 +169,16 @@ class Signal(msgspec.Struct, frozen=True):
     """That the baseline has not."""
     psi: Reference | None = None
     js: Reference | None = None
+
+
+def by_effect(signals: Iterable[Signal]) -> list[Signal]:
+    """Return alarms first, then by how many times the least effect that matters they moved."""
+    return sorted(signals, key=lambda one: (one.alarm, times_least(one)), reverse=True)
+
+
+def times_least(signal: Signal) -> float:
+    """Return how many times the least effect that matters a signal moved."""
+    return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
 
 
 class Neighbour(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from monitor.alerts import Outbox, Told
-from monitor.drift.history import History, history
 from monitor.drift.parameters import MOST_BY
-from monitor.schedules import MOST_WEBHOOKS, Schedule, Schedules
+from monitor.watch.alerts import Outbox, Told
+from monitor.watch.history import History, history
+from monitor.watch.schedules import MOST_WEBHOOKS, Schedule, Schedules
 from store.query.moments import EXPECTED, microseconds
 from store.query.wrong import unexpected
 from store.records import timestamp_text

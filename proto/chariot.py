@@ -47,11 +47,7 @@ def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_metadata(value: Any, where: str) -> dict[str, Any]:
-    """Read metadata in any of its forms; see `metadata_of`.
-
-    Raises:
-        InvalidRequest: As `metadata_of`.
-    """
+    """Read metadata in any of its forms; see `metadata_of`, which raises alike."""
     if isinstance(value, str):
         value = read_json(value, "a text", object, f"{where}: ")
     if value is None:

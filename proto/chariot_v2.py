@@ -15,7 +15,16 @@ import msgspec
 from proto.errors import InvalidRequest
 from proto.json_text import parameters_of, read_object
 from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, post, request_id, store_headers
+from proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Options,
+    model_names,
+    post,
+    request_id,
+    store_headers,
+)
 from proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
@@ -45,10 +54,10 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 
 
 def parse_images(call: Call) -> list[Tensor] | None:
-    """Read the images of a request, each with its parameters.
+    """Read the images of a request, each a tensor with its parameters.
 
     Returns:
-        One tensor an image; None where the body is a request of chariot-v2-kserve.
+        None where the body is a request of chariot-v2-kserve.
 
     Raises:
         InvalidRequest: Naming the line.
@@ -102,7 +111,7 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
 
 
 def _only_model(serving: Serving) -> str:
-    names = sorted({status.name for status in serving.model_statuses()})
+    names = model_names(serving)
     if len(names) != 1:
         raise InvalidRequest(
             "expected a server of one model for /infer, got "

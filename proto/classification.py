@@ -21,7 +21,6 @@ def infer(serving: Serving, request: InferRequest) -> InferResponse:
 
     Raises:
         InvalidRequest: The number of classes is none, or an output holds no numbers to compare.
-        ProtocolError: As `Serving.infer`.
     """
     wishes = {
         output.name: _count(output.parameters["classification"], output.name)

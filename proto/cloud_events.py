@@ -47,11 +47,8 @@ def answering(
 ) -> Callable[[Call], Answer]:
     """Let an operation on a model take CloudEvents beside plain requests.
 
-    Args:
-        answer: The operation.
-        options: Say what the events that answer carry.
-        unnamed: Whether JSON with all members of an event is one, whatever the Content-Type says; it
-            costs a search through each body.
+    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it costs
+    a search through each body.
 
     Raises:
         InvalidRequest: A request says that it is an event and is none.
@@ -62,7 +59,7 @@ def answering(
         if event is None:
             return answer(call)
         answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
-        attributes = _attributes(event, options, str(call.path["name"]))
+        attributes = _attributes(event, options, call.path["name"])
         return (
             _binary(answered, attributes)
             if event.media_type is None

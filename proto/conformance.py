@@ -84,11 +84,7 @@ class Engine:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send a request, a body that is not bytes as JSON; redirects are not followed.
-
-        Raises:
-            Differs: There is no answer.
-        """
+        """Send a request, a body that is not bytes as JSON; redirects are not followed."""
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
@@ -122,11 +118,7 @@ class Engine:
         return {"inputs": [self.input(*(images or [self.image]), **changes)]}
 
     def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
-        """Ask something right; gives the JSON of the answer.
-
-        Raises:
-            Differs: It is not 200, or no object with outputs.
-        """
+        """Ask something right; gives the JSON of the answer."""
         body = {"inputs": list(inputs)} if inputs else self.body()
         return answered(self.infer({**body, **more}))
 
@@ -141,11 +133,7 @@ class Engine:
 
 
 def answered(reply: Reply) -> dict[str, Any]:
-    """Read the JSON of an answer.
-
-    Raises:
-        Differs: It is not 200, or no object with outputs.
-    """
+    """Read the JSON of an answer; it `Differs` where it is not 200, or no object with outputs."""
     try:
         body = json.loads(reply.body) if reply.status == 200 else None
     except ValueError:

@@ -35,10 +35,10 @@ MAX_EMPTY_ELEMENTS = 2**26
 
 
 def check_datatype(datatype: str, where: str) -> None:
-    """Check that a datatype is one of V2.
+    """Refuse a datatype that is none of V2's.
 
     Raises:
-        InvalidRequest: It is another one.
+        InvalidRequest: It is none.
     """
     if datatype not in NAMES:
         raise InvalidRequest(
@@ -49,13 +49,9 @@ def check_datatype(datatype: str, where: str) -> None:
 def checked_shape(
     shape: Sequence[int], elements: int | None, where: str, *, variable: bool
 ) -> tuple[int, ...]:
-    """Check a request's shape against the number of its elements.
+    """Check a request's shape, of which one dimension may be -1 where it is `variable`.
 
-    Args:
-        shape: As the client sent it.
-        elements: How many elements the data holds; None where its bytes are counted instead.
-        where: Names the input in errors.
-        variable: Whether one dimension may be -1, to be filled in.
+    `elements` says how many the data hold; None where their bytes are counted instead.
 
     Raises:
         InvalidRequest: The shape is negative, too long, or contradicts the data.
@@ -168,7 +164,7 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
         raise InvalidRequest(
-            f"{where}: expected data that fit {datatype}, got {_shown(_first_misfit(found, dtype))}"
+            f"{where}: expected data that fit {datatype}, got {_shown(found.ravel().tolist()[0])}"
         )
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -186,15 +182,6 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
             f"got {found.flat[int(np.argmax(np.abs(found)))]}"
         )
     return values
-
-
-def _first_misfit(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
-    wanted: tuple[type, ...] = {"b": (bool,), "f": (int, float)}.get(dtype.kind, (int,))
-    values = found.ravel().tolist()
-    for value in values:
-        if not isinstance(value, wanted) or (bool not in wanted and isinstance(value, bool)):
-            return value
-    return values[0]
 
 
 def _shown(value: Any) -> str:

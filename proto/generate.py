@@ -77,7 +77,7 @@ def parse_generate(call: Call) -> InferRequest:
     if most is not None and asked.setdefault("max_new_tokens", most) != most:
         raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
     return InferRequest(
-        model=str(call.path["name"]),
+        model=call.path["name"],
         version=call.path["version"],
         id=request_id(call, given_id),
         inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],

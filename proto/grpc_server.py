@@ -55,14 +55,7 @@ class GrpcServer:
         reflection.enable_server_reflection(reflected, self._server, _reflection_pool())
 
     async def start(self, address: str) -> None:
-        """Listen.
-
-        Args:
-            address: `host:port`, of which no other program may hold the port.
-
-        Raises:
-            RuntimeError: It cannot be bound.
-        """
+        """Listen on `host:port`; RuntimeError where another program holds the port."""
         self._server.add_insecure_port(address)
         await self._server.start()
 

@@ -1,9 +1,8 @@
 """V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
 
-Each is a plain function that fills the answer to a message. `GrpcService` reads and writes their bytes in
-the pool of threads, and gives every error its status code.
+Each is a plain function that fills the answer to a message.
 
-Source: Open Inference Protocol, inference_grpc.md; Triton's protocol extensions; MLServer and KServe where
+Source: Open Inference Protocol, inference_grpc.md; Triton's extensions; MLServer and KServe where
 they differ.
 """
 
@@ -42,7 +41,10 @@ _Fill = Callable[[Serving, Any, Any], InferResponse | None]
 
 
 class GrpcService:
-    """Answers the RPCs; a generic handler of grpc. Its arguments are those of `GrpcServer`."""
+    """Reads and writes messages in the pool of threads, and gives every error its status code.
+
+    A generic handler of grpc. Its arguments are those of `GrpcServer`.
+    """
 
     def __init__(
         self, serving: Serving, server_version: str, stream_form: StreamForm = "triton"

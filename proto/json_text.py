@@ -14,8 +14,7 @@ def read_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -
     """Read JSON as a type: of an object, or as it is where `kind` is `object`.
 
     Raises:
-        InvalidRequest: It is none, or of another type; the message says `what` should have been, and
-            begins with `where`.
+        InvalidRequest: It is none, or of another type; `where` it is, and `what` it should have been.
     """
     try:
         return msgspec.json.decode(text, type=kind)

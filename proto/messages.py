@@ -24,10 +24,10 @@ MAX_NAME_BYTES = 2048
 
 
 def check_name(what: str, name: str) -> None:
-    """Check that a name is short enough to be stored.
+    """Refuse a name that is too long to be stored.
 
     Raises:
-        InvalidRequest: It is too long.
+        InvalidRequest: It is.
     """
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(
@@ -190,7 +190,7 @@ class Serving(Protocol):
         """Answer a request; plain and slow, so it is called inside `run`.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client.
+            proto.errors.ProtocolError: With the text for the client; so do `stream` and `explain`.
         """
         ...
 
@@ -199,9 +199,6 @@ class Serving(Protocol):
 
         Whatever is wrong with the request is raised before the first piece. An iterator that is
         closed before its end ends the work.
-
-        Raises:
-            proto.errors.ProtocolError: With the text for the client.
         """
         ...
 
@@ -213,7 +210,6 @@ class Serving(Protocol):
 
         Raises:
             proto.errors.Unsupported: The model's task has no explanation.
-            proto.errors.ProtocolError: With the text for the client.
         """
         ...
 
@@ -255,11 +251,7 @@ class Serving(Protocol):
         ...
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model; its folder stays.
-
-        Raises:
-            proto.errors.NotFound: No such model.
-        """
+        """Stop serving a model, whose folder stays; raises NotFound as `statistics`."""
         ...
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:

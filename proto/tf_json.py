@@ -103,9 +103,7 @@ def base64_bytes(value: Mapping[str, str]) -> bytes:
 def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Tensor]:
     """Read tensors by rows: each instance has one slice of every input along axis 0.
 
-    Args:
-        instances: At least one; values of the only input, or objects by input name.
-        inputs: Of the model.
+    At least one instance: a value of the only input, or an object by input name.
 
     Raises:
         InvalidRequest: Naming the instance.
@@ -303,14 +301,10 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
 
 
 def floats(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
-    """Write numbers in six digits where those give the same number again, else in all they need.
-
-    Args:
-        values: float16, float32 or float64 (N,).
-        not_finite: What stands for NaN and infinities.
+    """Write floats (N,) in six digits where those give the same number again, else in all they need.
 
     Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+        InvalidRequest: One is not finite, and `not_finite` is `error`.
 
     Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.
     """

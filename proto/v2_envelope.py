@@ -1,8 +1,7 @@
 """The V2 envelope: an inference request from a body, and a response to one.
 
-The body is JSON, or JSON and behind it the bytes of tensors (binary tensor data extension). The same
-envelope carries chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task
-decides behind `Serving`.
+The body is JSON, and behind it may stand the bytes of tensors. The same envelope carries
+chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task decides.
 
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, array_from_json, texts_from_json
+from proto.datatypes import NUMPY_TYPES, Datatype, array_from_json, texts_from_json
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -55,6 +54,25 @@ class InferBody(msgspec.Struct):
     id: str | None = None
     parameters: dict[str, Any] | None = None
     outputs: list[OutputWish] | None = None
+
+
+class OutputTensor(msgspec.Struct):
+    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+
+    name: str
+    shape: Sequence[int]
+    datatype: Datatype
+    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class InferAnswer(msgspec.Struct):
+    """The answer to an inference request."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[OutputTensor]
 
 
 _DECODER = msgspec.json.Decoder(InferBody)
@@ -110,15 +128,9 @@ def parse_infer(
 def parse_raw(
     body: bytes, info: ModelInfo, version: str | None, header_id: str | None
 ) -> InferRequest:
-    """Read a request that is nothing but the bytes of a model's only input.
+    """Read a request that is nothing but the bytes of a model's only input, and wants bytes back.
 
-    All outputs are wanted as bytes.
-
-    Args:
-        body: The tensor; of a BYTES input the one element, without a length before it.
-        info: The model.
-        version: Version in the path.
-        header_id: From the header `X-Request-ID`.
+    The body of a BYTES input is the one element, without a length before it.
 
     Raises:
         InvalidRequest: The model has more inputs, or the bytes are no whole tensor.
@@ -150,11 +162,6 @@ def render_infer(
 ) -> tuple[bytes, int | None]:
     """Write an inference response as its request wants it.
 
-    Args:
-        request: Says which outputs are wanted as bytes.
-        response: The answer.
-        not_finite: How NaN and infinities are written in JSON.
-
     Returns:
         The body; and the length of its JSON where bytes follow it, else None.
 
@@ -163,32 +170,24 @@ def render_infer(
     """
     wishes = {output.name: output.parameters for output in request.requested_outputs}
     all_binary = request.parameters.get("binary_data_output")
-    outputs: list[dict[str, Any]] = []
+    outputs: list[OutputTensor] = []
     raws: list[bytes] = []
     for tensor in response.outputs:
         wish = wishes.get(tensor.name, {})
         binary = wish.get("binary_data", all_binary)
         parameters = dict(tensor.parameters)
-        output: dict[str, Any] = {
-            "name": tensor.name,
-            "shape": tensor.shape,
-            "datatype": tensor.datatype,
-        }
+        datatype: Any = tensor.datatype
+        data: Any = msgspec.UNSET
         if binary is True:
             raws.append(to_raw(tensor))
             parameters["binary_data_size"] = len(raws[-1])
         else:
             as_text = binary is False or "content_type" in wish
-            output["data"] = _data(tensor, not_finite, as_text=as_text)
-        outputs.append({**output, "parameters": parameters} if parameters else output)
-    text = msgspec.json.encode(
-        {
-            "model_name": response.model,
-            "model_version": response.version,
-            "id": response.id,
-            "outputs": outputs,
-        }
-    )
+            data = _data(tensor, not_finite, as_text=as_text)
+        shown = parameters or msgspec.UNSET
+        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, shown))
+    answer = InferAnswer(response.model, response.version, response.id, outputs)
+    text = msgspec.json.encode(answer)
     if not raws:
         return text, None
     return b"".join((text, *raws)), len(text)

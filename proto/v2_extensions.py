@@ -128,7 +128,7 @@ def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
 
 def _load(serving: Serving, call: Call) -> Answer:
     """Load a model; KServe's clients read the answer, others its status."""
-    name = str(call.path["name"])
+    name = call.path["name"]
     parameters = _read(call.body, LoadBody).parameters or {}
     config, files = parse_load(parameters)
     serving.load_model(name, config, files)
@@ -138,8 +138,7 @@ def _load(serving: Serving, call: Call) -> Answer:
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
     """Read the parameters of a load.
 
-    Args:
-        parameters: `config`, JSON as a text or as it is, and `file:<path>`, base64 or bytes.
+    They are `config`, JSON as a text or as it is, and `file:<path>`, base64 or bytes.
 
     Returns:
         The configuration, None where there is none; the files by their paths.
@@ -169,7 +168,7 @@ def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, di
 
 def _unload(serving: Serving, call: Call) -> Answer:
     _read(call.body, UnloadBody)
-    name = str(call.path["name"])
+    name = call.path["name"]
     serving.unload_model(name)
     return json_answer({"name": name, "unload": True})
 
@@ -204,18 +203,14 @@ def _batch_json(batch: BatchStatistics) -> dict[str, Any]:
 
 
 def _config(serving: Serving, call: Call) -> Answer:
-    return json_answer(
-        config_json(serving.model_info(str(call.path["name"]), call.path["version"]))
-    )
+    return json_answer(config_json(serving.model_info(call.path["name"], call.path["version"])))
 
 
 def config_json(info: ModelInfo) -> dict[str, Any]:
-    """Write a model's description as Triton's ModelConfig.
+    """Write a model's description as Triton's ModelConfig (model_config.proto).
 
     Where all inputs and outputs leave their first axis open it is the batch's and stands in
     `max_batch_size`, otherwise in `dims`.
-
-    Source: model_config.proto.
     """
     tensors = [*info.inputs, *info.outputs]
     batched = all(tensor.shape[:1] == (-1,) for tensor in tensors)

@@ -87,12 +87,9 @@ def parse_infer(asked: Any) -> InferRequest:
 
 
 def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
-    """Write an inference response.
+    """Write an inference response to an empty `ModelInferResponse`.
 
-    Args:
-        response: The answer.
-        answer: An empty `ModelInferResponse` to write it to.
-        raw: Whether tensors are wanted as bytes; all are where one has no typed contents.
+    Tensors are written as bytes where `raw` says so, and all of them where one has no typed contents.
     """
     answer.model_name, answer.model_version = response.model, response.version
     answer.id = response.id

@@ -3,7 +3,7 @@
 Source: Open Inference Protocol, inference_rest.md; Triton's extensions where named.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,11 @@ from proto.operations import (
     came_by,
     json_answer,
     look,
+    model_names,
     post,
     store_headers,
 )
-from proto.v2_envelope import InferBody, parse_infer, parse_raw, render_infer
+from proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 
@@ -42,7 +43,7 @@ EXTENSIONS: tuple[str, ...] = (
 _JSON_BYTES = b"inference-header-content-length"
 
 
-# The shapes of answers in JSON, for the OpenAPI document; answers are written without them.
+# The shapes of answers in JSON, for the OpenAPI document.
 
 
 class ServerMetadata(msgspec.Struct):
@@ -50,7 +51,7 @@ class ServerMetadata(msgspec.Struct):
 
     name: str
     version: str
-    extensions: list[str]
+    extensions: Sequence[str]
 
 
 ServerLive = msgspec.defstruct("ServerLive", [("live", bool)])
@@ -78,28 +79,9 @@ class ModelMetadata(msgspec.Struct):
     properties: dict[str, str]
 
 
-class OutputTensor(msgspec.Struct):
-    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
-
-    name: str
-    shape: list[int]
-    datatype: Datatype
-    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
-    parameters: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-
-
-class InferAnswer(msgspec.Struct):
-    """The answer to an inference request."""
-
-    model_name: str
-    model_version: str
-    id: str
-    outputs: list[OutputTensor]
-
-
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
-    metadata = {"name": "quadriga", "version": options.server_version, "extensions": EXTENSIONS}
+    metadata = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
     act = answering(partial(answer_infer, serving, options), options)
     ready, models = partial(_server_ready, serving), partial(_models, serving)
     model, model_ready = partial(_model_metadata, serving), partial(_model_ready, serving)
@@ -122,7 +104,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
     """Answer a request to the model that `call.path` names."""
     request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
-    name, version = str(call.path["name"]), call.path["version"]
+    name, version = call.path["name"], call.path["version"]
     json_bytes = _json_bytes(call)
     if json_bytes == 0:
         info = serving.model_info(name, version)
@@ -161,11 +143,11 @@ def _server_ready(serving: Serving, _: Call) -> Answer:
 
 
 def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
+    return json_answer({"models": model_names(serving)})
 
 
 def _model_metadata(serving: Serving, call: Call) -> Answer:
-    return json_answer(model_json(serving.model_info(str(call.path["name"]), call.path["version"])))
+    return json_answer(model_json(serving.model_info(call.path["name"], call.path["version"])))
 
 
 def model_json(info: ModelInfo) -> dict[str, Any]:
@@ -181,11 +163,10 @@ def model_json(info: ModelInfo) -> dict[str, Any]:
 
 
 def _model_ready(serving: Serving, call: Call) -> Answer:
-    name = str(call.path["name"])
     try:
-        info = serving.model_info(name, call.path["version"])
+        info = serving.model_info(call.path["name"], call.path["version"])
     except ModelNotReady as error:
-        return _ready(str(error), {"name": name})
+        return _ready(str(error), {"name": call.path["name"]})
     return _ready(None, {"name": info.name, "ready": True})
 
 

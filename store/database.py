@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AWAY = ("25006", "42501", "42P01")
@@ -84,7 +83,7 @@ def run_in(
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
         some = remaining[start : start + _AT_ONCE]
-        found = run(connection, text.format(", ".join("?" * len(some))), (*before, *some))
+        found = run(connection, text.format(marks(some)), (*before, *some))
         if found.returns_rows:
             rows += found
     return rows
@@ -92,7 +91,10 @@ def run_in(
 
 def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
     """Return those ids that have a row already."""
-    return list(_BACKENDS[connection.dialect.name].stored(connection, seqs))
+    if connection.dialect.name == "postgresql":
+        return postgresql.stored(connection, seqs)
+    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
+    return [seq for (seq,) in found]
 
 
 def insert(
@@ -100,8 +102,11 @@ def insert(
 ) -> None:
     """Insert many rows, none of which is there yet."""
     ordered = sorted(rows)  # neighbours in the index together
-    if ordered:
-        _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
+    if ordered and connection.dialect.name == "postgresql":
+        postgresql.copy(connection, table, columns, ordered)
+    elif ordered:
+        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)})"
+        run(connection, text, ordered)
 
 
 def upsert(
@@ -116,7 +121,7 @@ def upsert(
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
     run(
         connection,
-        f"INSERT INTO {table} ({given}) VALUES ({', '.join('?' * len(columns))})"
+        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
         f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
         rows,
     )
@@ -126,8 +131,11 @@ def delete(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
 ) -> None:
     """Delete the rows that have these values, the key of the table; each value is one type's."""
-    if rows:
-        _BACKENDS[connection.dialect.name].delete(connection, table, columns, sorted(rows))
+    if rows and connection.dialect.name == "postgresql":
+        postgresql.delete(connection, table, columns, sorted(rows))
+    elif rows:
+        condition = " AND ".join(f"{column} = ?" for column in columns)
+        run(connection, f"DELETE FROM {table} WHERE {condition}", sorted(rows))
 
 
 def take_turn(connection: sa.Connection, *, alone: bool) -> None:
@@ -136,24 +144,15 @@ def take_turn(connection: sa.Connection, *, alone: bool) -> None:
     Those that only add rows run side by side. One that changes or removes rows, or states what rows are
     joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
     """
-    _BACKENDS[connection.dialect.name].take_turn(connection, alone=alone)
+    if connection.dialect.name == "postgresql":  # of SQLite, one transaction writes at a time
+        shared = "" if alone else "_shared"
+        run(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
-def months(connection: sa.Connection) -> list[Month]:
-    """Return the partitions that the tables have, oldest first; none where there are none."""
-    found: list[Month] = _BACKENDS[connection.dialect.name].months(connection)
-    return found
-
-
-def drop_month(connection: sa.Connection, month: Month) -> bool:
-    """Drop a partition with all that hangs on its inferences; False where readers hold it too long."""
-    dropped: bool = _BACKENDS[connection.dialect.name].drop_month(connection, month)
-    return dropped
-
-
-def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
-    """Make what rows of these ids need before they are inserted, such as partitions; commits that."""
-    _BACKENDS[connection.dialect.name].make_room(connection, seqs)
+def lock_tables(connection: sa.Connection) -> None:
+    """Keep other servers from changing tables until the end of the transaction."""
+    if connection.dialect.name == "postgresql":
+        run(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
 
 
 def check_in_place(connection: sa.Connection) -> None:
@@ -162,7 +161,8 @@ def check_in_place(connection: sa.Connection) -> None:
     Raises:
         NotReadyError: It was removed or replaced; what is committed to it now is lost.
     """
-    _BACKENDS[connection.dialect.name].check_in_place(connection)
+    if connection.dialect.name == "sqlite":  # a connection to a server that is gone fails by itself
+        sqlite.check_in_place(connection)
 
 
 def make_durable(connection: sa.Connection) -> None:
@@ -171,7 +171,8 @@ def make_durable(connection: sa.Connection) -> None:
     Raises:
         OSError: The disk fails.
     """
-    _BACKENDS[connection.dialect.name].make_durable(connection)
+    if connection.dialect.name == "sqlite":
+        sqlite.make_durable(connection)
 
 
 def migrate(url: str) -> tuple[str | None, str | None]:
@@ -193,7 +194,7 @@ def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
         StoreError: A newer or another version of this code made them.
     """
     with engine.connect() as connection:
-        _BACKENDS[connection.dialect.name].lock(connection)
+        lock_tables(connection)
         before = _revision(connection)
         if before != REVISION:
             _migrate(connection)
@@ -254,7 +255,9 @@ class Readers:
             QueryTimeoutError: The time was up.
         """
         if not self.has_database():
-            raise NotReadyError("expected the database to be there, got none yet")
+            raise NotReadyError(
+                "expected the database to be there, got none yet: a server makes it, by default in its --data"
+            )
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
@@ -300,6 +303,11 @@ def answering() -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
+
+
+def marks(values: Collection[Any]) -> str:
+    """Return a `?` for each value."""
+    return ", ".join("?" * len(values))
 
 
 def is_away(error: Exception) -> bool:

@@ -21,9 +21,11 @@ from typing import BinaryIO
 
 import msgspec
 
+from store.disk import made_once
 from store.errors import JournalError
-from store.records import InferenceRecord, JournaledChange
+from store.records import InferenceRecord, JournaledChange, JournaledRecord
 
+Entry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
@@ -67,9 +69,7 @@ class Journal:
         """By this process."""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(
-        self, records: Sequence[InferenceRecord | JournaledChange], *, hold: bool = False
-    ) -> Position:
+    def append(self, records: Sequence[Entry], *, hold: bool = False) -> Position:
         """Append all records of a request by one write; what returns has survived `kill -9`.
 
         Args:
@@ -104,7 +104,7 @@ class Journal:
         with self._lock:
             self._release()
 
-    def _framed(self, records: Sequence[InferenceRecord | JournaledChange]) -> bytes:
+    def _framed(self, records: Sequence[Entry]) -> bytes:
         frames = []
         for record in records:
             payload = self._encode(record)
@@ -155,15 +155,7 @@ def sent_file(directory: Path) -> Path:
 
 def identity(directory: Path) -> str:
     """Return the name that tells this journal from those of other servers; made where missing."""
-    path = directory / "id"
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        hidden = directory / f".id-{secrets.token_hex(8)}"
-        hidden.write_text(hidden.name.removeprefix(".id-"))
-        with suppress(FileExistsError):  # whole or not at all, and the first one stays
-            os.link(hidden, path)
-        hidden.unlink()
-    return path.read_text()
+    return made_once(directory / "id", secrets.token_hex(8))
 
 
 def segments(directory: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from store import journal
+from store.disk import write_whole
 from store.errors import Unconfirmed
 from store.journal import Position
 
@@ -32,10 +33,7 @@ def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
     Raises:
         OSError: As on a full disk; the file is then as before.
     """
-    path = _path(directory)
-    hidden = path.with_name(f".{path.name}")
-    hidden.write_bytes(msgspec.json.encode(offsets))
-    hidden.replace(path)
+    write_whole(_path(directory), msgspec.json.encode(offsets))
 
 
 def read_offsets(directory: Path) -> dict[str, int]:

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from store.blobs.files import sync_path
+from store.disk import sync_path
 from store.errors import Unconfirmed
 from store.journal import Position
 

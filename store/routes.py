@@ -52,8 +52,7 @@ _PROPERTIES: dict[str, Reference | Schema] = {
     "order": Schema(enum=["-ts", "ts"], default="-ts", description="Newest or oldest first"),
     "limit": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=1000, default=100),
     "cursor": Schema(
-        type=[OpenAPIType.STRING, OpenAPIType.NULL],
-        description="Where the page before ended",
+        type=[OpenAPIType.STRING, OpenAPIType.NULL], description="Where the page before ended"
     ),
     "count": Schema(
         enum=["none", "capped", "exact", None],

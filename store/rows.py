@@ -1,19 +1,19 @@
 """From journaled records to rows of the database, a batch at a time, and back."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from store import metadata
-from store.database import delete, insert, run, run_in
+from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
 from store.query import geo
-from store.query.catalog import marks
 from store.records import InputReference, JournaledRecord, ModelReference
+from store.rollups import Counts, size_kept
 from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType, band
-from store.upkeep.rollups import Counts, size_kept
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),
@@ -72,9 +72,18 @@ class Names:
         rows: Iterable[Any] = run(self._connection, f"SELECT id, {columns} FROM {table}")
         return {(*name,): int(number) for number, *name in rows}
 
-    def use(self, connection: sa.Connection) -> None:
-        """Give new names their ids in this transaction."""
-        self._connection = connection
+    @contextmanager
+    def transaction(self, engine: sa.Engine, *, alone: bool) -> Iterator[sa.Connection]:
+        """Begin one that writes, in its turn (see `take_turn`); new names are given their ids in it.
+
+        Raises:
+            NotReadyError: The database was removed or replaced.
+        """
+        with engine.begin() as connection:
+            check_in_place(connection)
+            take_turn(connection, alone=alone)
+            self._connection = connection
+            yield connection
 
     def flat_beside(self, paths: dict[str, Any], given: str) -> str | None:
         """Return `meta_flat` of metadata, beside its JSON as given."""

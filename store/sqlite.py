@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from store.blobs.files import sync_path
+from store.disk import sync_path
 from store.errors import NotReadyError, StoreError
-from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -189,43 +187,3 @@ def _path(url: sa.URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise StoreError("expected a sqlite URL with a file, as sqlite:////data/store.db, got none")
     return Path(url.database)
-
-
-def stored(connection: sa.Connection, seqs: list[int]) -> Iterable[int]:
-    """Return those ids that have a row."""
-    marks = ", ".join("?" * len(seqs))
-    statement = f"SELECT seq FROM inference WHERE seq IN ({marks})"
-    return connection.exec_driver_sql(statement, tuple(seqs)).scalars()
-
-
-def insert(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
-) -> None:
-    """Insert many rows."""
-    marks = ", ".join("?" * len(columns))
-    connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
-
-
-def delete(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
-) -> None:
-    """Delete many rows by key."""
-    condition = " AND ".join(f"{column} = ?" for column in columns)
-    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
-
-
-def take_turn(connection: sa.Connection, *, alone: bool) -> None:
-    """Do nothing: only one transaction writes at a time."""
-
-
-def months(_: sa.Connection) -> list[Month]:
-    """Return nothing: there are no partitions."""
-    return []
-
-
-def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
-    """Do nothing: there are no partitions."""
-
-
-def lock(connection: sa.Connection) -> None:
-    """Do nothing: the writer has the database for itself."""

@@ -4,7 +4,6 @@ Rows and the journal's offset are committed together and rows are keyed by ids g
 was written, so a crash anywhere is repaired by doing the same again.
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -22,8 +21,10 @@ import sqlalchemy as sa
 from store import database, journal
 from store.changes.applying import apply
 from store.changes.truth import link_new
+from store.disk import locked
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
+from store.partitions import make_room
 from store.records import JournaledChange, JournaledRecord, is_change, only_adds
 from store.rows import Names, Rows
 from store.upkeep.retention import Upkeep
@@ -237,14 +238,12 @@ class Writer:
 
     def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
         with self._engine.connect() as connection:
-            database.make_room(connection, (frame.seq for frame in batch))
+            make_room(connection, (frame.seq for frame in batch))
             if self._names is None:
                 self._names = Names(connection)
         freed: set[str] = set()
-        with self._engine.begin() as connection:
-            database.check_in_place(connection)
-            database.take_turn(connection, alone=not all(only_adds(one.payload) for one in batch))
-            self._names.use(connection)
+        alone = not all(only_adds(frame.payload) for frame in batch)
+        with self._names.transaction(self._engine, alone=alone) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]
@@ -328,16 +327,12 @@ def _forget_offsets(connection: sa.Connection, keys: list[str]) -> None:
 
 def _lock(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        holder = file.read().strip()
-        file.close()
+    file = locked(path)
+    if file is None:
+        holder = path.read_text().strip()
         raise StoreError(
             f"expected to be the only writer of {path.parent}, got process {holder} at work"
-        ) from error
+        )
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tasks import rotated
+
 Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.int64]
 
@@ -49,14 +51,14 @@ def iou_matrix(boxes: Floats, others: Floats) -> Floats:
     """Overlap of each box with each other: intersection over union.
 
     Args:
-        boxes: float (N, 4), xyxy.
-        others: float (M, 4), xyxy.
+        boxes: float (N, 4), xyxy, or (N, 5), xywhr, of which the exact polygons count.
+        others: Of the same kind, (M, 4) or (M, 5).
 
     Returns:
         float (N, M), 0 to 1; 0 where both boxes are empty.
     """
-    overlap = _intersections(boxes, others)
-    return ratio(overlap, _areas(boxes)[:, None] + _areas(others) - overlap)
+    common = _intersections(boxes, others)
+    return ratio(common, _areas(boxes)[:, None] + _areas(others) - common)
 
 
 def ios_matrix(boxes: Floats, others: Floats) -> Floats:
@@ -66,6 +68,8 @@ def ios_matrix(boxes: Floats, others: Floats) -> Floats:
 
 
 def _intersections(boxes: Floats, others: Floats) -> Floats:
+    if boxes.shape[1] == 5:
+        return rotated.intersections(boxes, others)
     x1, y1, x2, y2 = (boxes[:, None, i] for i in range(4))
     u1, v1, u2, v2 = (others[None, :, i] for i in range(4))
     overlap: Floats = np.maximum(np.minimum(x2, u2) - np.maximum(x1, u1), 0)
@@ -74,6 +78,8 @@ def _intersections(boxes: Floats, others: Floats) -> Floats:
 
 
 def _areas(boxes: Floats) -> Floats:
+    if boxes.shape[1] == 5:
+        return np.asarray(boxes[:, 2].astype(np.float64) * boxes[:, 3])
     sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
     return np.asarray(sides[:, 0] * sides[:, 1])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -18,6 +19,16 @@ class OutputError(ValueError):
 
     No request can mend it, so a server answers 500 and names the model.
     """
+
+
+def check_finite(*arrays: npt.NDArray[Any], what: str = "the outputs") -> None:
+    """Refuse NaN and infinities, of which no prediction can be made.
+
+    Raises:
+        OutputError: One of the arrays holds them; the message says `what` they are.
+    """
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise OutputError(f"expected {what} to hold finite numbers, got NaN or infinity")
 
 
 class Classification(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Rotated boxes as plain arrays: corners, angles, overlap.
+"""Rotated boxes as plain arrays: corners, angles, common areas.
 
 Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y down.
 A box of rotation 0 has its width along x.
@@ -9,7 +9,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tasks.geometry import ratio
 from tasks.specification import Angle
 
 Doubles = npt.NDArray[np.float64]
@@ -83,7 +82,8 @@ def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
     # the turn of the side that leads: cross and dot product of before and after
     cross = np.where(wide, cos * sin * (1 / sy - 1 / sx), cos * sin * (1 / sx - 1 / sy))
     dot = np.where(wide, cos**2 / sx + sin**2 / sy, sin**2 / sx + cos**2 / sy)
-    shares = ratio(area, np.where(wide, width, height))
+    leading = np.where(wide, width, height)
+    shares = np.divide(area, leading, out=np.zeros_like(area), where=leading > 0)
     sides = np.where(wide, width, shares), np.where(wide, shares, height)
     return np.stack([x / sx, y / sy, *sides, r + np.arctan2(cross, dot)], axis=1)
 
@@ -128,36 +128,11 @@ def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
     )
 
 
-def polygon_iou_matrix(
-    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
-) -> Doubles:
-    """Exact overlap of each rotated box with each other: intersection over union.
+def intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
+    """Give the common area of each box and each other, exactly: xywhr both, (N, 5) and (M, 5).
 
-    Args:
-        boxes: float (N, 5), xywhr.
-        others: float (M, 5), xywhr.
-
-    Returns:
-        float64 (N, M), 0 to 1; 0 where both boxes are empty.
+    Only those are clipped whose upright frames meet.
     """
-    overlap = _intersections(boxes, others)
-    return ratio(overlap, _areas(boxes)[:, None] + _areas(others) - overlap)
-
-
-def polygon_ios_matrix(
-    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
-) -> Doubles:
-    """Exact overlap: intersection over the smaller of the two; as `polygon_iou_matrix`."""
-    smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
-    return ratio(_intersections(boxes, others), smaller)
-
-
-def _areas(boxes: npt.NDArray[np.floating]) -> Doubles:
-    return np.asarray(boxes[:, 2].astype(np.float64) * boxes[:, 3])
-
-
-def _intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
-    """Common area of each box and each other; only those are clipped whose upright frames meet."""
     corners, clips = xywhr_to_corners(boxes), xywhr_to_corners(others)
     low, high = corners.min(axis=1)[:, None], corners.max(axis=1)[:, None]
     meet = ((low < clips.max(axis=1)) & (clips.min(axis=1) < high)).all(axis=2)

@@ -3,23 +3,16 @@
 Neither decodes nor runs anything: a task finds candidates in each tile, and `merge` joins them in the image.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decoders import Candidates, Found, OrientedCandidates, take
+from tasks.decoders import Candidates, take
 from tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
-from tasks.rotated import polygon_ios_matrix, polygon_iou_matrix, xywhr_to_corners
-
-_MATRICES: dict[tuple[int, str], Callable[[Floats, Floats], Floats]] = {
-    (4, "iou"): iou_matrix,
-    (4, "ios"): ios_matrix,
-    (5, "iou"): polygon_iou_matrix,
-    (5, "ios"): polygon_ios_matrix,
-}
+from tasks.rotated import xywhr_to_corners
 
 
 class Tile(msgspec.Struct, frozen=True):
@@ -78,7 +71,9 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
     return [*range(0, length - tile, step), length - tile]
 
 
-def merge(found: Sequence[tuple[Tile, Found]], merging: Merging, limit: int | None = None) -> Found:
+def merge(
+    found: Sequence[tuple[Tile, Candidates]], merging: Merging, limit: int | None = None
+) -> Candidates:
     """Join what was found in the tiles of one image.
 
     Args:
@@ -106,16 +101,14 @@ def merge(found: Sequence[tuple[Tile, Found]], merging: Merging, limit: int | No
     return take(whole, suppress_greedily(whole.scores, overlapping, limit))
 
 
-def _joined(found: Sequence[tuple[Tile, Found]]) -> Found:
+def _joined(found: Sequence[tuple[Tile, Candidates]]) -> Candidates:
     """All candidates, moved to where their tile lies."""
     moved = []
     for tile, each in found:
-        columns = each.boxes.shape[1]
-        shift = (
-            (tile.left, tile.top, tile.left, tile.top) if columns == 4 else (tile.left, tile.top)
-        )
         boxes = each.boxes.astype(np.float64)
-        boxes[:, : len(shift)] += shift
+        boxes[:, :2] += tile.left, tile.top
+        if boxes.shape[1] == 4:
+            boxes[:, 2:] += tile.left, tile.top
         moved.append(boxes)
     return msgspec.structs.replace(
         found[0][1],
@@ -125,18 +118,14 @@ def _joined(found: Sequence[tuple[Tile, Found]]) -> Found:
     )
 
 
-def _overlapping(
-    these: Candidates | OrientedCandidates,
-    those: Candidates | OrientedCandidates,
-    merging: Merging,
-) -> npt.NDArray[np.bool_]:
+def _overlapping(these: Candidates, those: Candidates, merging: Merging) -> npt.NDArray[np.bool_]:
     """Which of these is the same object as which of those: bool (these, those)."""
-    matrix = _MATRICES[these.boxes.shape[1], merging.metric]
+    matrix = iou_matrix if merging.metric == "iou" else ios_matrix
     over = matrix(these.boxes, those.boxes) > merging.threshold
     return np.asarray(over & (these.class_ids[:, None] == those.class_ids))
 
 
-def _merged_once(whole: Found, merging: Merging) -> Found:
+def _merged_once(whole: Candidates, merging: Merging) -> Candidates:
     """Let each box, the best first, take in the others that overlap it; the result is sorted."""
     whole = take(whole, np.argsort(-whole.scores, kind="stable"))
     boxes, free = whole.boxes.copy(), np.ones(len(whole.scores), bool)

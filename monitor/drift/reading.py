@@ -14,8 +14,8 @@ from monitor.signals import PICTURE
 from store.database import run, run_in
 from store.inferences import Inferences
 from store.records import ModelReference, StoredSignals
+from store.rollups import minute
 from store.schema import INDEXED_CHARACTERS, KeyType
-from store.upkeep.rollups import minute
 
 SHARD = 1000
 """Inferences that are read at once."""

@@ -15,11 +15,11 @@ from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.samples import Column, DriftError
 from monitor.drift.summary import Summary
 from monitor.drift.unlike import Embedded, unlike
-from monitor.drift.what_moved import by_effect, slices
+from monitor.drift.what_moved import slices
 from monitor.drift.windows import EMBEDDING, About, Reading, WindowRead, read_window
 from monitor.evaluation.reading import read
 from monitor.places import Here, Places, Tell
-from monitor.report import Data, Report, Slice, Unlike, Window
+from monitor.report import Data, Report, Slice, Unlike, Window, by_effect
 from store.errors import NotReadyError, QueryTimeoutError
 from store.inferences import Inferences
 from store.records import StoredInference, timestamp_text

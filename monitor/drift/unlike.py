@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.drift.samples import Column, Sample
+from monitor.drift.similarity import NEAREST, References
 from monitor.report import Neighbour, Unlike
-from monitor.similarity import NEAREST, References
 
 MOST_UNLIKE = 12
 SHOWN = 3

@@ -1,6 +1,6 @@
 """Where an alarm comes from: the signals in order of effect, and the slices that carry it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -10,19 +10,10 @@ from monitor.drift.decision import Settings, decide
 from monitor.drift.dependence import Codes
 from monitor.drift.samples import Column, Sample, take
 from monitor.drift.summary import Summary
-from monitor.report import Metric, Signal, Slice
+from monitor.report import Metric, Signal, Slice, by_effect, times_least
 
 MOST_VALUES = 50
 """Columns with more values than this are no slices."""
-
-
-def by_effect(signals: Iterable[Signal]) -> list[Signal]:
-    """Return alarms first, then by how many times the least effect that matters they moved."""
-    return sorted(signals, key=lambda one: (one.alarm, _size(one)), reverse=True)
-
-
-def _size(signal: Signal) -> float:
-    return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
 
 
 def slices(
@@ -82,7 +73,7 @@ def _by(
             rest = {one.name: one for one in look(rows, inside=False)}
             there = [one for one in by_effect(judged) if one.alarm]
             metrics = [_metric(one, rest[one.name]) for one in there]
-            made.append((_size(there[0]), Slice(name, value, len(rows[1]), metrics)))
+            made.append((times_least(there[0]), Slice(name, value, len(rows[1]), metrics)))
     return made
 
 

@@ -19,6 +19,21 @@ def ranges(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts - first, counts)
 
 
+def starts(keys: Integers) -> Integers:
+    """Return where each run of equal keys, of 0 or more, begins."""
+    return np.flatnonzero(np.diff(keys, prepend=-1))
+
+
+def within(keys: Integers) -> Integers:
+    """Number the rows of each run of equal keys, of 0 or more, from 0."""
+    return nth(np.diff(starts(keys), append=len(keys)))
+
+
+def joined(one: Integers, other: Integers) -> Integers:
+    """Make one key of two, which sorts as the pair does."""
+    return one << 32 | other
+
+
 def held(keys: Integers, asked: Integers) -> tuple[Integers, Integers]:
     """Look up in ascending keys where each of those that are asked stands first, and how often."""
     first = np.searchsorted(keys, asked, "left")

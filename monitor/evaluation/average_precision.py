@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
-from monitor.evaluation.matching import RIGHT, WRONG
-from monitor.evaluation.ranked import Ranking
+from monitor.evaluation.matching import RIGHT, WRONG, Ranking
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
 RECALLS: Doubles = np.linspace(0, 1, 101)

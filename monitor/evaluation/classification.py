@@ -38,14 +38,10 @@ class Classification:
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read scores and true labels.
-
-        Raises:
-            EvaluationError: They are something else.
-        """
+        """Read scores and true labels; see `Evaluator.tables`."""
         found = read_lists(images, "predictions", _ANSWERS, labels)
         there = read_lists(images, "ground_truth", _TRUTHS, labels)
-        answers = {**found.table, "score": found.numbers("score")}
+        answers = {**found.table, "score": found.numbers("score")[:, 0]}
         return {
             "predictions": _once(answers, answers["score"]),
             "truths": _once({name: there.table[name] for name in ("image", "label")}),

@@ -3,19 +3,20 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, within
+from monitor.evaluation.detection import box_tables
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
-from monitor.evaluation.wire_tables import predictions_table, truths_table
+from monitor.evaluation.wire_tables import Listed, predictions_table, truths_table
 from tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
@@ -76,29 +77,6 @@ _IMAGE = msgspec.json.Decoder(_Image)
 RESULTS = msgspec.json.Decoder(list[_Result])
 
 
-class _Objects(NamedTuple):
-    """Annotations or results (N,), by image."""
-
-    name: str
-    """Of their list, for messages."""
-    rows: Sequence[Any]
-    """Annotations or results."""
-    place: Integers
-    """In the list."""
-    image: Integers
-    label: Integers
-
-    def where(self, at: int) -> str:
-        """Name one."""
-        return f"{self.name}[{self.place[at]}]"
-
-    def between(self, first: int, after: int) -> "_Objects":
-        """Return those of some images."""
-        low, high = np.searchsorted(self.image, (first, after))
-        of = slice(low, high)
-        return _Objects(self.name, self.rows[of], self.place[of], self.image[of], self.label[of])
-
-
 def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
     """Read a file of instances; also gives its images.
 
@@ -143,8 +121,8 @@ def state_of_coco(
     image_at = _numbered([one.id for one in images], f"{truth.name}: images: id")
     label_at = _numbered([one.id for one in known.categories], f"{truth.name}: categories: id")
     _numbered(labels, f"{truth.name}: categories: name")
-    found = _objects(predictions.name, answers, image_at, label_at)
-    there = _objects(f"{truth.name}: annotations", known.annotations, image_at, label_at)
+    found = _listed(predictions.name, answers, image_at, label_at)
+    there = _listed(f"{truth.name}: annotations", known.annotations, image_at, label_at)
     if len(found.rows) < len(answers):
         raise EvaluationError(_stray(predictions.name, answers, image_at, label_at))
     left_out = len(known.annotations) - len(there.rows)
@@ -171,19 +149,24 @@ def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
     return numbers
 
 
-def _objects(
+def _listed(
     name: str,
     rows: Sequence[_Annotation | _Result],
     images: Mapping[_Id, int],
     labels: Mapping[_Id, int],
-) -> _Objects:
+) -> Listed:
     """Sort annotations or results by image, without those of other images and categories."""
     count = len(rows)
     image = np.fromiter((images.get(row.image_id, -1) for row in rows), np.int64, count)
     label = np.fromiter((labels.get(row.category_id, -1) for row in rows), np.int64, count)
     order = np.argsort(image, kind="stable")
     order = order[(image[order] >= 0) & (label[order] >= 0)]
-    return _Objects(name, [rows[at] for at in order.tolist()], order, image[order], label[order])
+    image = image[order]
+    return Listed(
+        [rows[at] for at in order.tolist()],
+        {"image": image, "label": label[order], "number": within(image)},
+        lambda at: f"{name}[{order[at]}]",
+    )
 
 
 def _stray(
@@ -213,71 +196,59 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     )
 
 
-def _boxes(found: _Objects, there: _Objects, _: Integers) -> dict[str, Table]:
-    """Return the tables of boxes, as `monitor.evaluation.detection` has them."""
+def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
+    """Return the tables of boxes."""
 
-    def box(objects: _Objects) -> Doubles:
-        for at, row in enumerate(objects.rows):
+    def boxes(listed: Listed) -> Doubles:
+        for at, row in enumerate(listed.rows):
             if row.bbox is None or row.bbox[2] < 0 or row.bbox[3] < 0:
                 raise EvaluationError(
-                    f"{objects.where(at)}: expected bbox to be x, y, width and height,"
-                    f" got {row.bbox}"
+                    f"{listed.where(at)}: expected bbox to be x, y, width and height, got {row.bbox}"
                 )
-        return np.array([row.bbox for row in objects.rows], np.float64).reshape(-1, 4)
+        return np.array([row.bbox for row in listed.rows], np.float64).reshape(-1, 4)
 
-    boxes, others = box(found), box(there)
-    return {
-        "predictions": predictions_table(found.rows, _shared(found), boxes[:, 2] * boxes[:, 3])
-        | {"box": boxes},
-        "truths": truths_table(there.rows, _shared(there), others[:, 2] * others[:, 3])
-        | {"box": others},
-    }
+    return box_tables(found, boxes(found), there, boxes(there))
 
 
-def _instances(found: _Objects, there: _Objects, sizes: Integers) -> dict[str, Table]:
+def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
     """Return the tables of masks, as `monitor.evaluation.instances` has them."""
-    count = len(sizes)
-    objects = np.bincount(np.concatenate([found.image, there.image]), minlength=count)
+    images = found.table["image"], there.table["image"]
+    objects = np.bincount(np.concatenate(images), minlength=len(sizes))
     parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
-    bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), count]
+    bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
     areas: tuple[list[Integers], list[Integers]] = ([], [])
     pairs: list[tuple[Integers, Integers, Doubles]] = []
-    before = np.zeros(2, np.int64)
-    for first, after in pairwise(bounds):
-        some = found.between(first, after), there.between(first, after)
+    for span in pairwise(bounds):
+        (first, _), (other_first, _) = spans = [np.searchsorted(of, span) for of in images]
+        some = [one.of(np.arange(*of)) for one, of in zip((found, there), spans, strict=True)]
         predictions, truths = (
             masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
             for one in some
         )
         crowd = np.array([row.crowd for row in some[1].rows], bool)
-        one, other, overlap = overlaps(predictions, truths, (some[0].image, some[1].image), crowd)
-        pairs.append((one + before[0], other + before[1], overlap))
+        of_images = some[0].table["image"], some[1].table["image"]
+        one, other, overlap = overlaps(predictions, truths, of_images, crowd)
+        pairs.append((one + first, other + other_first, overlap))
         areas[0].append(predictions.area)
         areas[1].append(truths.area)
-        before += len(some[0].rows), len(some[1].rows)
     one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    tables = {
-        "predictions": predictions_table(found.rows, _shared(found), np.concatenate(areas[0])),
-        "truths": truths_table(there.rows, _shared(there), np.concatenate(areas[1])),
+    numbers = found.table["number"][one], there.table["number"][other]
+    return {
+        "predictions": predictions_table(found, np.concatenate(areas[0])),
+        "truths": truths_table(there, np.concatenate(areas[1])),
+        "pairs": pairs_table(images[0][one], *numbers, overlap),
     }
-    numbers = tables["predictions"]["number"][one], tables["truths"]["number"][other]
-    return tables | {"pairs": pairs_table(found.image[one], *numbers, overlap)}
 
 
-def _sizes(objects: _Objects, sizes: Integers) -> Integers:
+def _sizes(listed: Listed, sizes: Integers) -> Integers:
     """Return (N, 2) the size of the image of each object."""
-    of = sizes[objects.image]
+    of = sizes[listed.table["image"]]
     for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():
         raise EvaluationError(
-            f"image {objects.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
+            f"image {listed.rows[at].image_id!r}: expected width and height of 1 to {_LONGEST},"
             f" got {of[at, 0]} and {of[at, 1]}"
         )
     return of
-
-
-def _shared(objects: _Objects) -> Table:
-    number = np.arange(len(objects.image)) - np.searchsorted(objects.image, objects.image)
-    return {"image": objects.image, "label": objects.label, "number": number}
 
 
 _TABLES = {"OBJECT_DETECTION": _boxes, "IMAGE_SEGMENTATION": _instances}

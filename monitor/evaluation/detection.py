@@ -9,14 +9,7 @@ from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import (
-    EvaluatedImage,
-    Labels,
-    Magnitude,
-    Number,
-    State,
-    Table,
-)
+from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 
 
@@ -49,38 +42,33 @@ class Detection:
     """The evaluation of `OBJECT_DETECTION`."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read boxes; see `Evaluator.tables`.
-
-        Raises:
-            EvaluationError: One lacks a field, has a number that is none or huge, or ends before it begins.
-        """
+        """Read boxes; see `Evaluator.tables`."""
         found = read_lists(images, "predictions", _PREDICTED, labels)
         there = read_lists(images, "ground_truth", _TRUE, labels)
-        boxes, others = _boxes(found), _boxes(there)
-        return {
-            "predictions": {
-                **predictions_table(found.rows, found.table, boxes[:, 2] * boxes[:, 3]),
-                "box": boxes,
-            },
-            "truths": {
-                **truths_table(there.rows, there.table, others[:, 2] * others[:, 3]),
-                "box": others,
-            },
-        }
+        return box_tables(found, _boxes(found), there, _boxes(there))
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
         return EvaluatedObjects(state, box_overlap(state), parameters={"overlap": "box"})
 
 
+def box_tables(found: Listed, boxes: Doubles, there: Listed, others: Doubles) -> dict[str, Table]:
+    """Return the tables of objects whose boxes are (N, 4) and (M, 4), xywh."""
+    return {
+        "predictions": predictions_table(found, boxes[:, 2] * boxes[:, 3], box=boxes),
+        "truths": truths_table(there, others[:, 2] * others[:, 3], box=others),
+    }
+
+
 def _boxes(listed: Listed) -> Doubles:
     """Return boxes (N, 4), xywh."""
-    corners = np.stack([listed.numbers(name) for name in _CORNERS], axis=1)
+    corners = listed.numbers(*_CORNERS)
     sides = corners[:, 2:] - corners[:, :2]
-    good = sides.min(axis=1) >= 0
-    wrong = ", ".join(map(str, corners[~good][:1].ravel().tolist()))
-    expected = "xmin <= xmax and ymin <= ymax"
-    listed.check(good, expected, f"{', '.join(_CORNERS)} of {wrong}")
+    listed.check(
+        sides.min(axis=1) >= 0,
+        "xmin <= xmax and ymin <= ymax",
+        lambda at: f"{', '.join(_CORNERS)} of {', '.join(map(str, corners[at].tolist()))}",
+    )
     return np.concatenate([corners[:, :2], sides], axis=1)
 
 

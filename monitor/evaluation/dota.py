@@ -11,7 +11,16 @@ the images and of their predictions, which the kit leaves open.
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, held, mean_known, ranges, ratio
+from monitor.evaluation.arrays import (
+    Doubles,
+    Flags,
+    Integers,
+    held,
+    joined,
+    mean_known,
+    ranges,
+    ratio,
+)
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.state import State, Table
@@ -115,9 +124,9 @@ def best_truths(
         (N,) the overlap, 0 where there is no object, and (N,) the position of the object, of equal ones
         the first, -1 where there is none.
     """
-    group = there["image"] << 32 | there["label"]
+    group = joined(there["image"], there["label"])
     by_group = np.argsort(group, kind="stable")
-    asked = found["image"][order] << 32 | found["label"][order]
+    asked = joined(found["image"], found["label"])[order]
     first, counts = held(group[by_group], asked)
     prediction, at = ranges(first, counts)
     truth = by_group[at]

@@ -157,10 +157,23 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
         [image.id if image.image is None else image.image for image in known],
         np.array([_size(image) for image in known], np.int64).reshape(-1, 2),
         {name: slice_values(known, name) for name in by},
-        list(labels.numbers),
+        list(labels),
         tables,
         {"no_truth": left_out} if left_out else {},
     )
+
+
+def unreadable(
+    evaluation: Evaluator, images: Sequence[EvaluatedImage], by: Sequence[str]
+) -> dict[int, EvaluationError]:
+    """Return, by their positions, what is wrong with the images that are no state alone."""
+    wrong = {}
+    for at, image in enumerate(images):
+        try:
+            state_of(evaluation, [image], by)
+        except EvaluationError as error:
+            wrong[at] = error
+    return wrong
 
 
 def _size(image: EvaluatedImage) -> tuple[int, int]:

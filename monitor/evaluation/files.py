@@ -14,10 +14,16 @@ import msgspec
 
 from monitor.evaluation.coco import state_of_coco
 from monitor.evaluation.coco_wire import images_of_coco
-from monitor.evaluation.evaluators import Evaluator, decode, evaluator, state_of
-from monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from monitor.evaluation.saved_state import from_bytes, to_bytes
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge
+from monitor.evaluation.evaluators import decode, evaluator, state_of, unreadable
+from monitor.evaluation.reporting import USUAL, Asked, evaluate, with_pictures
+from monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    State,
+    from_bytes,
+    merge,
+    to_bytes,
+)
 from monitor.report import Report, Window
 from store.errors import NO_PYARROW, QueryError
 from tasks import full_name
@@ -69,7 +75,7 @@ def evaluate_records(
     *,
     name: str,
     by: Sequence[str] = (),
-    asked: Asked = Asked(),  # noqa: B008 - it is immutable
+    asked: Asked = USUAL,
     tell: Tell = lambda _: None,
 ) -> Report:
     """Evaluate a file of records.
@@ -86,7 +92,7 @@ def evaluate_records(
         EvaluationError: A line is none, or not of this task; the message begins with the file's name and
             the line's number.
     """
-    read = _Read(evaluator(task), by, name)
+    read = _Read(task, by, name)
     for shard in _shards(_lines(file, name)):
         read.add(shard)
         tell(len(read.ids))
@@ -103,7 +109,7 @@ def evaluate_parquet(
     task: str,
     *,
     by: Sequence[str] = (),
-    asked: Asked = Asked(),  # noqa: B008 - it is immutable
+    asked: Asked = USUAL,
     each: Each = map,
     tell: Tell = lambda _: None,
 ) -> Report:
@@ -149,7 +155,7 @@ def _row_group(
     """Turn a part of a Parquet file into a state; also gives the first and the last time."""
     from store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
 
-    read = _Read(evaluator(task), by, f"{path.name}[{group}]")
+    read = _Read(task, by, f"{path.name}[{group}]")
     lines = (line for line, _ in read_parquet(path, group, images=False))
     for shard in _shards(_lines(lines, read.name)):
         read.add(shard)
@@ -193,13 +199,12 @@ def _span(times: Sequence[str]) -> tuple[str, ...]:
 class _Read:
     """What was read so far."""
 
-    def __init__(self, evaluation: Evaluator, by: Sequence[str], name: str) -> None:
-        self.evaluation = evaluation
+    def __init__(self, task: str, by: Sequence[str], name: str) -> None:
+        self.name = name
         self.ids: set[str] = set()
         self.times: tuple[str, ...] = ()
-        self.name = name
-        self._by = by
-        self._states = [state_of(evaluation, [], by)]
+        self._of = evaluator(task), by
+        self._states = [self._state([])]
         self._failed = 0
 
     def add(self, shard: Sequence[_Numbered]) -> None:
@@ -216,17 +221,17 @@ class _Read:
             self.ids.add(one.image.id)
         answered = [one for one in shard if not one.failed]
         self._failed += len(shard) - len(answered)
+        images = [one.image for one in answered]
         try:
-            self._states.append(self._state(answered))
+            self._states.append(self._state(images))
         except EvaluationError:
-            for one in answered:  # which of them is it?
-                try:
-                    self._state([one])
-                except EvaluationError as error:
-                    raise EvaluationError(f"{self.name}:{one.line}: {error}") from error
+            evaluation, by = self._of
+            for at, error in unreadable(evaluation, images, by).items():
+                raise EvaluationError(f"{self.name}:{answered[at].line}: {error}") from error
             raise
-        found = [one.image.created_at for one in answered if one.image.created_at is not None]
-        self.times = _span((*self.times, *found))
+        self.times = _span(
+            (*self.times, *(one.created_at for one in images if one.created_at is not None))
+        )
 
     def state(self) -> State:
         """Return the whole."""
@@ -234,8 +239,9 @@ class _Read:
         failed = {"failed": self._failed} if self._failed else {}
         return state._replace(excluded=state.excluded | failed)
 
-    def _state(self, shard: Sequence[_Numbered]) -> State:
-        return state_of(self.evaluation, [one.image for one in shard], self._by)
+    def _state(self, images: Sequence[EvaluatedImage]) -> State:
+        evaluation, by = self._of
+        return state_of(evaluation, images, by)
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
@@ -270,7 +276,7 @@ def evaluate_coco(
     task: str | None = None,
     *,
     by: Sequence[str] = (),
-    asked: Asked = Asked(),  # noqa: B008 - it is immutable
+    asked: Asked = USUAL,
 ) -> Report:
     """Evaluate COCO's files; see `state_of_coco`.
 

@@ -1,21 +1,18 @@
-"""Instance masks: how segments on the wire become tables, and how far two masks overlap.
+"""Instance masks: how segments on the wire become tables, and how far two masks overlap."""
 
-Segments of `background`, `ignore` and `void` are regions, not objects: they are passed over.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers
+from monitor.evaluation.arrays import Doubles, Integers, joined
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Overlap, Pairs
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.semantic import BACKGROUND, IGNORED
 from monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
@@ -25,61 +22,85 @@ from monitor.evaluation.state import (
     State,
     Table,
 )
-from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
+from monitor.evaluation.wire_tables import Kind, listed, predictions_table, read, truths_table
+from tasks.predictions import Point
+
+IGNORED = frozenset({"ignore", "void"})
+"""Labels of truths whose pixels do not count."""
+
+BACKGROUND = "background"
 
 NO_OBJECTS = IGNORED | {BACKGROUND}
-"""Labels of segments that are no objects."""
+"""Labels of segments that are regions, not objects: they are passed over here."""
 
-_FARTHEST = 1 << 20
-"""Pixels that a contour may lie outside of its image."""
-
-
-class _Point(msgspec.Struct, gc=False):
-    x: float
-    y: float
+FARTHEST_PX = 1 << 20
+"""How far a contour may lie outside of its image."""
 
 
-class _Found(msgspec.Struct):
+class Found(msgspec.Struct):
+    """A segment that a model found."""
+
     label: str
     score: Number
-    contour: list[list[_Point]]
+    contour: list[list[Point]]
 
 
-class _There(msgspec.Struct):
+class There(msgspec.Struct):
+    """A segment that is there."""
+
     label: str
-    contour: list[list[_Point]]
+    contour: list[list[Point]]
     crowd: bool = False
     difficult: bool = False
     area: Magnitude | None = None
 
 
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
+_FOUND = msgspec.json.Decoder(list[Found])
+_THERE = msgspec.json.Decoder(list[There])
+_NOTHING = EvaluatedImage("", width=1, height=1)
 
 
-_NO_OBJECTS = EvaluatedImage("", ground_truth=msgspec.Raw(b"[]"))
+class Segments(NamedTuple):
+    """Those of one image."""
+
+    image: EvaluatedImage
+    found: list[Found]
+    there: list[There]
+
+
+def tables_of_each(
+    images: Sequence[EvaluatedImage], tables_of: Callable[[Segments], dict[str, Table]]
+) -> dict[str, Table]:
+    """Read image by image, whose points take much memory, and put the tables of all together.
+
+    Raises:
+        EvaluationError: A segment lacks a field or has a number that is none.
+    """
+    parts = []
+    for image in images:
+        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
+        parts.append(tables_of(Segments(image, found, there)))
+    tables = {}
+    for name, columns in tables_of(Segments(_NOTHING, [], [])).items():
+        of = [part[name] for part in parts]
+        whole = {
+            key: np.concatenate([column[:0], *(part[key] for part in of)])
+            for key, column in columns.items()
+        }
+        counts = np.array([len(part["image"]) for part in of], np.int64)
+        tables[name] = whole | {"image": np.repeat(np.arange(len(of)), counts)}
+    return tables
 
 
 class Instances:
-    """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects."""
+    """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects.
+
+    Beside the tables of objects there are `pairs`, see `pairs_table`.
+    """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read contours; see `Evaluator.tables`.
-
-        Beside the tables of objects there are `pairs`, see `pairs_table`.
-
-        Raises:
-            EvaluationError: A segment lacks a field or has a number that is none, or an image its size.
-        """
-        none = _tables(_NO_OBJECTS, labels)  # says what the columns are
-        parts = [none, *(_tables(image, labels) for image in images)]
-        tables = {}
-        for name, columns in none.items():
-            of = [part[name] for part in parts]
-            image = np.repeat(np.arange(-1, len(images)), [len(part["image"]) for part in of])
-            joined = {key: np.concatenate([part[key] for part in of]) for key in columns}
-            tables[name] = joined | {"image": image}
-        return tables
+        """Read contours; see `Evaluator.tables`."""
+        return tables_of_each(images, lambda segments: object_tables(segments, labels))
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
@@ -103,55 +124,51 @@ def pair_overlap(state: State) -> Overlap:
     found, there, pairs = (state.tables[name] for name in ("predictions", "truths", "pairs"))
     prediction, truth = (
         np.searchsorted(
-            objects["image"] << 32 | objects["number"], pairs["image"] << 32 | pairs[name]
+            joined(objects["image"], objects["number"]), joined(pairs["image"], pairs[name])
         )
         for objects, name in ((found, "prediction"), (there, "truth"))
     )
     return Pairs(prediction, truth, pairs["overlap"]).overlaps()
 
 
-def _tables(image: EvaluatedImage, labels: Labels) -> dict[str, Table]:
-    """Read one image.
+def object_tables(segments: Segments, labels: Labels) -> dict[str, Table]:
+    """Return the tables of one image.
 
     Raises:
-        EvaluationError: As `Instances.tables`.
+        EvaluationError: A point lies far away, or the image lacks its size.
     """
-    found = read_lists([image], "predictions", _FOUND, labels, NO_OBJECTS)
-    there = read_lists([image], "ground_truth", _THERE, labels, NO_OBJECTS)
-    masks, others = _masks(image, found), _masks(image, there)
-    truths = truths_table(there.rows, there.table, others.area)
-    of, taken, overlap = overlaps(
-        masks, others, (found.table["image"], truths["image"]), truths["crowd"]
-    )
+    image = segments.image
+    found = listed([image], "predictions", [segments.found], labels, NO_OBJECTS)
+    there = listed([image], "ground_truth", [segments.there], labels, NO_OBJECTS)
+    masks = _masks(image, "predictions", found.rows)
+    others = _masks(image, "ground_truth", there.rows)
+    truths = truths_table(there, others.area)
+    images = found.table["image"], truths["image"]
+    of, taken, overlap = overlaps(masks, others, images, truths["crowd"])
     numbers = found.table["number"][of], truths["number"][taken]
     return {
-        "predictions": predictions_table(found.rows, found.table, masks.area),
+        "predictions": predictions_table(found, masks.area),
         "truths": truths,
         "pairs": pairs_table(np.zeros(len(of), np.int64), *numbers, overlap),
     }
 
 
-def _masks(image: EvaluatedImage, listed: Listed) -> Masks:
+def _masks(image: EvaluatedImage, kind: Kind, rows: list[Any]) -> Masks:
     """Make masks of contours; each point is rounded to its pixel."""
-    contours: list[list[list[_Point]]] = [one.contour for one in listed.rows]
-    if contours and not (image.width and image.height):
+    if rows and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")
-    rings = [ring for contour in contours for ring in contour]
+    rings = [ring for one in rows for ring in one.contour]
     flat = list(chain.from_iterable(rings))
     points = np.empty((len(flat), 2))
-    points[:, 0] = np.fromiter(map(attrgetter("x"), flat), np.float64, len(flat))
-    points[:, 1] = np.fromiter(map(attrgetter("y"), flat), np.float64, len(flat))
-    if not (np.abs(points) < _FARTHEST).all():
+    for axis, name in enumerate("xy"):
+        points[:, axis] = np.fromiter(map(attrgetter(name), flat), np.float64, len(flat))
+    if not (np.abs(points) < FARTHEST_PX).all():
         raise EvaluationError(
-            f"image {image.id!r}: {listed.kind}: expected points near the image,"
-            f" got {np.abs(points).max()}"
+            f"image {image.id!r}: {kind}: expected points near the image, got {np.abs(points).max()}"
         )
-    return from_contours(
-        Contours(
-            np.rint(points).astype(np.int32),
-            np.array([len(ring) for ring in rings], np.int64),
-            np.array([len(contour) for contour in contours], np.int64),
-        ),
-        image.width or 0,
-        image.height or 0,
+    contours = Contours(
+        np.rint(points).astype(np.int32),
+        np.array([len(ring) for ring in rings], np.int64),
+        np.array([len(one.contour) for one in rows], np.int64),
     )
+    return from_contours(contours, image.width or 0, image.height or 0)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges, starts
 from tasks.contours import fill
 
 Words = npt.NDArray[np.uint64]
@@ -217,7 +217,7 @@ def _between(turns: Integers, count: int) -> Words:
         return words[:-1]
     word = turns >> 6
     bit = np.left_shift(np.uint64(1), (turns & 63).astype(np.uint64))
-    at = np.flatnonzero(np.diff(word, prepend=-1))
+    at = starts(word)
     words[word[at]] = np.bitwise_xor.reduceat(bit, at)
     for shift in (1, 2, 4, 8, 16, 32):
         words ^= words << np.uint64(shift)

@@ -15,8 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, held, nth, ranges
+from monitor.evaluation.arrays import (
+    Doubles,
+    Flags,
+    Integers,
+    held,
+    joined,
+    ranges,
+    starts,
+    within,
+)
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
@@ -52,21 +62,34 @@ class Truths(NamedTuple):
     """Neither found nor missed."""
 
 
-class Matches(NamedTuple):
-    """What became of each prediction and object, per threshold (T) and range of area (A)."""
+class Ranking(NamedTuple):
+    """What became of predictions and objects, per threshold (T) and range of area (A).
 
-    order: Integers
-    """Positions (D,) of the predictions that count: by image, label and falling score."""
+    Of the predictions only those that count (D,): by label, then by falling score, then by image.
+    """
+
+    row: Integers
+    """Positions of the predictions."""
+    image: Integers
+    score: Doubles
     rank: Integers
-    """Place (D,) of each within its image and label, from 0."""
+    """Place within image and label, from 0."""
     outcome: npt.NDArray[np.uint8]
     """(T, A, D) `WRONG`, `RIGHT` or `IGNORED`."""
+    outside: Flags
+    """(A, D) whether the prediction's own area is outside of each range."""
     truth: Integers
-    """(D,) position of the object taken at the first threshold and range, -1 for none."""
+    """Position of the object taken at the first threshold and range, -1 for none."""
     truth_ignored: Flags
     """(A, M) whether the object is neither found nor missed."""
-    by_label: Integers
-    """Places (D,) in `order`, by label, then falling score, then image."""
+    bounds: Integers
+    """(K + 1,) where each label begins and ends."""
+    to_find: sparse.csr_array
+    """(A * K, I) objects that count, by range of area and label, in each image."""
+
+    def of_labels(self, first: int, after: int) -> slice:
+        """Return the places of the predictions of some labels."""
+        return slice(int(self.bounds[first]), int(self.bounds[after]))
 
 
 class Pairs(NamedTuple):
@@ -103,7 +126,8 @@ def match(
     thresholds: Doubles,
     areas: Doubles,
     most: int,
-) -> Matches:
+    shape: tuple[int, int],
+) -> Ranking:
     """Match predictions with objects.
 
     Args:
@@ -113,17 +137,18 @@ def match(
         thresholds: (T,) smallest overlaps.
         areas: (A, 2) least and greatest area, in square pixels, of objects that count.
         most: Predictions of an image and a label that count, those with the highest scores.
+        shape: How many labels (K) and images (I) there are.
     """
     order, rank, by_label = _ranked(predictions, most)
-    groups = _groups(truths.image, truths.label)
+    groups = joined(truths.image, truths.label)
     by_group = np.argsort(groups, kind="stable")
-    groups = groups[by_group]
-    asked = _groups(predictions.image, predictions.label)[order]
-    first, counts = held(groups, asked)
-    truth_ignored = is_outside(truths.area, areas) | truths.crowd | truths.ignore
+    asked = joined(predictions.image, predictions.label)[order]
+    first, counts = held(groups[by_group], asked)
+    truth_ignored = _outside(truths.area, areas) | truths.crowd | truths.ignore
     least = np.minimum(thresholds, _ALMOST_ONE)
+    outside = _outside(predictions.area[order], areas)
     outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
-    outcome[:] = np.where(is_outside(predictions.area[order], areas), IGNORED, WRONG)
+    outcome[:] = np.where(outside, IGNORED, WRONG)
     taken = np.full(len(order), -1, np.int64)
     for low, high in _chunks(asked, counts):
         some = by_group[first[low] : first[high - 1] + counts[high - 1]]
@@ -138,7 +163,25 @@ def match(
             outcome[:, :, low:high],
         )
         taken[low:high] = np.append(some, -1)[found]
-    return Matches(order, rank, outcome, taken, truth_ignored, by_label)
+    row = order[by_label]
+    labels, images = shape
+    area, which = np.nonzero(~truth_ignored)
+    to_find = sparse.csr_array(
+        (np.ones(len(which)), (area * labels + truths.label[which], truths.image[which])),
+        shape=(len(areas) * labels, images),
+    )
+    return Ranking(
+        row,
+        predictions.image[row],
+        predictions.score[row],
+        rank[by_label],
+        outcome[:, :, by_label],
+        outside[:, by_label],
+        taken[by_label],
+        truth_ignored,
+        np.searchsorted(predictions.label[row], np.arange(labels + 1)),
+        to_find,
+    )
 
 
 def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
@@ -191,19 +234,19 @@ def _take(
     prediction, truth, overlaps = pairs.of(
         np.lexsort((pairs.truth, pairs.overlap, pairs.prediction, rank[pairs.prediction]))
     )
-    starts = np.flatnonzero(np.diff(prediction, prepend=-1))
-    ends = np.append(starts[1:], len(prediction))
+    begin = starts(prediction)
+    ends = np.append(begin[1:], len(prediction))
     steps = np.searchsorted(
-        rank[prediction[starts]], np.arange(rank[prediction].max(initial=-1) + 2)
+        rank[prediction[begin]], np.arange(rank[prediction].max(initial=-1) + 2)
     )
     for start, after in pairwise(steps):
         if start == after:
             continue
-        low, high = starts[start], ends[after - 1]
-        objects, of = truth[low:high], prediction[starts[start:after]]
+        low, high = begin[start], ends[after - 1]
+        objects, of = truth[low:high], prediction[begin[start:after]]
         may = (overlaps[low:high] >= least[:, None])[:, None] & free[:, :, objects]
         wanted = np.arange(1, high - low + 1) + np.where(ignored[:, objects], 0, high - low)
-        best = np.maximum.reduceat(np.where(may, wanted, 0), starts[start:after] - low, axis=2)
+        best = np.maximum.reduceat(np.where(may, wanted, 0), begin[start:after] - low, axis=2)
         threshold, area, which = np.nonzero(best)
         found = objects[(best[threshold, area, which] - 1) % (high - low)]
         outcome[threshold, area, of[which]] = verdict[area, found]
@@ -215,27 +258,24 @@ def _take(
 
 def _chunks(groups: Integers, pairs: Integers) -> Iterator[tuple[int, int]]:
     """Cut sorted groups (D,) between them, so that `pairs` (D,) of each part are not many."""
-    starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    before = (np.cumsum(pairs + 8) - pairs)[starts]
-    cuts = starts[np.flatnonzero(np.diff(before // _AT_ONCE, prepend=-1))]
+    begin = starts(groups)
+    before = (np.cumsum(pairs + 8) - pairs)[begin]
+    cuts = begin[starts(before // _AT_ONCE)]
     return pairwise([*cuts.tolist(), len(groups)])
 
 
-def _groups(image: Integers, label: Integers) -> Integers:
-    """Number images and labels together, in their order."""
-    return image << 32 | label
-
-
 def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, Integers]:
-    """Sort predictions, and cut each image and label to its first ones; see `Matches`."""
+    """Sort predictions, and cut each image and label to its first ones.
+
+    Returns:
+        Their positions (D,) by image, label and falling score; the rank of each within image and label; and
+        the places in these, by label, then falling score, then image.
+    """
     by_image = _sorted(np.arange(len(predictions.image)), predictions.image)
     by_score = by_image[np.argsort(-predictions.score[by_image], kind="stable")]
     by_label = _sorted(by_score, predictions.label)
     order = _sorted(by_label, predictions.image)
-    groups = _groups(predictions.image, predictions.label)[order]
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
-    sizes = np.diff(np.append(first, len(order)))
-    rank = nth(sizes)
+    rank = within(joined(predictions.image, predictions.label)[order])
     kept = rank < most
     place = np.empty(len(order), np.int64)
     place[order] = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -251,7 +291,7 @@ def _sorted(order: Integers, numbers: Integers) -> Integers:
     return order
 
 
-def is_outside(area: Doubles, areas: Doubles) -> Flags:
+def _outside(area: Doubles, areas: Doubles) -> Flags:
     """Tell (A, N) which areas are outside of each range."""
     outside: Flags = (area < areas[:, :1]) | (area > areas[:, 1:])
     return outside

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
+from monitor.evaluation.arrays import Doubles, Flags, Integers, within
 from monitor.evaluation.label_counts import confusion as confusion_of
 from monitor.evaluation.matching import IGNORED, Overlap, Predictions, Truths, match
 from monitor.evaluation.state import State
@@ -44,23 +44,22 @@ def confused(
     """
     rows = np.sort(rows)
     image, score = predictions.image[rows], predictions.score[rows]
-    matches = match(
+    ranking = match(
         Predictions(image, np.zeros_like(image), score, predictions.area[rows]),
         truths._replace(label=np.zeros_like(truths.label)),
         lambda prediction, truth: overlap(rows[prediction], truth),
         thresholds=np.array([IOU]),
         areas=_ANY_AREA,
         most=max(len(rows), 1),
+        shape=(1, int(max(image.max(initial=-1), truths.image.max(initial=-1))) + 1),
     )
-    counts = matches.outcome[0, 0] != IGNORED
-    asked, taken = matches.order[counts], matches.truth[counts]
-    falling = np.argsort(-score[asked], kind="stable")
-    free: Flags = ~matches.truth_ignored[0]
+    counts = ranking.outcome[0, 0] != IGNORED
+    taken = ranking.truth[counts]
+    free: Flags = ~ranking.truth_ignored[0]
     free[taken[taken >= 0]] = False
     missed = np.flatnonzero(free)
     return Confused(
-        np.append(rows[asked][falling], np.full(len(missed), -1)),
-        np.append(taken[falling], missed),
+        np.append(rows[ranking.row[counts]], np.full(len(missed), -1)), np.append(taken, missed)
     )
 
 
@@ -102,8 +101,6 @@ def confusion(state: State, pairs: Confused) -> Confusion:
 def _chosen(cell: Integers) -> Integers:
     """Return the first ones of each cell; the firsts of all cells before the seconds."""
     order = np.argsort(cell, kind="stable")
-    starts = np.flatnonzero(np.diff(cell[order], prepend=-1))
-    sizes = np.diff(np.append(starts, len(order)))
-    place = nth(sizes)
+    place = within(cell[order])
     few = place < _PER_CELL
     return np.sort(order[few][np.argsort(place[few], kind="stable")][:_EXAMPLES])

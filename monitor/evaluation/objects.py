@@ -29,7 +29,6 @@ from monitor.evaluation.matching import (
 )
 from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
 from monitor.evaluation.operating import Answers, at_thresholds
-from monitor.evaluation.ranked import rank_matches
 from monitor.evaluation.reliability import BINS, RULE, Reliability
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State
@@ -63,19 +62,13 @@ class EvaluatedObjects:
             there["image"], there["label"], there["area"], there["crowd"], there["difficult"]
         )
 
-        matches = match(
+        self.ranking = match(
             self.predictions,
             self.truths,
             overlap,
             thresholds=THRESHOLDS,
             areas=AREAS,
             most=MOST[-1],
-        )
-        self.ranking = rank_matches(
-            self.predictions,
-            self.truths,
-            matches,
-            areas=AREAS,
             shape=(len(state.labels), len(state.ids)),
         )
 

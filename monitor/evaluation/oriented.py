@@ -10,14 +10,7 @@ from monitor.evaluation.dota import DotaObjects
 from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import (
-    EvaluatedImage,
-    Labels,
-    Magnitude,
-    Number,
-    State,
-    Table,
-)
+from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 from tasks.geometry import ratio
 from tasks.rotated import convex_intersection_areas, xywhr_to_corners
@@ -63,27 +56,20 @@ class OrientedDetection:
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read oriented boxes; see `Evaluator.tables`.
-
-        Raises:
-            EvaluationError: One lacks a field, has a side below 0, or is a fraction of an image whose
-                width and height are not known.
-        """
+        """Read oriented boxes; see `Evaluator.tables`."""
         found = read_lists(images, "predictions", _FOUND, labels)
         there = read_lists(images, "ground_truth", _THERE, labels)
-        boxes = _boxes(found)
-        centre, corners = _shapes(there)
+        sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
+        boxes = _boxes(found, sizes.reshape(-1, 2))
+        centre, corners = _shapes(there, sizes.reshape(-1, 2))
+        around = _around(boxes).reshape(-1, 8)
         return {
-            "predictions": {
-                **predictions_table(found.rows, found.table, boxes[:, 2] * boxes[:, 3]),
-                "centre": boxes[:, :2],
-                "corners": _around(boxes).reshape(-1, 8),
-            },
-            "truths": {
-                **truths_table(there.rows, there.table, _areas(corners)),
-                "centre": centre,
-                "corners": corners.reshape(-1, 8),
-            },
+            "predictions": predictions_table(
+                found, boxes[:, 2] * boxes[:, 3], centre=boxes[:, :2], corners=around
+            ),
+            "truths": truths_table(
+                there, _areas(corners), centre=centre, corners=corners.reshape(-1, 8)
+            ),
         }
 
     def evaluate(self, state: State) -> Evaluated:
@@ -129,21 +115,21 @@ def _common_areas(shapes: Doubles, others: Doubles) -> Doubles:
     return areas
 
 
-def _boxes(listed: Listed) -> Doubles:
-    """Return boxes (N, 5), xywhr, in pixels."""
-    boxes = np.array([(one.cx, one.cy, one.w, one.h, one.r) for one in listed.rows], np.float64)
-    sizes = np.array([(one.width or 0, one.height or 0) for one in listed.images], np.float64)
-    scale = sizes.reshape(-1, 2)[listed.table["image"]]
+def _boxes(listed: Listed, sizes: Doubles) -> Doubles:
+    """Return boxes (N, 5), xywhr, in pixels, of images whose sizes are (I, 2)."""
+    scale = sizes[listed.table["image"]]
     listed.check(scale.min(axis=1) > 0, "width and height of the image")
-    return boxes.reshape(-1, 5) * np.column_stack([scale, scale, np.ones(len(scale))])
+    return listed.numbers("cx", "cy", "w", "h", "r") * np.column_stack(
+        [scale, scale, np.ones(len(scale))]
+    )
 
 
-def _shapes(listed: Listed) -> tuple[Doubles, Doubles]:
+def _shapes(listed: Listed, sizes: Doubles) -> tuple[Doubles, Doubles]:
     """Return centres (N, 2) and corners (N, 4, 2) from there, given as corners or as boxes."""
     given: Flags = np.array([one.corners is not None for one in listed.rows], bool)
     turned = np.flatnonzero(~given)
     rest = listed.of(turned)
-    boxes = _boxes(rest)
+    boxes = _boxes(rest, sizes)
     rest.check(~np.isnan(boxes.sum(axis=1)), "corners, or cx, cy, w, h and r")
     centre, corners = np.zeros((len(given), 2)), np.zeros((len(given), 4, 2))
     centre[turned], corners[turned] = boxes[:, :2], _around(boxes)

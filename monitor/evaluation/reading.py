@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 
-from monitor.evaluation.evaluators import evaluator, state_of
+from monitor.evaluation.evaluators import evaluator, state_of, unreadable
 from monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from monitor.evaluation.saved_state import to_bytes
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, to_bytes
 from store.database import run_in
 from store.errors import NotReadyError, QueryTimeoutError
 from store.inferences import Inferences
@@ -44,20 +43,11 @@ class Selection(msgspec.Struct, frozen=True):
     """Oldest first, one at least."""
 
 
-class SameImages(msgspec.Struct, frozen=True):
-    """Some of the images that another model is asked for."""
-
-    truths: dict[str, int]
-    """By hash of the image, the inference whose truth it has."""
-    newest: int
-    """The largest id that counts."""
-
-
 class Shard(msgspec.Struct, frozen=True):
     """What was read."""
 
     state: bytes
-    """See `monitor.evaluation.saved_state`."""
+    """See `monitor.evaluation.state.to_bytes`."""
     models: list[ModelReference]
     """That answered."""
     unreadable: str = ""
@@ -98,18 +88,15 @@ def select(inferences: Inferences, parameters: EvaluationParameters) -> Selectio
     return Selection(inferences.get(str(ids[0])).task, newest, parts)
 
 
-def same_images(state: State, newest: int) -> list[SameImages]:
-    """Deal out the images of a merged state whose hash is known, once at least."""
+def same_images(state: State) -> list[dict[str, int]]:
+    """Deal out, once at least, the hashes of a merged state's images with the inference whose truth each has."""
     truths = {
         image: int(one)
         for image, one in zip(state.images, state.ids, strict=True)
         if image != one  # of answers to the same image, the last is the newest
     }
     images = list(truths.items())
-    return [
-        SameImages(dict(images[first : first + SHARD]), newest)
-        for first in range(0, max(len(images), 1), SHARD)
-    ]
+    return [dict(images[first : first + SHARD]) for first in range(0, max(len(images), 1), SHARD)]
 
 
 def read_part(
@@ -124,7 +111,7 @@ def read_part(
     records = read(inferences, part.ids)
     answered = _answered(records, task)
     images = [image_of(record, record.ground_truth, parameters.by) for record in answered]
-    state, unreadable = _state_of(task, images, parameters.by)
+    state, wrong = _state_of(task, images, parameters.by)
     slices = dict(state.slices)
     for name, inside in part.slices.items():
         found = {str(one) for one in inside}
@@ -132,21 +119,30 @@ def read_part(
     excluded = state.excluded | _counted(
         failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
     )
-    return _shard(state._replace(slices=slices, excluded=excluded), answered, unreadable)
+    return _shard(state._replace(slices=slices, excluded=excluded), answered, wrong)
 
 
-def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameImages) -> Shard:
+def read_other(
+    other: OtherModel, task: str, newest_id: int, inferences: Inferences, same: dict[str, int]
+) -> Shard:
     """Read what another model answered to some images, of each the newest.
+
+    Args:
+        other: Which.
+        task: That counts.
+        newest_id: The largest id that counts.
+        inferences: The store.
+        same: As of `same_images`.
 
     Raises:
         EvaluationError: It is not of this task.
         StoreError: The database does not answer.
     """
     where = _all(
-        {"input.hash": {"in": list(same.truths)}},
+        {"input.hash": {"in": list(same)}},
         _of_model(other.model, other.version),
         other.where,
-        {"id": {"le": str(same.newest)}},
+        {"id": {"le": str(newest_id)}},
     )
     newest: dict[str, StoredInference] = {}
     found = failed = 0
@@ -155,13 +151,11 @@ def read_other(other: OtherModel, task: str, inferences: Inferences, same: SameI
         newest |= {record.input.hash or "": record for record in answered}
         found += len(answered)
         failed += len(page.inferences) - len(answered)
-    truths = _truths(inferences, same.truths.values())
-    images = [
-        image_of(record, truths.get(same.truths[image]), ()) for image, record in newest.items()
-    ]
-    state, unreadable = _state_of(task, images, ())
+    truths = _truths(inferences, same.values())
+    images = [image_of(record, truths.get(same[image]), ()) for image, record in newest.items()]
+    state, wrong = _state_of(task, images, ())
     excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
-    return _shard(state._replace(excluded=excluded), list(newest.values()), unreadable)
+    return _shard(state._replace(excluded=excluded), list(newest.values()), wrong)
 
 
 def read(inferences: Inferences, ids: Sequence[int]) -> list[StoredInference]:
@@ -211,20 +205,14 @@ def _state_of(task: str, images: Sequence[EvaluatedImage], by: Sequence[str]) ->
 
     Anyone may state anything to be true: what one image has does not stop the evaluation of the others.
     """
-    evaluation, unreadable = evaluator(task), ""
+    evaluation = evaluator(task)
     with suppress(EvaluationError):
-        return state_of(evaluation, images, by), unreadable
-    readable = []
-    for image in images:
-        try:
-            state_of(evaluation, [image], by)
-        except EvaluationError as error:
-            unreadable = unreadable or str(error)
-        else:
-            readable.append(image)
+        return state_of(evaluation, images, by), ""
+    wrong = unreadable(evaluation, images, by)
+    readable = [image for at, image in enumerate(images) if at not in wrong]
     state = state_of(evaluation, readable, by)
-    excluded = state.excluded | _counted(unreadable=len(images) - len(readable))
-    return state._replace(excluded=excluded), unreadable
+    excluded = state.excluded | _counted(unreadable=len(wrong))
+    return state._replace(excluded=excluded), str(next(iter(wrong.values()), ""))
 
 
 def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw]:

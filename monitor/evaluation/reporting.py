@@ -13,22 +13,13 @@ import numpy.typing as npt
 from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, State, merge, select
-from monitor.report import (
-    Comparison,
-    Data,
-    Metric,
-    Report,
-    ReportedModel,
-    Slice,
-    Window,
-    Worst,
-)
+from monitor.report import Comparison, Data, Metric, Report, ReportedModel, Slice, Window, Worst
 from store.records import timestamp_text
 
 MOST_SLICES = 50
 """Values of one key, those with the most images first; the rest is not shown."""
 
-_WORST = 8
+_MOST_WORST = 8
 """Images shown of each reason."""
 
 _WEIGHTS_AT_ONCE = 500_000
@@ -47,7 +38,10 @@ class Asked(NamedTuple):
     resamples: int = 200
     """Of the bootstrap; 0 for no intervals."""
     seed: int = 0
-    worst: int = _WORST
+
+
+USUAL = Asked()
+_NO_MODEL, _NO_WINDOW = ReportedModel(), Window()
 
 
 def evaluate(
@@ -55,9 +49,9 @@ def evaluate(
     state: State,
     *,
     task: str,
-    model: ReportedModel = ReportedModel(),  # noqa: B008 - it is immutable
-    window: Window = Window(),  # noqa: B008 - as above
-    asked: Asked = Asked(),  # noqa: B008 - as above
+    model: ReportedModel = _NO_MODEL,
+    window: Window = _NO_WINDOW,
+    asked: Asked = USUAL,
     others: Sequence[tuple[ReportedModel, State]] = (),
     step: Step = lambda: None,
 ) -> Report:
@@ -87,21 +81,17 @@ def evaluate(
         status="ok" if state.ids else "insufficient",
         model=model,
         data=Data(
-            Window(window.start, window.end, len(state.ids), None, window.filter),
+            msgspec.structs.replace(window, n=len(state.ids)),
             excluded=state.excluded | findings.excluded,
         ),
-        parameters={
-            **findings.parameters,
-            "resamples": asked.resamples,
-            "seed": asked.seed,
-        },
+        parameters={**findings.parameters, "resamples": asked.resamples, "seed": asked.seed},
         metrics=metrics,
         curves=findings.curves,
         confusion=findings.confusion,
         confusion_pixels=findings.confusion_pixels,
         errors_tide=findings.errors_tide,
         slices=_slices(evaluation, state, weights, step),
-        worst=_worst(state, findings.badness, asked.worst),
+        worst=_worst(state, findings.badness),
         comparisons=comparisons,
         provenance={
             "code": version("quadriga"),
@@ -194,10 +184,10 @@ def _slices(evaluation: Evaluator, state: State, weights: Counts, step: Step) ->
     return slices
 
 
-def _worst(state: State, badness: dict[str, Doubles], most: int) -> list[Worst]:
+def _worst(state: State, badness: dict[str, Doubles]) -> list[Worst]:
     found = []
     for reason, scores in badness.items():
-        order = np.argsort(-scores, kind="stable")[:most]
+        order = np.argsort(-scores, kind="stable")[:_MOST_WORST]
         for at in order[scores[order] > 0]:
             width, height = (int(side) or None for side in state.sizes[at])
             found.append(

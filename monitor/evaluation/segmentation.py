@@ -1,25 +1,209 @@
-"""Image segmentation: instances as objects, and a label for each pixel, in one report."""
+"""Segmentation as a label for each pixel: regions are painted one over the other, and pixels compared.
+
+Predictions are painted by rising score, so that of two the surer is seen; truths in their order, so that
+the later is seen. What no region covers, or one of `background`, is nothing: no label, but an answer like
+another to pixel accuracy. Pixels under a truth that is a crowd, or whose label is `ignore` or `void`, do
+not count.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from monitor.evaluation.evaluators import Composed, Evaluated
-from monitor.evaluation.instances import Instances
-from monitor.evaluation.semantic import Semantic
-from monitor.evaluation.state import EvaluatedImage, Labels, State, Table
+import numpy as np
+import numpy.typing as npt
+
+from monitor.evaluation.arrays import Doubles, Integers, ratio
+from monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
+from monitor.evaluation.instances import (
+    BACKGROUND,
+    FARTHEST_PX,
+    IGNORED,
+    NO_OBJECTS,
+    Found,
+    Instances,
+    Segments,
+    There,
+    object_tables,
+    tables_of_each,
+)
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from tasks.contours import paint, to_rings
+
+_LARGEST_PX = 1 << 28
+_NOTHING, _HIDDEN = -1, -2
 
 
 class Segmentation:
     """Evaluates `IMAGE_SEGMENTATION`, instances first; without pixels, as of COCO's files, them alone."""
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
-        """Read contours, as masks and as labels of pixels.
-
-        Raises:
-            EvaluationError: They are no regions, or the size of an image is not known.
-        """
-        return Instances().tables(images, labels) | Semantic().tables(images, labels)
+        """Read contours, as masks and as labels of pixels; see `Evaluator.tables`."""
+        return tables_of_each(
+            images, lambda segments: object_tables(segments, labels) | _pixels(segments, labels)
+        )
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
         parts = (Instances(), Semantic()) if "pixels" in state.tables else (Instances(),)
         return Composed([part.evaluate(state) for part in parts])
+
+
+class Semantic:
+    """Evaluates the regions of `IMAGE_SEGMENTATION` pixel by pixel.
+
+    Table "pixels": image, truth_label, predicted_label, both -1 for nothing, and count, of all pixels of the
+    image that count.
+    """
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Paint and count; see `Evaluator.tables`."""
+        return tables_of_each(images, lambda segments: _pixels(segments, labels))
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state."""
+        return EvaluatedPixels(state)
+
+
+def _pixels(segments: Segments, labels: Labels) -> dict[str, Table]:
+    """Paint and count one image.
+
+    Raises:
+        EvaluationError: Its size is not known, or a point lies far away.
+    """
+    image, found, there = segments
+    where = f"image {image.id!r}"
+    width, height = image.width or 0, image.height or 0
+    if width <= 0 or height <= 0 or width * height > _LARGEST_PX:
+        raise EvaluationError(
+            f"{where}: expected width and height, and at most {_LARGEST_PX} pixels,"
+            f" got {image.width} and {image.height}"
+        )
+
+    def label(one: Found | There) -> int:
+        return _NOTHING if one.label == BACKGROUND else labels[one.label]
+
+    found = sorted(found, key=lambda one: one.score)
+    predicted = _painted(
+        found, [label(one) for one in found], (height, width), f"{where}: predictions"
+    )
+    hidden = [one.crowd or one.label in IGNORED for one in there]
+    true_labels = [
+        _HIDDEN if is_hidden else label(one) for one, is_hidden in zip(there, hidden, strict=True)
+    ]
+    true = _painted(there, true_labels, (height, width), f"{where}: ground_truth")
+    truth, prediction, count = _counted(true, predicted)
+    table = {"image": np.zeros(len(count), np.int64), "truth_label": truth}
+    return {"pixels": table | {"predicted_label": prediction, "count": count}}
+
+
+class _Painted(NamedTuple):
+    """An image of labels."""
+
+    canvas: npt.NDArray[np.int32]
+    """(H, W) positions in `labels`."""
+    labels: Integers
+    """Those of the image."""
+
+
+def _painted(
+    segments: Sequence[Found | There], labels: Sequence[int], size_hw: tuple[int, int], where: str
+) -> _Painted:
+    """Paint segments, each with its label, one over the other."""
+    canvas = np.zeros(size_hw, np.int32)
+    places = {_NOTHING: 0}
+    for at, (one, label) in enumerate(zip(segments, labels, strict=True)):
+        with np.errstate(invalid="ignore"):  # of numbers beyond int32, which are refused
+            outlines = to_rings(one.contour)
+        if any((np.abs(ring.astype(np.int64)) > FARTHEST_PX).any() for ring in outlines):
+            raise EvaluationError(
+                f"{where}[{at}]: expected points near the image, got one beyond {FARTHEST_PX} pixels"
+            )
+        paint(canvas, outlines, places.setdefault(label, len(places)))
+    return _Painted(canvas, np.array([*places], np.int64))
+
+
+def _counted(true: _Painted, predicted: _Painted) -> tuple[Integers, Integers, Integers]:
+    """Count (N,) the pixels of each pair of a true and a predicted label."""
+    width = len(predicted.labels)
+    cells = (true.canvas.astype(np.int64) * width + predicted.canvas).ravel()
+    if len(true.labels) * width < len(cells):
+        counts = np.bincount(cells)
+        pairs = np.flatnonzero(counts)
+        counts = counts[pairs]
+    else:
+        pairs, counts = np.unique(cells, return_counts=True)
+    truth, prediction = true.labels[pairs // width], predicted.labels[pairs % width]
+    kept = truth != _HIDDEN
+    return truth[kept], prediction[kept], counts[kept]
+
+
+class EvaluatedPixels:
+    """A whole state, looked into once."""
+
+    def __init__(self, state: State) -> None:
+        pixels = state.tables["pixels"]
+        self._image, self._pixels = pixels["image"], pixels["count"]
+        sides = pixels["truth_label"], pixels["predicted_label"]
+        painted = np.isin(np.arange(len(state.labels)), np.concatenate(sides))
+        kept = [
+            at for at, label in enumerate(state.labels) if painted[at] or label not in NO_OBJECTS
+        ]
+        place = np.full(len(state.labels) + 1, _NOTHING)
+        place[kept] = np.arange(len(kept))
+        self._true, self._predicted = (place[side] for side in sides)
+        self._same = self._true == self._predicted
+        self._images, self._labels = len(state.ids), [state.labels[at] for at in kept]
+
+    def _counts(self, weights: Doubles, nothing: int = 0) -> LabelCounts:
+        """Count pixels per label; with 1, what is nothing is the first of them."""
+        labels = len(self._labels) + nothing
+        right = np.where(self._same, self._true, _NOTHING - nothing)
+        return LabelCounts(
+            *(
+                totals(weights, self._image, label + nothing, labels, self._pixels)
+                for label in (right, self._predicted, self._true)
+            )
+        )
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines over weightings (B, I) of the images."""
+        with_nothing = self._counts(weights, 1)
+        counts = LabelCounts(*(one[:, 1:] for one in with_nothing))
+        return [
+            Headline("mIOU", {"background": False}, counts.macro(counts.iou())),
+            Headline("mDice", {"background": False}, counts.macro(counts.rates()["F1"])),
+            Headline(
+                "PixelAccuracy",
+                {"background": True},
+                ratio(with_nothing.right.sum(axis=1), with_nothing.true.sum(axis=1)),
+            ),
+            Headline("mIOU", {"background": True}, with_nothing.macro(with_nothing.iou())),
+        ]
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        counts = self._counts(np.ones((1, self._images)))
+        rates = counts.rates()
+        values = {
+            "IOU": counts.iou(),
+            "Dice": rates["F1"],
+            "Precision": rates["Precision"],
+            "Recall": rates["Recall"],
+        }
+        return Findings(
+            metrics=per_label(self._labels, values, counts.true, of="pixels"),
+            confusion_pixels=confusion(
+                self._labels, self._true, self._predicted, self._pixels, of="pixels"
+            ),
+            badness={"wrong_pixels": self._wrong()},
+            parameters={"ignored": [*sorted(IGNORED), "crowd"], "nothing": BACKGROUND},
+        )
+
+    def _wrong(self) -> Doubles:
+        """Return 1 less the intersection over union (I,) of all that has a label, in each image."""
+        named = (self._true >= 0) | (self._predicted >= 0)
+        union = np.bincount(self._image[named], self._pixels[named], self._images)
+        both = named & self._same
+        found = np.bincount(self._image[both], self._pixels[both], self._images)
+        return np.nan_to_num(1 - ratio(found, union))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio, within
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label, totals
 from monitor.evaluation.label_curves import curves
@@ -40,7 +40,7 @@ class _Answers(NamedTuple):
 def _answers(rows: Table, right: Flags, images: int) -> _Answers:
     order = np.lexsort((-rows["score"], rows["image"]))
     image = rows["image"][order]
-    rank = np.arange(len(order)) - np.searchsorted(image, image)
+    rank = within(image)
     best = order[rank == 0]
     at = rows["image"][best]
     label, numbers = np.full(images, -1), np.zeros(images, np.int64)
@@ -160,8 +160,7 @@ class SingleLabel:
         cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
         _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
         order = np.lexsort((-answers.score[wrong], cells))
-        nth = np.arange(len(order)) - np.searchsorted(cells[order], cells[order])
-        order = order[nth < _OF_A_CELL]
+        order = order[within(cells[order]) < _OF_A_CELL]
         fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
         return [
             Example(

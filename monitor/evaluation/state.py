@@ -29,6 +29,9 @@ Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 """A length or an area."""
 
 
+_TEXT = np.dtypes.StringDType()
+
+
 class EvaluationError(ValueError):
     """What is to be evaluated is not what the task expects; the message names the place."""
 
@@ -67,15 +70,12 @@ class State(NamedTuple):
     """Images that are left out, by reason."""
 
 
-class Labels:
+class Labels(dict[str, int]):
     """Numbers labels as they come."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def __getitem__(self, label: str) -> int:
-        """Return the number of a label, a new one for a new one."""
-        return self.numbers.setdefault(label, len(self.numbers))
+    def __missing__(self, label: str) -> int:
+        self[label] = number = len(self)
+        return number
 
 
 def merge(states: Iterable[State]) -> State:
@@ -96,14 +96,14 @@ def merge(states: Iterable[State]) -> State:
             parts.setdefault(name, []).append(_renumbered(table, images, numbers))
         excluded.update(state.excluded)
         before += len(state.ids)
-    by = list(dict.fromkeys(name for state in states for name in state.slices))
+    by = dict.fromkeys(name for state in states for name in state.slices)
     return _in_order(
         State(
             [one for state in states for one in state.ids],
             [one for state in states for one in state.images],
-            np.concatenate([np.zeros((0, 2), np.int64), *(state.sizes for state in states)]),
+            np.concatenate([state.sizes for state in states]),
             {name: [one for state in states for one in state.slices[name]] for name in by},
-            list(labels.numbers),
+            list(labels),
             {
                 name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
                 for name, tables in parts.items()
@@ -172,3 +172,33 @@ def select(state: State, positions: Sequence[int]) -> State:
         tables,
         state.excluded,
     )
+
+
+def to_bytes(state: State) -> bytes:
+    """Pack a state as MessagePack of names and of the arrays' own bytes."""
+    return msgspec.msgpack.encode(state, enc_hook=_packed)
+
+
+def from_bytes(data: bytes) -> State:
+    """Unpack a state, as `to_bytes` packed it, bit for bit; its arrays cannot be written to.
+
+    Raises:
+        EvaluationError: These bytes are none.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=State, dec_hook=_unpacked)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise EvaluationError(f"expected a saved state, got: {error}") from error
+
+
+def _packed(column: Column) -> tuple[str, tuple[int, ...], bytes | list[str]]:
+    if column.dtype == _TEXT:
+        return "text", column.shape, column.ravel().tolist()
+    return column.dtype.str, column.shape, column.tobytes()
+
+
+def _unpacked(_: type, saved: Any) -> Column:
+    dtype, shape, data = msgspec.convert(saved, tuple[str, tuple[int, ...], bytes | list[str]])
+    if isinstance(data, list):
+        return np.array(data, _TEXT).reshape(shape)
+    return np.frombuffer(data, dtype).reshape(shape)

@@ -23,8 +23,7 @@ from monitor.evaluation.reading import (
     select,
 )
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from monitor.evaluation.saved_state import from_bytes
-from monitor.evaluation.state import EvaluationError, State, merge
+from monitor.evaluation.state import EvaluationError, State, from_bytes, merge
 from monitor.places import Here, Places, Tell
 from monitor.report import Report, ReportedModel, Window
 from store.ids import milliseconds
@@ -57,96 +56,39 @@ def evaluate_stored(
     """
     started = time.monotonic()
     tell(0, None)
-    places = places or Here(inferences)
-    reading = _Reading(inferences, parameters, tell, shards_directory, places)
-    state, model = reading.whole()
-    others = [
-        reading.other(number, other, state) for number, other in enumerate(parameters.compare)
-    ]
+    kept = _Kept(shards_directory)
+    selection = kept.get("selection", Selection)
+    if selection is None:
+        selection = select(inferences, parameters)
+        kept.put("selection", selection)
+    shards = _Shards(selection, len(parameters.compare), kept, places or Here(inferences), tell)
+    task = selection.task
+    answered = shards.read("whole", partial(read_part, parameters, task), selection.parts)
+    unreadable = next((one.unreadable for one in answered if one.unreadable), "")
+    model, state = _merged(answered, parameters)
+    if unreadable and not state.ids:
+        raise EvaluationError(unreadable)
+    others = []
+    for at, other in enumerate(parameters.compare):
+        step = partial(read_other, other, task, selection.newest)
+        others.append(_merged(shards.read(f"other-{at:02d}", step, same_images(state)), other))
     report = evaluate(
-        evaluator(reading.selection.task),
+        evaluator(task),
         state,
-        task=reading.selection.task,
+        task=task,
         model=model,
-        window=_window(reading.selection, parameters.where),
+        window=_window(selection, parameters.where),
         asked=Asked(parameters.resamples, parameters.seed),
         others=others,
-        step=lambda: tell(reading.total, reading.total),
+        step=lambda: tell(shards.total, shards.total),
     )
     shown = read(inferences, sorted({int(one.inference_id) for one in report.worst}))
+    duration_s = round(time.monotonic() - started, 3)
     return msgspec.structs.replace(
         with_pictures(report, [image_of(record, record.ground_truth) for record in shown]),
-        parameters=report.parameters | _told(parameters, reading.unreadable),
-        provenance=report.provenance
-        | {
-            "shards": len(reading.selection.parts),
-            "duration_s": round(time.monotonic() - started, 3),
-        },
+        parameters=report.parameters | _told(parameters, unreadable),
+        provenance=report.provenance | {"shards": len(selection.parts), "duration_s": duration_s},
     )
-
-
-class _Reading:
-    """Reads shard by shard, and keeps what is done."""
-
-    def __init__(
-        self,
-        inferences: Inferences,
-        parameters: EvaluationParameters,
-        tell: Tell,
-        directory: Path | None,
-        places: Places,
-    ) -> None:
-        self._parameters = parameters
-        self._tell = tell
-        self._places = places
-        self._kept = _Kept(directory)
-        found = self._kept.get("selection", Selection)
-        if found is None:
-            found = select(inferences, parameters)
-            self._kept.put("selection", found)
-        self.selection = found
-        self.unreadable = ""
-        self._found = sum(len(part.ids) for part in found.parts)
-        self.total = self._found * (1 + len(parameters.compare))
-
-    def whole(self) -> tuple[State, ReportedModel]:
-        """Read what was selected.
-
-        Raises:
-            EvaluationError: None of it is of its task.
-        """
-        step = partial(read_part, self._parameters, self.selection.task)
-        shards = self._shards("whole", step, self.selection.parts, 0)
-        self.unreadable = next((one.unreadable for one in shards if one.unreadable), "")
-        state, model = _merged(shards, self._parameters)
-        if self.unreadable and not state.ids:
-            raise EvaluationError(self.unreadable)
-        return state, model
-
-    def other(self, at: int, other: OtherModel, state: State) -> tuple[ReportedModel, State]:
-        """Read what another model answered to the same images."""
-        step = partial(read_other, other, self.selection.task)
-        items = same_images(state, self.selection.newest)
-        shards = self._shards(f"other-{at:02d}", step, items, self._found * (1 + at))
-        whole, model = _merged(shards, other)
-        return model, whole
-
-    def _shards(
-        self,
-        name: str,
-        step: Callable[[Inferences, _Item], Shard],
-        items: Sequence[_Item],
-        before: int,
-    ) -> list[Shard]:
-        names = [f"{name}-{number:06d}" for number in range(len(items))]
-        found = {one: shard for one in names if (shard := self._kept.get(one, Shard)) is not None}
-        missing = [at for at, one in enumerate(names) if one not in found]
-        made = self._places.map(step, [items[at] for at in missing])
-        for at, shard in zip(missing, made, strict=True):
-            found[names[at]] = shard
-            self._kept.put(names[at], shard)
-            self._tell(before + min(len(found) * SHARD, self._found), self.total)
-        return [found[one] for one in names]
 
 
 class _Kept:
@@ -161,9 +103,8 @@ class _Kept:
         """Return what is kept under a name."""
         if self._directory is not None:
             path = self._directory / f"{name}.msgpack"
-            with suppress(
-                FileNotFoundError, msgspec.MsgspecError
-            ):  # power was lost while it was made
+            # Power may have been lost while it was made.
+            with suppress(FileNotFoundError, msgspec.MsgspecError):
                 return msgspec.msgpack.decode(path.read_bytes(), type=kind)
         return None
 
@@ -175,16 +116,43 @@ class _Kept:
             hidden.replace(self._directory / f"{name}.msgpack")
 
 
+class _Shards:
+    """Reads shard by shard, and keeps what is done."""
+
+    def __init__(
+        self, selection: Selection, others: int, kept: _Kept, places: Places, tell: Tell
+    ) -> None:
+        self._kept, self._places, self._tell = kept, places, tell
+        self._found = sum(len(part.ids) for part in selection.parts)
+        self.total = self._found * (1 + others)
+        self._before = 0
+
+    def read(
+        self, name: str, step: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
+    ) -> list[Shard]:
+        """Read what is not kept yet, and tell how far it is."""
+        names = [f"{name}-{number:06d}" for number in range(len(items))]
+        found = {one: shard for one in names if (shard := self._kept.get(one, Shard)) is not None}
+        missing = [at for at, one in enumerate(names) if one not in found]
+        made = self._places.map(step, [items[at] for at in missing])
+        for at, shard in zip(missing, made, strict=True):
+            found[names[at]] = shard
+            self._kept.put(names[at], shard)
+            self._tell(self._before + min(len(found) * SHARD, self._found), self.total)
+        self._before += self._found
+        return [found[one] for one in names]
+
+
 def _merged(
     shards: Sequence[Shard], asked: EvaluationParameters | OtherModel
-) -> tuple[State, ReportedModel]:
+) -> tuple[ReportedModel, State]:
     """Put shards together; the model is named by all of its versions that answered."""
     models = {model for shard in shards for model in shard.models}
     versions = sorted({model.version for model in models}) or [asked.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""
     state = merge(from_bytes(shard.state) for shard in shards)
-    return state, ReportedModel(asked.model, ", ".join(versions), digest)
+    return ReportedModel(asked.model, ", ".join(versions), digest), state
 
 
 def _window(selection: Selection, where: Any) -> Window:

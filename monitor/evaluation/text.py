@@ -66,11 +66,7 @@ class Text:
     """
 
     def tables(self, images: Sequence[EvaluatedImage], _labels: Labels) -> dict[str, Table]:
-        """Read answers; see `Evaluator.tables`.
-
-        Raises:
-            EvaluationError: They are no answers, or a prompt has no answer of people.
-        """
+        """Read answers; see `Evaluator.tables`."""
         questions: list[tuple[int, str, bool, list[str]]] = []
         unasked: list[int] = []
         for at, image in enumerate(images):

@@ -14,8 +14,7 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.average_precision import average_precisions
-from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Truths
-from monitor.evaluation.ranked import Ranking
+from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Ranking, Truths
 
 NEAR = 0.5
 FAR = 0.1

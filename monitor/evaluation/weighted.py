@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before, starts
 from monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
-from monitor.evaluation.matching import IGNORED, RIGHT
-from monitor.evaluation.ranked import Ranking
+from monitor.evaluation.matching import IGNORED, RIGHT, Ranking
 
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""
@@ -111,7 +110,7 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles
 def _spans(bounds: Integers, most: int) -> Iterator[tuple[int, int]]:
     """Cut labels into runs of about so many predictions, one label at least."""
     number = bounds[:-1] // max(most, 1)
-    return pairwise([*np.flatnonzero(np.diff(number, prepend=-1)).tolist(), len(number)])
+    return pairwise([*starts(number).tolist(), len(number)])
 
 
 def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
@@ -160,16 +159,16 @@ def _part_numbers(
     own = columns.take(part.image, axis=0)
     whole = np.maximum(to_find, 1)  # where it is 0, nothing is right
     area, label = np.divmod(part.group % (shape[1] * shape[2]), shape[2])
-    starts = np.flatnonzero(np.diff(part.group, prepend=-1))
-    bounds = [*starts.tolist(), len(part.group)]
-    here = part.group[starts]
+    begin = starts(part.group)
+    bounds = [*begin.tolist(), len(part.group)]
+    here = part.group[begin]
 
     hits = own.take(part.place, axis=0)
     early = np.stack(
         [_sums(hits.take(some, axis=0), part.group[some], groups) for some in part.early]
     )
     early = (early.reshape(-1, *shape)[:, :, 0] / whole[0]).sum(axis=2)
-    right = _running(hits, np.repeat(starts, np.diff(bounds)), np.arange(1, len(hits) + 1))
+    right = _running(hits, np.repeat(begin, np.diff(bounds)), np.arange(1, len(hits) + 1))
     counted = before(own * part.inside[:, :, None]).reshape(-1, shape[-1])
     of_area = area * (len(own) + 1)
     precision = counted.take(of_area + part.place + 1, axis=0)
@@ -184,11 +183,11 @@ def _part_numbers(
         np.maximum.accumulate(backwards, axis=0, out=backwards)
     recall = np.zeros((groups, shape[-1]))
     recall[here] = recalls[[after - 1 for after in bounds[1:]]]
-    average = _sums(precision * _steps(recalls, starts), part.group, groups) / len(RECALLS)
+    average = _sums(precision * _steps(recalls, begin), part.group, groups) / len(RECALLS)
     return average.reshape(shape), recall.reshape(shape).sum(axis=2), early
 
 
-def _steps(recalls: Doubles, starts: Integers) -> Doubles:
+def _steps(recalls: Doubles, begin: Integers) -> Doubles:
     """Count how many of the 101 recalls are reached by each row (E, B) and not by the one before it."""
     reached = recalls * 100
     reached += 1e-9
@@ -196,7 +195,7 @@ def _steps(recalls: Doubles, starts: Integers) -> Doubles:
     reached += reached * 0.01 <= recalls  # as `RECALLS` rounds them
     steps = reached.copy()
     steps[1:] -= reached[:-1]
-    steps[starts] = reached[starts]
+    steps[begin] = reached[begin]
     return steps
 
 
@@ -211,7 +210,7 @@ def _running(values: Doubles, first: Integers, after: Integers) -> Doubles:
 def _sums(values: Doubles, group: Integers, groups: int) -> Doubles:
     """Sum rows by their ascending groups."""
     sums = np.zeros((groups, values.shape[1]))
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
-    if starts.size:
-        sums[group[starts]] = np.add.reduceat(values, starts, axis=0)
+    begin = starts(group)
+    if begin.size:
+        sums[group[begin]] = np.add.reduceat(values, begin, axis=0)
     return sums

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from store.blobs.interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
+from store.disk import sync_path
 from store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
@@ -166,19 +167,6 @@ class BlobStore:
 
     def _path(self, key: str) -> Path:
         return self._directory / path_of(key)
-
-
-def sync_path(path: Path) -> None:
-    """Bring a file, or the entries of a folder, to the disk.
-
-    Raises:
-        OSError: It is not there, or the disk fails.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _clear(left: Path) -> None:

@@ -2,15 +2,14 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 import time
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
 
 from store.blobs.interface import Blobs
+from store.disk import made_once
 from store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
@@ -73,23 +72,8 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            if not self._key_file.exists():
-                _make_key(self._key_file)
-            return self._key_file.read_bytes()
+            return made_once(self._key_file, secrets.token_hex(32), 0o600).encode()
         except OSError as error:
             raise NotReadyError(
                 f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"
             ) from error
-
-
-def _make_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_hex(32).encode())
-        with suppress(FileExistsError):  # whole or not at all, and the first one stays
-            os.link(hidden, path)
-    finally:
-        hidden.unlink()

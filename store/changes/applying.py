@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata
+from store import metadata, rollups
 from store.changes import truth
 from store.database import delete as delete_rows
 from store.database import insert, run, run_in, upsert
@@ -21,7 +21,6 @@ from store.records import (
     TruthStatement,
 )
 from store.rows import COLUMNS, Names, Rows, remove_inferences, text
-from store.upkeep import rollups
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"

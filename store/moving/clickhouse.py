@@ -18,6 +18,7 @@ import clickhouse_connect
 import msgspec
 
 from store import journal
+from store.disk import write_whole
 from store.moving.clickhouse_rows import Row, rows_by_table, statements
 
 BATCH_RECORDS = 10_000
@@ -114,9 +115,7 @@ class Sink:
         return found
 
     def _note(self, position: Position) -> None:
-        hidden = self._file.with_name(f".{self._file.name}")
-        hidden.write_bytes(msgspec.json.encode(position))
-        hidden.replace(self._file)
+        write_whole(self._file, msgspec.json.encode(position))
         self._position = position
 
     def _send(self, sending: dict[str, Range], *, is_repeat: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
-from store.database import Readers, run
+from store.database import Readers, marks, run
 from store.errors import StoreError
 from store.moving.clickhouse import connect, insert, missing
 from store.moving.clickhouse_rows import Row, inference
@@ -22,7 +22,6 @@ from store.moving.comparison import (
     summary,
 )
 from store.moving.copying import FEEDBACK, TRUTH, Progress, records
-from store.query.catalog import marks
 
 _PAGE = 5000
 

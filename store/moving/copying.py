@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database
-from store.database import Readers, run, run_in
+from store import database, rollups
+from store.database import Readers, marks, run, run_in
 from store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
@@ -25,10 +25,9 @@ from store.moving.comparison import (
     page,
     summary,
 )
-from store.query.catalog import marks
+from store.partitions import make_room
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
-from store.upkeep import rollups
 
 _BATCH = 1000
 """Rows of one transaction."""
@@ -204,11 +203,8 @@ class _Copier:
         self, records: Sequence[JournaledRecord] = (), *, alone: bool = True
     ) -> Iterator[sa.Connection]:
         with self._engine.connect() as connection:
-            database.make_room(connection, (record.seq for record in records))
-        with self._engine.begin() as connection:
-            database.check_in_place(connection)
-            database.take_turn(connection, alone=alone)
-            self._names.use(connection)
+            make_room(connection, (record.seq for record in records))
+        with self._names.transaction(self._engine, alone=alone) as connection:
             yield connection
 
     def _records(self, seqs: Iterable[int]) -> list[JournaledRecord]:

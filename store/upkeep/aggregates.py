@@ -12,8 +12,8 @@ from store.inferences import Inferences
 from store.query.json_form import parse
 from store.query.request import QueryRequest, decode_body
 from store.records import StoredInference, timestamp_text
+from store.rollups import MINUTE_MS, Tally
 from store.rows import scored, text
-from store.upkeep.rollups import MINUTE_MS, Tally
 from store.upkeep.summing import NAMES, Grouping, Groups, add_rollups, span_of
 
 MAX_ROWS = 50_000
@@ -21,13 +21,7 @@ MAX_ROWS = 50_000
 
 Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
 _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
-_DEFAULT: tuple[Metric, ...] = (
-    "count",
-    "error_rate",
-    "latency_p50",
-    "latency_p95",
-    "latency_p99",
-)
+_DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
 _UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
 _MONDAY_MS = 4 * 86_400_000

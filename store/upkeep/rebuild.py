@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata
+from store import database, metadata, rollups
 from store.database import run, run_in
+from store.disk import write_whole
 from store.ids import LARGEST, first_at
+from store.rollups import MINUTE_MS, Tally
 from store.rows import COLUMNS, INDEXES, Names, Rows, scored
-from store.upkeep import rollups
 from store.upkeep.retention import limits_of
-from store.upkeep.rollups import MINUTE_MS, Tally
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
@@ -89,10 +89,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
 
 def _step(engine: sa.Engine, names: Names, progress: Progress) -> list[Any] | None:
     """Do one step and return where it ended; None at the end of the table."""
-    with engine.begin() as connection:
-        database.check_in_place(connection)
-        database.take_turn(connection, alone=True)
-        names.use(connection)
+    with names.transaction(engine, alone=True) as connection:
         if progress.table == "inference":
             return _add(connection, names, progress.after)
         if progress.table == "rollup":
@@ -234,6 +231,4 @@ def _read(state: Path, name: str) -> Progress | None:
 
 def _write(state: Path, progress: Progress) -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
-    hidden = state.with_name(f".{state.name}")
-    hidden.write_bytes(msgspec.msgpack.encode(progress))
-    hidden.replace(state)
+    write_whole(state, msgspec.msgpack.encode(progress))

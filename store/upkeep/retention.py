@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store import database
+from store import rollups
 from store.blobs.interface import Blobs
 from store.blobs.references import remove_unreferenced
 from store.changes.applying import delete
 from store.database import run, run_in
 from store.errors import StoreError
 from store.ids import first_at
+from store.partitions import Month, drop_month, months
+from store.rollups import MINUTE_MS
 from store.rows import Names
-from store.schema import Month
-from store.upkeep import rollups
-from store.upkeep.rollups import MINUTE_MS
 
 STEP_ROWS = 250
 """Of one transaction."""
@@ -94,12 +93,10 @@ class Upkeep:
         """
         freed: set[str] = set()
         with engine.begin() as connection:
-            database.check_in_place(connection)
             limits = limits_of(connection, now_ms)
-            if not limits and not self._max_input_bytes:
-                return False
-            database.take_turn(connection, alone=True)
-            names.use(connection)
+        if not limits and not self._max_input_bytes:
+            return False
+        with names.transaction(engine, alone=True) as connection:
             more = self._remove_old_inputs(connection, limits, freed)
             if not more and not (more := _drop_month(connection, limits)):
                 more = _remove_inferences(connection, names, limits, freed)
@@ -225,9 +222,9 @@ def _remove_inferences(
 def _drop_month(connection: sa.Connection, limits: list[Limit]) -> bool:
     """Drop a partition all of whose rows are past their model's rule."""
     ends = {limit.model_id: first_at(limit.inferences * MINUTE_MS) for limit in limits}
-    for month in database.months(connection):
+    for month in months(connection):
         if month.after <= max(ends.values(), default=0) and _is_past(connection, month, ends):
-            return database.drop_month(connection, month)
+            return drop_month(connection, month)
     return False
 
 

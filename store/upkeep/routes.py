@@ -22,8 +22,7 @@ _DAYS = Schema(
 _AGGREGATE = with_body(
     where=Schema(description="A filter"),
     group=Schema(
-        type=OpenAPIType.ARRAY,
-        description='Any of {"time": "1h"}, model, version, task and label',
+        type=OpenAPIType.ARRAY, description='Any of {"time": "1h"}, model, version, task and label'
     ),
     metrics=Schema(
         type=[OpenAPIType.ARRAY, OpenAPIType.NULL], items=Schema(enum=[*get_args(Metric)])

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
+from store.database import marks, run
 from store.errors import QueryError
-from store.query.catalog import Catalog, marks
+from store.query.catalog import Catalog
 from store.query.syntax import And, Compare, Filter, Not, Or
-from store.upkeep.rollups import MINUTE_MS, Tally, decoded
+from store.rollups import MINUTE_MS, Tally, decoded
 
 MAX_MINUTES = 250_000
 """Rows of rollups whose latencies or labels are added up."""

@@ -7,9 +7,9 @@ import numpy as np
 
 from tasks.activations import sigmoid, softmax
 from tasks.decoders import Candidates
-from tasks.decoders.reading import above, centred_to_pixels, check_finite, finished, named
+from tasks.decoders.reading import above, centred_to_pixels, finished, named
 from tasks.geometry import Floats
-from tasks.predictions import Outputs
+from tasks.predictions import Outputs, check_finite
 
 
 def softmax_queries(
@@ -57,8 +57,6 @@ def sigmoid_queries_100(
 
 def rf_detr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read `dets`, float (queries, 4), and `labels`, float (queries, classes): logits, not labels.
-
-    The masks of a segmentation model are passed over.
 
     Source: RF-DETR 1.3, `models/lwdetr.py` PostProcess; its number of pairs is that of the queries.
     """

@@ -13,9 +13,8 @@ def labelled_boxes(
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
     RT-DETR, D-FINE and DEIM as their authors export them, told the size of the network's input; and
-    torchvision's detectors, whose outputs have no batch axis, whose labels count from 1, and which may
-    have masks, too. Of outputs with other names, the boxes are those of four columns, the labels those
-    of whole numbers.
+    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other names,
+    the boxes are those of four columns, the labels those of whole numbers.
 
     Source: RT-DETR, `rtdetrv2_pytorch/tools/export_onnx.py`; torchvision 0.28, `models/detection`.
     """
@@ -84,8 +83,7 @@ def _count(outputs: Outputs, name: str, most: int) -> int:
 def ssd(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
     """Read the first output, float (1, 1, detections, 7): image, class, score, box as fractions.
 
-    The box is left, top, right, bottom. A negative image ends the list. The output has no batch axis;
-    see `yolo.yolov7_end_to_end`.
+    The box is left, top, right, bottom. A negative image ends the list; there is no batch axis.
 
     Source: OpenVINO operation set, DetectionOutput-8.
     """

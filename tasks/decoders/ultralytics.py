@@ -7,9 +7,9 @@ end to end, and any model may have its suppression in the graph.
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import above, centred_to_pixels, check_finite, finished, first
+from tasks.decoders.reading import above, centred_to_pixels, finished, first
 from tasks.geometry import xywh_to_xyxy
-from tasks.predictions import Outputs
+from tasks.predictions import Outputs, check_finite
 
 
 def raw_head(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
@@ -17,9 +17,6 @@ def raw_head(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int])
 
     Boxes are in pixels of the network's input, scores are probabilities already. Each anchor gives one
     candidate, of its best class; of equal classes, the first.
-
-    Raises:
-        OutputError: The output has another shape, or holds values that are not finite.
 
     Source: Ultralytics 8.4, `utils/nms.py` non_max_suppression with `multi_label=False`.
     """

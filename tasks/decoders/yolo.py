@@ -3,9 +3,9 @@
 import numpy as np
 
 from tasks.decoders import Candidates
-from tasks.decoders.reading import above, check_finite, finished, first, of_first_image
+from tasks.decoders.reading import above, finished, first, of_first_image
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, check_finite
 
 
 def objectness(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:

@@ -75,7 +75,7 @@ class Segmenter(Protocol):
             asked: What is wanted.
 
         Raises:
-            tasks.predictions.OutputError: The outputs are not what this family answers.
+            tasks.predictions.OutputError: An output is missing, has another shape, or is not finite.
         """
         ...
 

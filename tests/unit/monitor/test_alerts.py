@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from monitor import alerts, scheduling
-from monitor.alerts import MOST_TRIES, Outbox, keep_delivering
-from monitor.drift.history import history, note
 from monitor.report import Report
-from monitor.schedules import Schedules
-from monitor.scheduling import keep_scheduled
+from monitor.watch import alerts, scheduling
+from monitor.watch.alerts import MOST_TRIES, Outbox, keep_delivering
+from monitor.watch.history import history, note
+from monitor.watch.schedules import Schedules
+from monitor.watch.scheduling import keep_scheduled
 from store import jobs as jobs_module
 from store.jobs import Jobs, run_jobs
 from tests.unit.monitor import drift_windows

@@ -8,7 +8,6 @@ import pytest
 from monitor.evaluation.arrays import Doubles, Integers
 from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves
 from monitor.evaluation.matching import Predictions, Truths, match
-from monitor.evaluation.ranked import rank_matches
 from monitor.evaluation.weighted import twelve_numbers
 from tests import coco_reference
 from tests.coco_reference import Arrays
@@ -68,8 +67,10 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
         column(predictions, "score", float),
         others[:, 2] * others[:, 3],
     )
-    matches = match(answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100)
-    ranking = rank_matches(answers, things, matches, areas=AREAS, shape=(LABELS, IMAGES + 1))
+    shape = LABELS, IMAGES + 1
+    ranking = match(
+        answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100, shape=shape
+    )
     drawn = curves(ranking)
     numbers, _ = twelve_numbers(ranking, np.ones((1, IMAGES + 1)))
     return drawn.precision, drawn.recall, drawn.scores, numbers[:, 0]

@@ -8,13 +8,13 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from monitor.baselines import Baseline, Baselines
-from monitor.drift.history import history
+from monitor.drift.baselines import Baseline, Baselines
 from monitor.drift.parameters import DriftParameters
+from monitor.drift.similarity import References
 from monitor.drift_routes import drift_routes
 from monitor.report import Report
 from monitor.routes import monitor_routes
-from monitor.similarity import References
+from monitor.watch.history import history
 from store import jobs as jobs_module
 from store.database import migrate
 from store.errors import StoreError

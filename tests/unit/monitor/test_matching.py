@@ -66,7 +66,8 @@ def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
             thresholds=THRESHOLDS,
             areas=AREAS,
             most=4,
-        )
+            shape=(3, 7),
+        )._replace(to_find=None)
 
     at_once = matched()
     monkeypatch.setattr(matching, "_AT_ONCE", 10)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.saved_state import from_bytes, to_bytes
-from monitor.evaluation.state import EvaluationError, State, merge
+from monitor.evaluation.state import EvaluationError, State, from_bytes, merge, to_bytes
 from tests.unit.monitor.small_evaluation import Small, image_of
 
 TEXT = np.dtypes.StringDType()

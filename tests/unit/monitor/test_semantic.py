@@ -8,8 +8,7 @@ import sklearn.metrics as reference
 from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.segmentation import Segmentation
-from monitor.evaluation.semantic import Semantic
+from monitor.evaluation.segmentation import Segmentation, Semantic
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from monitor.report import Confusion, Metric, ReportedModel
 from tasks.contours import fill, rings

@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store.database import make_room, open_writer, run
+from store.database import open_writer, run
 from store.errors import StoreError
 from store.ids import IdSource, first_at
 from store.journal import Journal, segments, sizes
 from store.moving.clickhouse import Position, Sink
 from store.moving.clickhouse_copying import copy
 from store.moving.comparison import DAY_IDS
+from store.partitions import make_room
 from store.records import (
     Deletion,
     Feedback,

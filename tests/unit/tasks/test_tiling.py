@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.decoders import Candidates, OrientedCandidates
-from tasks.rotated import polygon_iou_matrix
+from tasks.decoders import Candidates
+from tasks.geometry import iou_matrix
 from tasks.tiling import Merging, Tile, count_tiles, merge, tiles
 
 # image, tile, overlap; starts of columns and rows, size of the tiles
@@ -115,10 +115,11 @@ def test_tiles_without_objects_give_none(method):
 
 
 def oriented(*rows: Any):
-    return OrientedCandidates(
+    return Candidates(
         np.array([row[:5] for row in rows], np.float32).reshape(-1, 5),
         np.array([row[5] for row in rows], np.float32),
         np.zeros(len(rows), np.int64),
+        suppress=False,
     )
 
 
@@ -147,7 +148,7 @@ def test_a_rotated_object_over_a_border_is_merged_along_its_rotation(turn):
     ]
     whole = merge(found, Merging(threshold=0.3))
     assert len(whole.boxes) == 1
-    assert polygon_iou_matrix(whole.boxes, np.array([truth]))[0, 0] > 0.999
+    assert iou_matrix(whole.boxes, np.array([truth]))[0, 0] > 0.999
     assert whole.boxes[0, 4] == pytest.approx(turn)
     assert len(merge(found, Merging(method="nms", threshold=0.5)).boxes) == 2
 

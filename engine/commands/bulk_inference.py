@@ -6,23 +6,35 @@ the same parameters, is there already is not sent again. Then the ground truth f
 
 import json
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from engine.server_client import Refused, ServerClient, model_path
+import rich_click as click
+from blake3 import blake3
+
+from engine.commands.output import tell
+from engine.commands.server_client import (
+    PATIENCE_S,
+    POLL_S,
+    Refused,
+    ServerClient,
+    ServerError,
+    model_path,
+)
 from monitor.datasets.dataset import DatasetImage
 from proto.messages import MAX_NAME_BYTES
+from store.blobs.interface import key_of
 
 AT_ONCE = 500
 """Statements of ground truth in one request."""
 
 _SHOWN_S = 0.5
+_NAMED = 10
 _LOST = {404, 429, 503}
 """Answers after which no other image needs to be tried."""
-
-Tell = Callable[[str], None]
 
 
 class Job(NamedTuple):
@@ -69,15 +81,6 @@ class Job(NamedTuple):
         return image.metadata | {key: value for key, value in own.items() if value}
 
 
-class Ran(NamedTuple):
-    """What became of the images."""
-
-    sent: int
-    stored_before: int
-    failed: dict[str, str]
-    """Why, by path."""
-
-
 class _Answer(NamedTuple):
     """One that is stored."""
 
@@ -86,8 +89,59 @@ class _Answer(NamedTuple):
     """As it is stored; None for none."""
 
 
-def run(server: ServerClient, job: Job, images: Sequence[DatasetImage], tell: Tell) -> Ran:
-    """Run a model over images, and state what is true of them.
+def model_of(server: ServerClient, name: str, version: str | None) -> tuple[str, str, str]:
+    """Return the name, the version that answers, and the task of a model.
+
+    Raises:
+        ServerError: It is not there, or does not load.
+    """
+    _wait_until_loaded(server, name)
+    info = server.call("GET", f"/v2/models/{model_path(name, version)}")
+    if version is None:
+        versions = info["versions"]
+        version = next((one for one in versions if _is_ready(server, name, one)), versions[0])
+    return info["name"], version, info["properties"]["task"]
+
+
+def _wait_until_loaded(server: ServerClient, name: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        index = server.call("POST", "/v2/repository/index", {})
+        versions = [one for one in index if one["name"] == name]  # none of an alias
+        states = {one["state"] for one in versions}
+        if not versions or "READY" in states:
+            return
+        if "LOADING" not in states or time.monotonic() > until:
+            why = "; ".join(f"{one['state']}: {one.get('reason', '')}" for one in versions)
+            raise ServerError(f"expected {name} to be loaded, got {why}")
+        tell(f"waiting for {name}")
+        time.sleep(POLL_S)
+
+
+def _is_ready(server: ServerClient, name: str, version: str) -> bool:
+    try:
+        server.read("GET", f"/v2/models/{model_path(name, version)}/ready")
+    except Refused:
+        return False
+    return True
+
+
+def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
+    """Return a hash of the names and the bytes of images; it does not depend on their order."""
+
+    def line(image: DatasetImage) -> str:
+        try:
+            return f"{image.path}\0{key_of(image.read())}\n"
+        except OSError:
+            return f"{image.path}\0\n"
+
+    with ThreadPoolExecutor(threads) as pool:
+        lines = sorted(pool.map(line, images))
+    return f"blake3:{blake3(''.join(lines).encode()).hexdigest()}"
+
+
+def run(server: ServerClient, job: Job, images: Sequence[DatasetImage]) -> None:
+    """Run a model over images, state what is true of them, and say which failed.
 
     Raises:
         ServerError: The server is away; what was done is kept.
@@ -103,8 +157,15 @@ def run(server: ServerClient, job: Job, images: Sequence[DatasetImage], tell: Te
             else:
                 answers[path] = answered
             tell(f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed")
-    _state_truths(server, images, answers, tell)
-    return Ran(len(left) - len(failed), before, failed)
+    _state_truths(server, images, answers)
+    tell("")
+    said = f"{job.model} {job.version}: {len(left) - len(failed)} images sent"
+    said += f", {before} before" * bool(before) + f", {len(failed)} failed" * bool(failed)
+    for path, why in sorted(failed.items())[:_NAMED]:
+        said += f"\n  {path}: {why}"
+    if len(failed) > _NAMED:
+        said += f"\n  and {len(failed) - _NAMED} more"
+    click.echo(said, err=True)
 
 
 def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
@@ -180,10 +241,7 @@ def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str
 
 
 def _state_truths(
-    server: ServerClient,
-    images: Sequence[DatasetImage],
-    answers: dict[str, _Answer],
-    tell: Tell,
+    server: ServerClient, images: Sequence[DatasetImage], answers: dict[str, _Answer]
 ) -> None:
     """State what is true of the answers, where that is not stored yet."""
     items = [

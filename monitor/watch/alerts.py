@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from monitor.schedules import Schedules, Webhook, path_of, read, write
+from monitor.watch.schedules import Schedules, Webhook, path_of, read, write
 from store.errors import NotFoundError
 from store.records import timestamp_text
 

@@ -1,4 +1,4 @@
-"""A drift report for who asked for it on the command line."""
+"""Reports as tables and sentences for the command line."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -8,18 +8,17 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Report, Signal, Slice
+from monitor.report import Metric, Report, Signal, Slice, by_effect
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
 _LEAST_WIDTHS = {"status": 12}
 _MOST_LABELS = 10
 _MOST_MOVED = 5
+_MOST_SLICES = 24
 
 
 def drift(report: Report) -> Iterator[Table | Text]:
     """Say whether there is drift, then signal by signal, and what did not count."""
-    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - loads numpy
-
     yield Text(wording.verdict(report))
     signals = by_effect(report.signals)
     if signals:
@@ -94,3 +93,69 @@ def _rows(report: Report) -> str:
         if value is not None:
             said.append(f"{text} {wording.plain(value)}")
     return ", ".join(said)
+
+
+def evaluation(report: Report) -> Iterator[Table | Text]:
+    """Show the headlines, what was counted, and a table for each thing that is sliced by."""
+    yield _headlines(report)
+    yield _counts(report)
+    yield from _slices(report)
+
+
+def _headlines(report: Report) -> Table:
+    name = f"{report.model.name} {report.model.version}".strip()
+    table = Table(title=Text(name or report.task))
+    for column in ("", "value", "95 %", *(one.model.name for one in report.comparisons)):
+        table.add_column(Text(column), justify="right" if column else "left")
+    differences = [
+        {(one.type, str(one.parameters)): one for one in each.differences}
+        for each in report.comparisons
+    ]
+    metrics = wording.headlines(report)
+    for name, metric in zip(wording.titles(metrics), metrics, strict=True):
+        key = metric.type, str(metric.parameters)
+        others = [_difference(each.get(key)) for each in differences]
+        shown = name, wording.number(metric.value), wording.interval(metric)
+        table.add_row(*map(Text, (*shown, *others)))
+    return table
+
+
+def _difference(metric: Metric | None) -> str:
+    """Say by how much the model is above another."""
+    if metric is None or metric.value is None:
+        return wording.UNDEFINED
+    sign = "+" if metric.value > 0 else ""
+    between = "" if metric.ci95 is None else f" ({wording.interval(metric)})"
+    return f"{sign}{wording.number(metric.value)}{between}"
+
+
+def _counts(report: Report) -> Text:
+    counts = [f"{report.data.current.n:,} images"]
+    left_out = wording.left_out(report.data.excluded)
+    if left_out:
+        counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
+    if report.status == "insufficient":
+        counts.append("too few to say anything")
+    counts += [f"{one.n:,} images in common with {one.model.name}" for one in report.comparisons]
+    return Text(", ".join(counts))
+
+
+def _slices(report: Report) -> list[Table]:
+    """Return a table for each thing that is sliced by, with the first headlines."""
+    from monitor.evaluation.slicing import TIMES
+
+    tables = []
+    for by in dict.fromkeys(one.by for one in report.slices):
+        found = [one for one in report.slices if one.by == by]
+        slices = found[:_MOST_SLICES]
+        if by in TIMES:
+            slices.sort(key=lambda one: one.value or "")
+        rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
+        table = Table(title=Text(by + rest))
+        for column in ("", "images", *wording.titles(slices[0].metrics[:4])):
+            table.add_column(Text(column), justify="right" if column else "left")
+        for one in slices:
+            numbers = [wording.number(metric.value) for metric in one.metrics[:4]]
+            table.add_row(*map(Text, (wording.plain(one.value), f"{one.n:,}", *numbers)))
+        tables.append(table)
+    return tables

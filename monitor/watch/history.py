@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from monitor.alerts import Outbox
-from monitor.drift.online import WARM_UP, Series
 from monitor.drift.parameters import DriftParameters
-from monitor.report import PastSignal, PastWindow, Report, Signal
-from monitor.schedules import path_of, read, write
+from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect
+from monitor.watch.alerts import Outbox
+from monitor.watch.online import WARM_UP, Series
+from monitor.watch.schedules import path_of, read, write
 from store.query.moments import microseconds
 
 HISTORY = "jsonl"
@@ -195,8 +195,6 @@ def _follow(watch: Watch, signals: Sequence[Signal], end: str) -> None:
 
 def _alert(directory: Path, watch: Watch, report: Report, own: Noted, model: str) -> None:
     """Log an alarm; tell of signals that the window before had none of, and when all are over."""
-    from monitor.drift.what_moved import by_effect  # noqa: PLC0415 - who answers a history needs no tests
-
     alarms = [one for one in by_effect(report.signals) if one.alarm]
     names = [one.name for one in alarms]
     if alarms:

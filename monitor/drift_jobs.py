@@ -2,16 +2,16 @@
 
 import msgspec
 
-from monitor.baselines import Baseline, BaselineRequest, Baselines
-from monitor.drift.history import note, note_failure, with_history
+from monitor.drift.baselines import Baseline, BaselineRequest, Baselines
 from monitor.drift.parameters import DriftParameters
 from monitor.drift.samples import DriftError
+from monitor.drift.similarity import MOST
 from monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
 from monitor.drift.windows import read_window
 from monitor.places import Here
 from monitor.report import Report, Window
 from monitor.reports import keep
-from monitor.similarity import MOST
+from monitor.watch.history import note, note_failure, with_history
 from store.errors import QueryError, StoreError
 from store.jobs import Run
 from store.query.moments import microseconds

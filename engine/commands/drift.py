@@ -1,34 +1,40 @@
-"""The command `quadriga drift`: of files, or of what is stored."""
+"""The command `quadriga drift`: of files, or of what is stored, here or by a running server."""
 
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import rich_click as click
-from click import get_current_context
-from click.core import ParameterSource
 
-from engine.drift_options import Options
-from engine.report_output import Page, check_output, page_of, put_out, report_options, tell
-from engine.settings import SettingsError
-from engine.store_commands import fail, store_options
+from engine.commands.options import (
+    PATH,
+    check_output,
+    filter_of,
+    name_and_version,
+    places,
+    refuse_unread,
+    report_options,
+    store_options,
+    store_settings,
+)
+from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
+from engine.commands.server_client import ServerClient, done, fetched
 from monitor.report import Report
 
 _ALWAYS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
     "output", "fail_on_drift",
 }  # fmt: skip
+_OF_STORE = {"model", "start", "end", "where", "baseline_start", "baseline_end", "by"}
 _READ = {
     "current": {"current", "numeric", "categorical", "embedding", "time"},
-    "model": {
-        "model", "start", "end", "where", "baseline_start", "baseline_end", "by", "server", "data",
-        "database", "on",
-    },
-}  # fmt: skip
+    "model": {*_OF_STORE, "data", "database", "on"},
+    "server": {*_OF_STORE, "server"},
+}
 """What is read where this is compared, beside what always is."""
-
-_ELSEWHERE = ("data", "database", "on")
-"""What --server has of its own."""
 
 
 @click.command("drift")
@@ -39,7 +45,7 @@ _ELSEWHERE = ("data", "database", "on")
 )
 @click.option(
     "--current",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The file that is compared with it, in any of these formats.",
 )
 @click.option("--model", metavar="NAME[@VERSION]", help="Whose stored inferences are compared.")
@@ -116,7 +122,7 @@ _ELSEWHERE = ("data", "database", "on")
 @report_options
 @store_options
 @click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
-def drift_command(**flags: Any) -> None:
+def drift_command(**given: Any) -> None:
     """Say whether anything has changed: in files with a row an inference, or in what is stored.
 
     \b
@@ -124,53 +130,32 @@ def drift_command(**flags: Any) -> None:
     quadriga drift --baseline usual.parquet --current today.jsonl --output report.html
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from monitor.drift.samples import DriftError  # noqa: PLC0415 - loads numpy
-    from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - as above
-    from store.errors import StoreError  # noqa: PLC0415 - loads the database
-
-    options = Options(**flags)
+    options = SimpleNamespace(**given)
     check_output(options.output)
-    form = _form(options)
-    try:
-        report, page = _of_files(options) if form == "current" else _of_store(options)
-        tell("")
-        put_out(report, as_json=options.as_json, output=options.output, page=page)
-    except (DriftError, EvaluationError, StoreError, SettingsError, OSError) as error:
-        tell("")
-        fail(error)
+    report, page = _COMPARE[_form(options)](options)
+    put_out(report, page, as_json=options.as_json, output=options.output)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
-def _form(options: Options) -> str:
+def _form(options: SimpleNamespace) -> str:
     """Tell what is to be compared, and see that no option goes unread."""
-    given = [name for name in _READ if getattr(options, name) is not None]
+    given = [name for name in ("current", "model") if getattr(options, name) is not None]
     if len(given) != 1:
         raise click.UsageError(
             f"expected one of --current FILE and --model NAME, got {' and '.join(given) or 'none'}"
         )
-    form = given[0]
+    form = "server" if given == ["model"] and options.server is not None else given[0]
     if form == "current" and options.baseline is None:
         raise click.UsageError("expected --baseline with --current, got none")
-    context = get_current_context()
-    flags = {one.name: one.opts[0] for one in context.command.params}
-    named = {
-        name
-        for name in Options.__struct_fields__
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    for name in sorted(named - _READ[form] - _ALWAYS):
-        raise click.UsageError(f"expected no {flags[name]} with --{form}, got one")
-    if options.server is not None:
-        for name in sorted(named & {*_ELSEWHERE}):
-            raise click.UsageError(f"expected no {flags[name]} with --server, got one")
-    if named & {"baseline_start", "baseline_end"} and "baseline" in named:
+    refuse_unread(_READ[form] | _ALWAYS, form)
+    if options.baseline is not None and (options.baseline_start or options.baseline_end):
         raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
     return form
 
 
-def _of_files(options: Options) -> tuple[Report, Page]:
-    from monitor.drift.decision import Settings  # noqa: PLC0415 - loads numpy
-    from monitor.drift.files import Asked, compare_files  # noqa: PLC0415 - as above
+def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
+    from monitor.drift.decision import Settings
+    from monitor.drift.files import Asked, compare_files
 
     asked = Asked(
         options.numeric,
@@ -183,11 +168,68 @@ def _of_files(options: Options) -> tuple[Report, Page]:
     settings = Settings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
-    baseline, current = Path(options.baseline or ""), options.current or Path()
-    return compare_files(baseline, current, asked, settings), page_of(None)
+    report = compare_files(Path(options.baseline), options.current, asked, settings)
+    return report, page_with(in_folder(None))
 
 
-def _of_store(options: Options) -> tuple[Report, Page]:
-    from engine.stored_drift import compared  # noqa: PLC0415 - loads the database
+def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
+    server = ServerClient(options.server)
+    job = server.call("POST", "/api/drift", _parameters(options))
+    return fetched(server, done(server, job, _show))
 
-    return compared(options)
+
+def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
+    from engine.stored import open_stored
+    from monitor.drift.baselines import Baselines
+    from monitor.drift.parameters import DriftParameters, absolute, check
+    from monitor.drift.stored import compare_stored
+    from store.jobs import QUERY_S
+
+    parameters = msgspec.convert(_parameters(options), DriftParameters)
+    check(parameters)
+    now_us = time.time_ns() // 1000
+    settings = store_settings(options.data, options.database)
+    baselines = Baselines(settings.baselines_directory)
+    parameters = baselines.resolved(absolute(parameters, now_us))
+    inferences, blobs = open_stored(settings, QUERY_S)
+    named = parameters.baseline
+    baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
+    with places(options.on, settings.database_url) as there:
+        report = compare_stored(
+            inferences, parameters, baseline, _show, places=there, now_us=now_us
+        )
+    return report, page_with(in_store(blobs))
+
+
+def _show(read: int, total: int | None) -> None:
+    tell(f"read {read} of {total} inferences" if total else "choosing")
+
+
+def _parameters(options: SimpleNamespace) -> dict[str, Any]:
+    """Return what is asked of a drift report of stored inferences, as its API takes it."""
+    model, version = name_and_version(options.model)
+    where = filter_of(options.where, "--where")
+    asked: dict[str, Any] = {
+        "model": model,
+        "version": version,
+        "where": where,
+        "from": options.start,
+        "to": options.end,
+        "ignore": options.ignore,
+        "by": options.by,
+        "alpha": options.alpha,
+        "windows": options.windows,
+        "kernel": options.kernel,
+        "seed": options.seed,
+    }
+    if options.source_key is not None:
+        asked["source_keys"] = [options.source_key]
+    if options.baseline_start is not None or options.baseline_end is not None:
+        window = {"from": options.baseline_start, "to": options.baseline_end}
+        asked["baseline"] = {**window, "version": version, "where": where}
+    elif options.baseline is not None:
+        asked["baseline"] = options.baseline
+    return asked
+
+
+_COMPARE = {"current": _of_files, "model": _of_store, "server": _by_server}

@@ -1,11 +1,23 @@
-"""Speaks to a running server, over one kept connection a thread."""
+"""A server for commands: speaks to one that runs, over one kept connection a thread, or starts its own."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from engine.commands.output import Page
+from monitor.report import Report
 
 TIMEOUT_S = 300.0
 """That an answer may take."""
@@ -13,7 +25,12 @@ TIMEOUT_S = 300.0
 PATIENCE_S = 60.0
 """That a server may be busy, or a model not loaded yet."""
 
+POLL_S = 0.2
+"""Between looks at what takes a while."""
+
 _BUSY = {429, 503}
+_STOP_S = 30.0
+_SAID_BYTES = 2000
 
 
 class ServerError(OSError):
@@ -26,6 +43,10 @@ class Refused(ServerError):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{text} ({status})")
         self.status = status
+
+
+class JobFailed(ServerError):
+    """A job ended without a result."""
 
 
 class ServerClient:
@@ -53,11 +74,11 @@ class ServerClient:
 
     def read(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a request on a connection of its own, and return the body of the answer."""
-        self._forget()
+        self.close()
         try:
             return self._patient(method, path, body, {})
         finally:
-            self._forget()
+            self.close()
 
     def infer(self, model: str, image: bytes, name: str, parameters: dict[str, Any]) -> Any:
         """Send an image by chariot-v2-kserve, its bytes as they are, and return the answer.
@@ -78,14 +99,17 @@ class ServerClient:
 
     def close(self) -> None:
         """Close the connection of this thread."""
-        self._forget()
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
 
     def _patient(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
         until = time.monotonic() + PATIENCE_S
         while True:
             status, wait_s, answer = self._send(method, path, body, headers)
             if status in _BUSY and time.monotonic() + wait_s < until:
-                self._forget()  # or the server may close it meanwhile
+                self.close()  # or the server may close it meanwhile
                 time.sleep(wait_s)
                 continue
             if status >= 400:
@@ -105,22 +129,86 @@ class ServerClient:
             wait_s = float(wait) if wait.isdigit() else 1.0
             return response.status, wait_s, response.read()
         except (OSError, HTTPException) as error:
-            self._forget()
+            self.close()
             raise ServerError(
                 f"expected a server at {self.url}, got: {str(error) or repr(error)}"
             ) from error
-
-    def _forget(self) -> None:
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
 
 
 def model_path(name: str, version: str | None) -> str:
     """Return how paths name a model."""
     named = quote(name, safe="")
     return named if version is None else f"{named}/versions/{quote(version, safe='')}"
+
+
+def done(server: ServerClient, job: Any, show: Callable[[int, int | None], None]) -> str:
+    """Wait for a job, and return its id.
+
+    Args:
+        server: Where it is.
+        job: As it was answered.
+        show: Is told how far it is, and of how much.
+
+    Raises:
+        ServerError: The server does not answer; a `JobFailed` where the job ends without a result.
+    """
+    while job["state"] in {"queued", "running"}:
+        show(job["progress"]["done"], job["progress"]["total"])
+        time.sleep(POLL_S)
+        job = server.call("GET", f"/api/jobs/{job['id']}")
+    if job["state"] != "succeeded":
+        raise JobFailed(str(job["error"] or f"the job was {job['state']}"))
+    return str(job["id"])
+
+
+def fetched(server: ServerClient, report_id: str) -> tuple[Report, Page]:
+    """Return a report, and what answers its page.
+
+    Raises:
+        ServerError: The server does not answer.
+    """
+    path = f"/api/reports/{report_id}"
+    report = msgspec.json.decode(server.read("GET", path), type=Report)
+    page = server.read("GET", f"{path}/page").decode()
+    return report, lambda _: page
+
+
+@contextmanager
+def own_server(model: Path, data: str) -> Iterator[str]:
+    """Serve a model on a free port for as long as the block lasts; gives its URL.
+
+    Args:
+        model: Its folder.
+        data: Folder for journal, database and images.
+
+    Raises:
+        ServerError: It does not start.
+    """
+    command = [sys.executable, "-m", "engine.cli", "serve", str(model), "--data", data]
+    with (
+        TemporaryFile() as log,
+        subprocess.Popen(  # noqa: S603 - our own program
+            [*command, "--port", "0", "--grpc-port", "-1"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C ends the evaluation, which then ends the server
+        ) as process,
+    ):
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if "http" not in line:
+                process.wait(_STOP_S)
+                log.seek(0)
+                said = log.read()[-_SAID_BYTES:].decode(errors="replace").strip()
+                raise ServerError(f"expected a server of {model}, got: {said}")
+            yield line.split()[-1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _error(answer: bytes) -> str:

@@ -1,18 +1,21 @@
 """The command `quadriga baseline`: what is usual of a model, by a running server."""
 
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import rich_click as click
 
-from engine.evaluation_options import filter_of, name_and_version
-from engine.report_output import tell
-from engine.server_client import ServerClient, model_path
-from engine.store_commands import fail
+from engine.commands.options import (
+    DEFAULT_SERVER,
+    PATH,
+    dataset_options,
+    filter_of,
+    name_and_version,
+)
+from engine.commands.output import echo_json, tell
+from engine.commands.server_client import ServerClient, done, model_path
 from monitor import wording
 
-DEFAULT_SERVER = "http://127.0.0.1:8080"
 _DEFAULT = "default"
 """Name of the one that the semantic score compares with."""
 
@@ -30,41 +33,27 @@ _DEFAULT = "default"
 )
 @click.option(
     "--dataset",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder or zip that --model is run over first, in place of a window.",
 )
-@click.option(
-    "--snapshot", metavar="NAME", help="What --dataset is called. [default: a hash of its images]"
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Requests over --dataset at once.",
-)
+@dataset_options
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
 @click.option("--json", "as_json", is_flag=True, help="Print the baseline as JSON.")
-def baseline_command(**flags: Any) -> None:
+def baseline_command(**given: Any) -> None:
     """Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
 
     \b
     quadriga baseline --model NAME --from -7d
     quadriga baseline --model NAME --dataset FOLDER
     """  # noqa: D301 - click leaves lines after a backspace as they are
-    from monitor.evaluation.state import EvaluationError  # noqa: PLC0415 - loads numpy
-
-    in_place = [name for name in ("start", "end", "rolling") if flags[name] is not None]
-    if flags["dataset"] is not None and (in_place or flags["where"]):
+    options = SimpleNamespace(**given)
+    windows = (options.start, options.end, options.rolling)
+    if options.dataset is not None and (windows != (None, None, None) or options.where):
         raise click.UsageError("expected --dataset without a window, got both")
-    try:
-        made = _made(flags)
-    except (EvaluationError, OSError) as error:
-        tell("")
-        fail(error)
+    made = _made(options)
     tell("")
-    if flags["as_json"]:
-        click.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+    if options.as_json:
+        echo_json(made)
         return
     named = f"{made['name']} of {made['model']}: {made['state']}"
     if made["rolling"] is not None:
@@ -80,44 +69,41 @@ def baseline_command(**flags: Any) -> None:
         click.echo(f"semantic score: {references}")
 
 
-def _made(flags: dict[str, Any]) -> dict[str, Any]:
+def _made(options: SimpleNamespace) -> dict[str, Any]:
     """Have the baseline made, and return it."""
-    from engine.server_reports import done  # noqa: PLC0415 - loads numpy
-
-    server = ServerClient(flags["server"])
-    model, version = name_and_version(flags["model"])
+    server = ServerClient(options.server)
+    model, version = name_and_version(options.model)
+    where = filter_of(options.where, "--where")
+    if options.dataset is not None:
+        model, version, where = _run(server, (model, version), options)
     asked = {
-        "name": flags["name"],
+        "name": options.name,
         "version": version,
-        "where": filter_of(flags["where"], "--where") if flags["where"] else None,
-        "from": flags["start"],
-        "to": flags["end"],
-        "rolling": flags["rolling"],
+        "where": where,
+        "from": options.start,
+        "to": options.end,
+        "rolling": options.rolling,
     }
-    if flags["dataset"] is not None:
-        model, version, where = _run(server, (model, version), flags)
-        asked |= {"version": version, "where": where}
     path = f"/api/models/{model_path(model, None)}/baseline"
     made = server.call("PUT", path, asked)
     if made["job"] is not None:
         job = server.call("GET", f"/api/jobs/{made['job']}")
         done(server, job, lambda read, total: tell(f"read {read} of {total or '?'} inferences"))
     listed = server.call("GET", path)["baselines"]
-    found: dict[str, Any] = next((one for one in listed if one["name"] == flags["name"]), made)
+    found: dict[str, Any] = next((one for one in listed if one["name"] == options.name), made)
     return found
 
 
 def _run(
-    server: ServerClient, named: tuple[str, str | None], flags: dict[str, Any]
+    server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from engine.bulk_inference import Job, run  # noqa: PLC0415 - loads numpy
-    from engine.dataset_evaluation import model_of, say, snapshot_of  # noqa: PLC0415 - as above
-    from monitor.datasets.dataset import read_dataset  # noqa: PLC0415 - as above
+    from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
+    from monitor.datasets.dataset import read_dataset
 
     model, version, task = model_of(server, *named)
-    images = read_dataset(flags["dataset"], task)
-    snapshot = flags["snapshot"] or snapshot_of(images, flags["threads"])
-    job = Job(model, version, task, snapshot, {}, flags["threads"])
-    say(job, run(server, job, images, tell))
+    images = read_dataset(options.dataset, task)
+    snapshot = options.snapshot or snapshot_of(images, options.threads)
+    job = Job(model, version, task, snapshot, {}, options.threads)
+    run(server, job, images)
     return model, version, job.of_snapshot

@@ -24,10 +24,10 @@ from monitor.drift.parameters import (
 )
 from monitor.drift.samples import DriftError
 from monitor.drift.saved import from_bytes, to_bytes
+from monitor.drift.similarity import write as write_references
 from monitor.drift.windows import EMBEDDING, About, WindowRead
 from monitor.report import ReportedModel, Window
-from monitor.schedules import MOST_NAME_BYTES, read, span_s, write
-from monitor.similarity import write as write_references
+from monitor.watch.schedules import MOST_NAME_BYTES, read, span_s, write
 from store.errors import JournalError, NotFoundError, NotReadyError, QueryError
 from store.query.json_form import parse
 from store.query.moments import microseconds

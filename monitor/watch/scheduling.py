@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from monitor.schedules import KeptSchedule, Schedules
+from monitor.watch.schedules import KeptSchedule, Schedules
 from store.errors import NotFoundError, StoreError
 from store.jobs import Jobs
 from store.records import timestamp_text

@@ -70,7 +70,9 @@ def test_every_key_of_model_toml_is_described():
 
 def test_every_default_stands_in_the_table():
     table = (ROOT / "docs" / "models.md").read_text().partition("\n| `[defaults]`")[2]
-    rows = re.findall(r"^(?:\|.*?)? \| `(\w+)` \| .*?([\d.]+|false)(?:;.*)? \|$", table, re.MULTILINE)
+    rows = re.findall(
+        r"^(?:\|.*?)? \| `(\w+)` \| .*?([\d.]+|false)(?:;.*)? \|$", table, re.MULTILINE
+    )
     fields = msgspec.structs.fields(Defaults)
     assert rows[: len(fields)] == [(each.name, str(each.default).lower()) for each in fields]
 

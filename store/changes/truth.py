@@ -88,7 +88,7 @@ def _request(value: str) -> str:
 def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
     found: set[int] = set()
     of_path = "SELECT type, id FROM meta_key WHERE path = ?"
-    keys: Sequence[Any] = run(connection, of_path, (path,)).all()
+    keys = run(connection, of_path, (path,)).all()
     for type_, key in keys:
         table, of_type = _indexed(type_, values)
         statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"

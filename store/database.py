@@ -258,7 +258,11 @@ class Readers:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    _check_revision(connection)
+                    found = _revision(connection)
+                    if found != REVISION:
+                        text = f"expected the database at revision {REVISION}, got {found}"
+                        raise NotReadyError(text)
+                    connection.info["is_current"] = True
                 try:
                     yield connection
                     connection.commit()  # a rollback makes the driver forget its plans
@@ -316,13 +320,6 @@ def is_away(error: Exception) -> bool:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-def _check_revision(connection: sa.Connection) -> None:
-    found = _revision(connection)
-    if found != REVISION:
-        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
-    connection.info["is_current"] = True
 
 
 def _revision(connection: sa.Connection) -> str | None:

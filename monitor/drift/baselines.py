@@ -158,7 +158,8 @@ class Baselines:
         found = None if _NAME.fullmatch(name) is None else read(path, Baseline)
         if found is None:
             raise NotFoundError(
-                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none"
+                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
+                " PUT on the model's /baseline, says what is usual"
             )
         return found
 

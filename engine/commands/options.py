@@ -45,6 +45,19 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
+def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+    """See that a report's file is one that can be written, before all the work."""
+    if output is None:
+        return None
+    if output.suffix not in {".html", ".json"}:
+        raise click.BadParameter(f"expected a file .html or .json, got {output.name}")
+    if not output.parent.is_dir():
+        raise click.BadParameter(f"expected a folder {output.parent}, got none")
+    if output.is_dir():
+        raise click.BadParameter(f"expected a file, got the folder {output}")
+    return output
+
+
 store_options = _together(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
@@ -56,7 +69,12 @@ report_options = _together(
         "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
     ),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
-    option("--output", "Write the report, too: .html for people, .json for programs.", type=PATH),
+    option(
+        "--output",
+        "Write the report, too: .html for people, .json for programs.",
+        type=PATH,
+        callback=_checked,
+    ),
 )
 """Of every command that makes a report."""
 
@@ -86,21 +104,6 @@ def refuse_unread(read: Collection[str], beside: str) -> None:
         is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
         if is_given and one.name not in read:
             raise click.UsageError(f"expected no {one.opts[0]} with --{beside}, got one")
-
-
-def check_output(output: Path | None) -> None:
-    """See that a report's file is one that can be written, before all the work."""
-    if output is None:
-        return
-    wrong = None
-    if output.suffix not in {".html", ".json"}:
-        wrong = f"expected a file .html or .json, got {output.name}"
-    elif not output.parent.is_dir():
-        wrong = f"expected a folder {output.parent}, got none"
-    elif output.is_dir():
-        wrong = f"expected a file, got the folder {output}"
-    if wrong is not None:
-        raise click.BadParameter(wrong, param_hint="--output")
 
 
 def filter_of(text: str | None, flag: str | None = None) -> Any:

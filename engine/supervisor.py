@@ -133,7 +133,7 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         SettingsError: The address is taken, or another server uses the data folder.
     """
     lock = _lock(Path(settings.data)) if settings.store else None
-    listener = _opened(listen, settings.host, settings.port)
+    listener = _opened(listen, settings.host, settings.port, hint=" (port 0 takes a free one)")
     grpc, grpc_address = None, ""
     if settings.grpc_port >= 0:
         hint = " (grpc_port 0 takes a free one, -1 none)"
@@ -220,6 +220,6 @@ def _lock(data: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise SettingsError(
-            f"expected the data folder {data} for this server alone, got it in use"
+            f"expected the data folder {data} for this server alone, got it in use: --data names another"
         ) from error
     return descriptor

@@ -94,7 +94,7 @@ def _run(
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
     from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
-    from monitor.datasets.dataset import read_dataset
+    from monitor.datasets import read_dataset
 
     model, version, task = model_of(server, *named)
     images = read_dataset(options.dataset, task)

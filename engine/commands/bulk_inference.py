@@ -23,7 +23,7 @@ from engine.commands.server_client import (
     ServerError,
     model_path,
 )
-from monitor.datasets.dataset import DatasetImage
+from monitor.datasets import DatasetImage
 from proto.messages import MAX_NAME_BYTES
 from store.blobs.interface import key_of
 

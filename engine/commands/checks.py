@@ -29,7 +29,12 @@ def inspect(model: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("model", type=PATH)
-@option("--image", "Image file.", required=True, type=PATH)
+@option(
+    "--image",
+    "Image file.",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
 @option(
     "--output", "Where the picture with the predictions goes.", default="annotated.png", type=PATH
 )

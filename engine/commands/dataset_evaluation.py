@@ -15,7 +15,7 @@ from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
 from engine.commands.options import DEFAULT_SERVER, name_and_version
 from engine.commands.output import Page, tell
 from engine.commands.server_client import ServerClient, own_server, reported
-from monitor.datasets.dataset import DatasetImage, read_dataset
+from monitor.datasets import DatasetImage, read_dataset
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from monitor.report import Report

@@ -151,12 +151,11 @@ def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     from engine.stored import open_stored
     from monitor.drift.baselines import Baselines
-    from monitor.drift.parameters import DriftParameters, absolute, check
+    from monitor.drift.parameters import DriftParameters, absolute
     from monitor.drift.stored import compare_stored
     from store.jobs import QUERY_S
 
     parameters = msgspec.convert(_parameters(options), DriftParameters)
-    check(parameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
     baselines = Baselines(settings.baselines_directory)

@@ -124,7 +124,9 @@ class ServerClient:
             answer = response.read()
         except (OSError, HTTPException) as error:
             connection.close()
-            raise ServerError(f"expected a server at {self.url}, got: {error!r}") from error
+            raise ServerError(
+                f"expected a server at {self.url}, got: {str(error) or repr(error)}"
+            ) from error
         self._idle.append(connection)
         return response.status, float(wait) if wait.isdigit() else 1.0, answer
 

@@ -62,11 +62,11 @@ _log = logging.getLogger(__name__)
 
 
 class Application:
-    """One worker's server.
+    """One worker's server; its number is part of every id that it gives.
 
     Args:
         settings: Of the server.
-        worker: Number of the process, part of every id that it gives.
+        worker: Number of the process.
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
@@ -147,10 +147,7 @@ class Application:
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
     async def serve_grpc(self, address: str) -> GrpcServer:
-        """Answer V2 over gRPC on the running event loop.
-
-        Args:
-            address: `host:port`, which the workers share.
+        """Answer V2 over gRPC on the running event loop, at the `host:port` that the workers share.
 
         Raises:
             RuntimeError: It cannot be bound.
@@ -235,10 +232,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
 
 
 class _Front:
-    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections.
-
-    The server in front speaks HTTP alone: no lifespan, no web sockets.
-    """
+    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
     def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
         self._routes = routes

@@ -2,10 +2,8 @@
 
     room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
-What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
-it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
-a request to the pool, is async; a stream may take another thread for each of its steps. Errors of the
-packages below become those of the wire here, naming the input.
+Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code that runs in one
+thread per request (a stream may take another for each step); only `run`, which hands it to the pool, is async.
 """
 
 import asyncio
@@ -69,16 +67,8 @@ class _Waited(threading.local):
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
-    Args:
-        repository: The models.
-        recorder: Keeps inferences; None to keep nothing.
-        threads: Requests that run at once.
-        max_queue: Requests that may run or wait; more are refused.
-        max_pixels: Larger images are refused.
-        max_images: Requests with more images are refused.
-        strict_readiness: Whether a failed model keeps the server from being ready.
-        control: Loads and unloads models; by default in this process alone.
-        scores: Says how like a model's baseline an image is; None for not at all.
+    The limits are the settings of the same names. Without a recorder nothing is kept, without scores there
+    are none, without a control models are loaded in this process alone.
     """
 
     def __init__(

@@ -88,10 +88,7 @@ class Room:
         return self.lag_bytes() > self._limits.soft_bytes
 
     def admit(self, full: FullPolicy | None) -> Admission:
-        """Decide before the model is run whether a request can be kept.
-
-        Args:
-            full: The model's policy; None for the server's.
+        """Decide before the model is run whether a request can be kept; `full` is the model's policy.
 
         Raises:
             JournalError: The journal is full, and what cannot be kept is not to be answered.
@@ -123,7 +120,7 @@ class Room:
         Args:
             error: What came of the last try.
             full: The model's policy; None for the server's.
-            until: What this returned of the try before, if there was one.
+            until: What this returned of the try before.
 
         Returns:
             Until when it may be tried again, after a pause; None where what was answered is to be shed.

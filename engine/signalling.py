@@ -61,12 +61,8 @@ class _Bucket:
 class Signaller:
     """Makes and journals the signals of images; safe to use from several threads.
 
-    Args:
-        ids: Of this process.
-        journal: Of this process.
-        per_s: Images of a model, on average, of which signals are made.
-        is_behind: Tells whether the journal is to be spared.
-        embed: Asks another model for an embedding.
+    They are made of `per_s` images of each model on average. `is_behind` tells whether the journal is to be
+    spared, `embed` asks another model for an embedding.
     """
 
     def __init__(

@@ -201,11 +201,7 @@ def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of an evaluation of stored inferences, as its API takes it.
-
-    Raises:
-        click.BadParameter: A filter is no JSON, or a slice has no name.
-    """
+    """Return what is asked of an evaluation of stored inferences, as its API takes it."""
     slices = {}
     for text in options.slices:
         name, _, where = text.partition("=")

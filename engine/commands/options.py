@@ -1,7 +1,4 @@
-"""Options that several commands have, and what is read off them.
-
-Commands give their options on as a namespace, with the names and the types that click gives them.
-"""
+"""Options that several commands have, and what is read off them; they go on as a namespace."""
 
 import json
 import os
@@ -24,14 +21,7 @@ PATH = click.Path(path_type=Path)
 
 
 def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
-    """Return what gives a command an option.
-
-    Args:
-        names: As of click, with spaces between.
-        text: That helps.
-        metavar: What stands for its value.
-        more: As of click; a default is shown.
-    """
+    """Return what gives a command an option: click's, with spaces between names; a default is shown."""
     shown = {"show_default": "default" in more} | more
     return click.option(*names.split(), help=text, metavar=metavar, **shown)
 
@@ -93,12 +83,7 @@ def store_settings(data: str | None, database: str | None) -> Settings:
 
 
 def refuse_unread(read: Collection[str], beside: str) -> None:
-    """See that no option was given that goes unread.
-
-    Args:
-        read: Names of those that are read.
-        beside: The option for which the others are not.
-    """
+    """See that no option was given beside another which, for that one, is not among those read."""
     context = get_current_context()
     for one in context.command.params:
         is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
@@ -107,12 +92,7 @@ def refuse_unread(read: Collection[str], beside: str) -> None:
 
 
 def filter_of(text: str | None, flag: str | None = None) -> Any:
-    """Return a filter as a query takes it: JSON decoded, the text of the compact form, None for none.
-
-    Args:
-        text: As it was given.
-        flag: The option; None for the argument FILTER.
-    """
+    """Return the filter of an option, or of the argument FILTER, as a query takes it; None for none."""
     if not text:
         return None
     try:

@@ -16,7 +16,7 @@ from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
 from store.blobs.interface import Blobs, key_of
-from store.errors import JournalError, MetadataError
+from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
 from store.lag import wait_until_committed
@@ -172,14 +172,9 @@ class Recorder:
             full, durability = "shed", "process"
         seqs: dict[int, int] = {}
         keep = self._keep_in_memory if durability == "memory" else self._keep
-        until = None
-        while not shed:
-            try:
-                keep(handled, answered, seqs, durability)
-                break
-            except JournalError as error:
-                until = self.room.after(error, full, until)
-                shed = until is None
+        if not shed:
+            write = partial(keep, handled, answered, seqs, durability)
+            shed = not self.room.keep(write, full)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
             self.room.counts.add("shed", wanted)

@@ -54,14 +54,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 
 
 def parse_images(call: Call) -> list[Tensor] | None:
-    """Read the images of a request, each a tensor with its parameters.
-
-    Returns:
-        None where the body is a request of chariot-v2-kserve.
-
-    Raises:
-        InvalidRequest: Naming the line.
-    """
+    """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
     kind = call.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if kind == _LINES:
         lines = [line for line in call.body.split(b"\n") if line.strip()]

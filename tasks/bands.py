@@ -1,8 +1,7 @@
 """Images for models of other than 8-bit gray or RGB: any number of bands, values of 8 to 16 bits.
 
-Pillow reads gray and what has 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a fourth
-band that is no alpha, which Pillow drops; not the rest, as it multiplies RGBA in TIFF by its alpha and
-answers wrong pixels for several samples of gray.
+Pillow reads gray and what has 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a
+fourth band that is no alpha, which Pillow drops; not the rest, of which it answers wrong pixels.
 """
 
 from typing import Any
@@ -125,7 +124,6 @@ def _kind(file: TiffImageFile) -> tuple[Any, ...]:
 
 
 def _count_pages(file: TiffImageFile, most: int) -> int:
-    """Count the pages up to `most` + 1, without their pixels; all must be like the first."""
     first = _kind(file)
     for number in range(1, most + 1):
         try:

@@ -1,8 +1,7 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Pillow reads the header of all. What models of more bands or bits
-take is read by `tasks.bands`.
+damaged data and can be kept off stderr. Other bands or bits are read by `tasks.bands`.
 """
 
 import contextlib
@@ -136,7 +135,7 @@ def decode(
     Args:
         data: The whole file.
         channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Values of the model go from 0 to 2**bit_depth - 1; see `tasks.bands.to_depth`.
+        bit_depth: Of the model; see `tasks.bands.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 

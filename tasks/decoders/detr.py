@@ -1,6 +1,6 @@
 """The DETR families with raw outputs: a fixed number of queries, each with class logits and one box.
 
-Boxes are centre x, centre y, width, height as fractions of the network's input; none needs suppression.
+Boxes are centre x, centre y, width, height as fractions of the input; none needs suppression.
 """
 
 import numpy as np

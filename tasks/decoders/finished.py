@@ -14,8 +14,8 @@ def labelled_boxes(
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
     RT-DETR, D-FINE and DEIM as their authors export them, told the size of the network's input; and
-    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other names,
-    the boxes are those of four columns, the labels those of whole numbers.
+    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other
+    names, the boxes are those of four columns, the labels those of whole numbers.
 
     Source: RT-DETR, `rtdetrv2_pytorch/tools/export_onnx.py`; torchvision 0.28, `models/detection`.
     """

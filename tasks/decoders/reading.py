@@ -13,8 +13,8 @@ from tasks.predictions import OutputError, Outputs, check_finite
 def first(outputs: Outputs, *shape: str | int) -> Floats:
     """Read the first output, whatever its name, as float32 of a shape.
 
-    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1, as
-    has `4 + classes` beside its 4.
+    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1,
+    as has `4 + classes` beside its 4.
 
     Raises:
         OutputError: It has another shape.
@@ -23,11 +23,7 @@ def first(outputs: Outputs, *shape: str | int) -> Floats:
 
 
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
-    """Read an output by its name; else as `first`.
-
-    Raises:
-        OutputError: There is none of that name, or it has another shape.
-    """
+    """Read an output by its name; else as `first`."""
     if name not in outputs:
         raise OutputError(f"expected an output {name!r}, got {', '.join(map(repr, outputs))}")
     return _shaped(outputs[name], f"output {name!r}", shape)

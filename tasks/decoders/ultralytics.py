@@ -1,7 +1,7 @@
 """Ultralytics detection heads: YOLOv5u, v8, v9, v10, 11, 12, 26 and RT-DETR, in every export form.
 
-Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come raw or
-end to end, and any model may have its suppression in the graph.
+Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come
+raw or end to end, and any model may have its suppression in the graph.
 """
 
 import numpy as np

@@ -101,12 +101,6 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
     return status, error_body(str(error)), headers
 
 
-async def send_error(send: Send, error: Exception) -> None:
-    """Send the answer to an exception."""
-    status, body, headers = error_answer(error)
-    await send_body(send, status, body, headers)
-
-
 def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
     """Undo a request's `Content-Encoding`; raises as `read_body`."""
     name = encoding.strip().lower()

@@ -14,7 +14,7 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from proto.errors import MethodNotAllowed, Overloaded
-from proto.http import Headers, compress, decompress, read_body, send_body, send_error
+from proto.http import Headers, compress, decompress, error_answer, read_body, send_body
 from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Serving, first_id
 
 JSON = b"application/json"
@@ -177,7 +177,8 @@ class Operations:
                 waits = operation.in_thread or b"content-encoding" in headers
                 answer = await self._serving.run(job) if waits else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            await send_error(send, error)
+            status, body, more = error_answer(error)
+            await send_body(send, status, body, more)
             return
         if isinstance(answer.body, bytes):
             await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)

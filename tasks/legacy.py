@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import TASKS
 from tasks import parameters as read
 from tasks.contours import fill, to_rings
 from tasks.parameters import ParameterError
@@ -22,18 +23,11 @@ FORMATS = ("protocol", "legacy")
 MAX_PIXELS = 4_000_000
 """Of an image whose every pixel is answered as a number."""
 
-_TASKS = (
-    "IMAGE_CLASSIFICATION",
-    "IMAGE_SEGMENTATION",
-    "OBJECT_DETECTION",
-    "ORIENTED_OBJECT_DETECTION",
-)
-
 
 def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
     """Read `output_format`; raises ParameterError where the task has none but the protocol's."""
     wanted = read.choice(parameters, "output_format", FORMATS) == "legacy"
-    if wanted and task not in _TASKS:
+    if wanted and task not in TASKS:
         raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
     return wanted
 

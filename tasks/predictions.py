@@ -14,6 +14,10 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 """A graph's outputs for one image by name, in its order, without the batch axis where they have one."""
 
 
+Size = tuple[int, int]
+"""Width and height, pixels."""
+
+
 class OutputError(ValueError):
     """Outputs cannot be read as the specification says: 500, as no request can mend it."""
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs, check_finite
+from tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
 def first(outputs: Outputs, *shape: str | int) -> Floats:
@@ -59,13 +59,13 @@ def of_first_image(rows: Floats) -> Floats:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def fractions_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
+def fractions_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
     """Turn fractions of the network's input, float32 (N, 4), into its pixels; NaN stays NaN."""
     return boxes * np.array([*size_wh, *size_wh], np.float32)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def centred_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
+def centred_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
     """Turn centre and size, fractions of the network's input, into corners; as `fractions_to_pixels`."""
     return fractions_to_pixels(xywh_to_xyxy(boxes), size_wh)
 

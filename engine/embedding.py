@@ -93,9 +93,6 @@ def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
     Args:
         toml: Its model.toml.
         tensor: The output, (N, T, D).
-
-    Raises:
-        LoadError: model.toml names a tensor.
     """
     written = toml.monitor.embedding
     if written is None:

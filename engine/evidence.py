@@ -56,11 +56,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
-    """Read what stands beside a model and inside its file.
-
-    Raises:
-        LoadError: A file that is there cannot be read.
-    """
+    """Read what stands beside a model and inside its file."""
     found = read_json(folder / "preprocessor_config.json")
     inner = found or read_json(folder / "processor_config.json").get("image_processor", {})
     if not isinstance(inner, dict):
@@ -103,11 +99,7 @@ def literal(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one.
-
-    Raises:
-        LoadError: It is no JSON object.
-    """
+    """Read a JSON object; an absent file is an empty one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -74,11 +74,10 @@ def explain_images(
         InvalidRequest: There are predictions, but none of the number wanted.
     """
     explained = []
-    for (image, parameters), (cells, target) in zip(
-        images_of(images, request), wanted, strict=True
-    ):
-        answerer: Any = images.answerer
-        (answer,) = answerer.predict([image], [answerer.options(parameters)])
+    answerer: Any = images.answerer
+    given = zip(images_of(images, request), wanted, strict=True)
+    for (image, parameters), (cells, target) in given:
+        ((answer, _),) = answerer.answer([image], [answerer.options(parameters)])
         if answer and target >= len(answer):
             raise InvalidRequest(
                 f"expected parameters.target to be below {len(answer)}, the number of predictions, "
@@ -113,7 +112,7 @@ def _saliency(
     covered = occluded(image, *grid, places)
     scores: list[float] = []
     while chunk := list(islice(covered, size)):
-        answers = answerer.predict(chunk, [options] * len(chunk))
-        scores.extend(score(prediction, answer) for answer in answers)
+        answers = answerer.answer(chunk, [options] * len(chunk))
+        scores.extend(score(prediction, answer) for answer, _ in answers)
     drops = saliency(prediction.score, scores, *grid, places)
     return [[round(drop, 6) for drop in row] for row in drops.tolist()]

@@ -17,7 +17,7 @@ from tasks.predictions import OutputError, Prediction
 from tasks.references import ObjectReferenceError, resolve
 from tasks.resize import Affine, plain
 from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import Merging, count_tiles, tiles
+from tasks.tiling import count_tiles, tiles
 
 Read = TypeVar("Read")
 
@@ -79,22 +79,12 @@ class ImageGraph:
         return self._max_batch if axis < 0 else -axis
 
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
-        """Validate the parameters of one input.
-
-        Raises:
-            tasks.parameters.ParameterError: An action is unknown or a value out of range.
-        """
+        """Validate the parameters of one input."""
         options = self._task.options(parameters)
         tiling = read_tiling(parameters, self._spec.tiling)
         if tiling is not None and not hasattr(self._task, "find"):
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
-
-    def predict(
-        self, images: Sequence[Image], options: Sequence[ImageOptions]
-    ) -> list[list[Prediction]]:
-        """Answer images without their embeddings; arguments and errors are those of `answer`."""
-        return [predictions for predictions, _ in self.answer(images, options)]
 
     def answer(
         self, images: Sequence[Image], options: Sequence[ImageOptions]
@@ -109,24 +99,18 @@ class ImageGraph:
             ParameterError: Tiling makes too many tiles.
             RunError: The graph failed.
         """
-        answers: list[tuple[list[Prediction], Vector | None]] = [([], None) for _ in images]
         whole = [number for number, each in enumerate(options) if each.tiling is None]
         read = self._read(
             [images[n] for n in whole], [options[n].task for n in whole], self._task.predict
         )
-        for number, answer in zip(whole, read, strict=True):
-            answers[number] = answer
+        answers = dict(zip(whole, read, strict=True))
         for number, each in enumerate(options):
             if each.tiling is not None:
                 answers[number] = self._in_tiles(images[number], each.task, each.tiling)
-        return answers
+        return [answers[number] for number in range(len(images))]
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image, whatever it shows; None where there is none."""
         tensor, affine = self._task.preprocess(image)
         return self._run([_Prepared(tensor, affine, None)])[1][0]
 
@@ -149,9 +133,8 @@ class ImageGraph:
             chunk = parts[start : start + size]
             self.stopwatch.prepares()
             found.extend(self._read(chunk, [options] * len(chunk), task.find))
-        merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
         tiled = [read for read, _ in found]
-        joined = task.join(list(zip(places, tiled, strict=True)), merging, options)
+        joined = task.join(list(zip(places, tiled, strict=True)), tiling, options)
         predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
         return predictions, mean([vector for _, vector in found])
 
@@ -210,9 +193,6 @@ class ImageGraph:
 
         Returns:
             Its embedding.
-
-        Raises:
-            LoadError: The graph fails, or its outputs do not fit the task.
         """
         try:
             ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])

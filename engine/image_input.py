@@ -34,11 +34,7 @@ write in model.toml, with the values of the training:
 
 
 def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) -> InputSpec:
-    """Decide how an image becomes the input of a model of one graph.
-
-    Raises:
-        LoadError: No input can hold images, a field is given nowhere, or does not fit the input.
-    """
+    """Decide how an image becomes the input of a model of one graph."""
     image = _image_tensor(evidence, family.task)
     further: list[Layer] = [
         ("config.json of timm", input_from_timm(evidence.config)),
@@ -92,9 +88,6 @@ def input_of(
         further: Layers below the image processor's file.
         foreign: Whether no default suits what becomes of the values.
         hugging_face: Whether an image processor's file belongs to the model.
-
-    Raises:
-        LoadError: A field is given nowhere, or does not fit the input.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)

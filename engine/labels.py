@@ -24,11 +24,7 @@ _WRITE_LABELS = (
 
 
 def given_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
-    """Find the class labels and where they stand.
-
-    Raises:
-        LoadError: What stands there names no classes.
-    """
+    """Find the class labels and where they stand."""
     given = next((each for each in _sources(evidence) if each[0] is not None), None)
     if given is None:
         return None
@@ -110,11 +106,7 @@ def _rf_detr_names(metadata: Mapping[str, str]) -> Any:
 def decide_labels(
     evidence: Evidence, family: Family, output: OutputSpec
 ) -> tuple[tuple[str, ...], str]:
-    """Decide the label of each class, with the reason.
-
-    Raises:
-        LoadError: There are none, or not as many as the model has classes.
-    """
+    """Decide the label of each class, with the reason."""
     given = given_labels(evidence)
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count is None:

@@ -41,11 +41,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     specific: dict[Literal["versions"], list[int]] | None = None
 
     def choose(self, versions: Iterable[str]) -> list[str]:
-        """Choose among versions, given highest first.
-
-        Raises:
-            LoadError: One that is asked for is not there.
-        """
+        """Choose among versions, given highest first."""
         known = list(versions)
         if self.latest is not None:
             return known[: self.latest.get("num_versions", 1)]

@@ -52,38 +52,10 @@ from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
 
-
 MAX_ERROR_CHARACTERS = 2000
 """Of why a model failed, as it is stored."""
 
 _NOTHING = Kept()
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """A request on its way."""
-
-    model: Model
-    request: InferRequest
-    started_s: float
-    """Of `time.perf_counter`."""
-    queue_ns: int
-    """That it waited for a thread."""
-    events: list[Event]
-
-    def handled(self, error: str = "") -> Handled:
-        """Say what is kept of the request beside its images."""
-        protocol = self.request.protocol
-        takes_images = self.model.images is not None and not wants_tensors(self.request)
-        if protocol == "v2" and takes_images:  # which of the two, the model's task says
-            protocol = "chariot-v2-kserve"
-        return Handled(
-            self.model,
-            self.request.id,
-            protocol,
-            round((time.perf_counter() - self.started_s) * 1000, 3),
-            stages_ms(self.queue_ns, self.events),
-            error,
-        )
 
 
 class _Waited(threading.local):
@@ -178,13 +150,14 @@ class Pipeline:
             images = self._image_model(model, request)
             outputs, answered = _answered(model, images, request)
             events = model.stopwatch.stop()
-            asked = _Asked(model, request, started, queue_ns, events)
             answered = self._scored(model, answered)
-            kept = self._record(asked, answered, admission)
+            handled = _handled(model, request, started, queue_ns, events)
+            kept = self._record(handled, answered, admission)
         except Exception as error:
             events = model.stopwatch.stop()
             model.counters.failed(queue_ns, events)
-            self._record_failure(_Asked(model, request, started, queue_ns, events), images, error)
+            handled = _handled(model, request, started, queue_ns, events)
+            self._record_failure(handled, request, images, error)
             raise
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
@@ -215,20 +188,21 @@ class Pipeline:
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )
         queue_ns, self._waited.ns = self._waited.ns, 0
-        events: list[Event] = []
-        asked = _Asked(model, request, started, queue_ns, events)
+        events: list[Event] = [(0, time.perf_counter_ns(), -1)]
         try:
             admission = self._admit(model, request)
             for text, answered in _timed(model, stream_image(images, request), events):
                 kept = _NOTHING
                 if answered is not None:  # the last piece, after which a client may not ask again
-                    kept = self._record(asked, self._scored(model, [answered]), admission)
+                    handled = _handled(model, request, started, queue_ns, events)
+                    kept = self._record(handled, self._scored(model, [answered]), admission)
                     model.counters.succeeded(1, queue_ns, events)
                 ids = [each for each in kept.ids if each]
                 yield InferPiece(model.name, model.version, request.id, text, ids, kept.stored)
         except Exception as error:
             model.counters.failed(queue_ns, events)
-            self._record_failure(asked, images, error)
+            handled = _handled(model, request, started, queue_ns, events)
+            self._record_failure(handled, request, images, error)
             if isinstance(error, RunError | OutputError):
                 raise InternalError(f"model {model.name!r} failed: {error}") from error
             raise
@@ -236,45 +210,53 @@ class Pipeline:
     def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
         return answered if self._scores is None else self._scores.score(model, answered)
 
+    def _recorder_of(self, model: Model) -> Recorder | None:
+        """Give what keeps a model's inferences; None where they are not kept."""
+        return self._recorder if model.recognition.store.enabled else None
+
     def _admit(self, model: Model, request: InferRequest) -> Admission:
         """See that what a request asks to be kept can be, before the model is run.
 
         Raises:
             Overloaded: It cannot.
         """
-        if self._recorder is None or not model.recognition.store.enabled or _declines(request):
+        recorder = self._recorder_of(model)
+        if recorder is None or _declines(request):
             return ADMITTED
         try:
-            return self._recorder.room.admit(model.recognition.store.journal_full)
+            return recorder.room.admit(model.recognition.store.journal_full)
         except JournalError as error:
             raise Overloaded(str(error)) from error
 
-    def _record(self, asked: "_Asked", answered: Sequence[Answered], admission: Admission) -> Kept:
+    def _record(self, handled: Handled, answered: Sequence[Answered], admission: Admission) -> Kept:
         """Keep what was answered, unless nothing is kept.
 
         Raises:
             Overloaded: It could not be kept, as on a full disk.
         """
-        if self._recorder is None or not asked.model.recognition.store.enabled:
+        recorder = self._recorder_of(handled.model)
+        if recorder is None:
             return _NOTHING
         try:
-            return self._recorder.record(asked.handled(), answered, shed=admission.shed)
+            return recorder.record(handled, answered, shed=admission.shed)
         except JournalError as error:
             raise Overloaded(str(error)) from error
 
-    def _record_failure(self, asked: "_Asked", images: ImageModel | None, error: Exception) -> None:
+    def _record_failure(
+        self, handled: Handled, request: InferRequest, images: ImageModel | None, error: Exception
+    ) -> None:
         """Keep what the model failed to answer; what a client did wrong is not kept."""
-        model, fault = asked.model, as_answered(error)
-        if self._recorder is None or not model.recognition.store.enabled:
+        recorder, fault = self._recorder_of(handled.model), as_answered(error)
+        if recorder is None:
             return
         if isinstance(fault, ProtocolError) and fault.status != InternalError.status:
             return
         own = isinstance(fault, ProtocolError | RunError | OutputError)
         text = str(fault) if own else f"{type(fault).__name__}: {fault}"
+        text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
-            failed = failed_tensors if images is None else partial(failed_images, images)
-            handled = asked.handled(text[:MAX_ERROR_CHARACTERS] or type(fault).__name__)
-            self._recorder.record(handled, failed(asked.request))
+            failed = failed_tensors(request) if images is None else failed_images(images, request)
+            recorder.record(msgspec.structs.replace(handled, error=text), failed)
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and say what of each image decided; the answer alone is recorded.
@@ -300,9 +282,10 @@ class Pipeline:
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
         found = ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
-        if self._recorder is None or not model.recognition.store.enabled:
+        recorder = self._recorder_of(model)
+        if recorder is None:
             return found
-        return msgspec.structs.replace(found, choose=partial(self._recorder.choose, model))
+        return msgspec.structs.replace(found, choose=partial(recorder.choose, model))
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
@@ -324,6 +307,25 @@ class Pipeline:
             self._scores.close()
         if self._recorder is not None:
             self._recorder.close()
+
+
+def _handled(
+    model: Model, request: InferRequest, started_s: float, queue_ns: int, events: list[Event]
+) -> Handled:
+    """Say what is kept of a request beside its images.
+
+    Args:
+        model: That was asked.
+        request: As it came.
+        started_s: Of `time.perf_counter`.
+        queue_ns: That it waited for a thread.
+        events: Of the model's stopwatch.
+    """
+    protocol = request.protocol
+    if protocol == "v2" and model.images is not None and not wants_tensors(request):
+        protocol = "chariot-v2-kserve"  # which of the two, the model's task says
+    latency_ms = round((time.perf_counter() - started_s) * 1000, 3)
+    return Handled(model, request.id, protocol, latency_ms, stages_ms(queue_ns, events))
 
 
 def _answered(

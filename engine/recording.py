@@ -192,27 +192,24 @@ class Recorder:
             except JournalError as error:
                 until = self.room.after(error, full, until)
                 shed = until is None
-        ids = [""] * len(answered)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
-            self.room.count("shed", wanted)
-            return Kept(ids, stored=not wanted)
-        self.room.count("failed" if handled.error else "stored", len(seqs))
-        for number, seq in seqs.items():
-            ids[number] = str(seq)
+            self.room.counts.add("shed", wanted)
+            return Kept([""] * len(answered), stored=not wanted)
+        self.room.counts.add("failed" if handled.error else "stored", len(seqs))
+        ids = [str(seqs.get(number, "")) for number in range(len(answered))]
         if not handled.error and self._has_signals(handled.model):
             self._signal(handled.model, answered, seqs)
         return Kept(ids)
 
     def numbers(self) -> dict[str, int]:
         """Give what became of requests, for metrics: those that end in `_total` only rise."""
-        counts = msgspec.structs.asdict(self.room.counts)
         return {
-            **{f"{name}_total": number for name, number in counts.items()},
+            **self.room.counts.totals(),
             "lost_total": self._backlog.lost,
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.room.lag_bytes(),
-            **self._signaller.numbers(),
+            **self._signaller.counts.totals(),
         }
 
     def close(self) -> None:
@@ -225,42 +222,34 @@ class Recorder:
         """Tell whether a model has signals; what may be lost with the process has none."""
         if not self._makes_signals:
             return False
-        options = model.recognition
-        durability = options.store.durability or self._durability
-        return options.monitor.signals and durability != "memory"
+        durability = model.recognition.store.durability or self._durability
+        return model.recognition.monitor.signals and durability != "memory"
 
     def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
         """Hand over the images that are recorded now."""
+        space, other = model.embedding_space, model.embedding.other
         images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
-        if not images:
-            return
         chosen = [
-            Signalled(
-                seq, item.pixels, item.embedding, model.embedding_space, model.embedding.other
-            )
+            Signalled(seq, item.pixels, item.embedding, space, other)
             for seq, item in images
             if item.pixels is not None
         ]
-        self._signaller.put(chosen, len(images) - len(chosen))
+        if images:
+            self._signaller.put(chosen, len(images) - len(chosen))
 
     def _keep_in_memory(
-        self,
-        handled: Handled,
-        answered: Sequence[Answered],
-        seqs: dict[int, int],
-        durability: Durability,
+        self, handled: Handled, answered: Sequence[Answered], seqs: dict[int, int], _: Durability
     ) -> None:
         """Leave it to a thread; predictions are written out here, so that their size is known."""
-        items, size_bytes = [], 0
+        items, size_bytes = list(answered), 0
         for number, item in enumerate(answered):
-            items.append(item)
             if item.wishes.store:
                 seqs.setdefault(number, self._ids.next())
-                text = msgspec.Raw(msgspec.json.encode(item.predictions))
-                items[-1] = msgspec.structs.replace(item, predictions=text)
-                size_bytes += _RECORD_BYTES + len(item.image or b"") + len(bytes(text))
+                text = msgspec.json.encode(item.predictions)
+                items[number] = msgspec.structs.replace(item, predictions=msgspec.Raw(text))
+                size_bytes += _RECORD_BYTES + len(item.image or b"") + len(text)
         if seqs:
-            self._backlog.put(partial(self._keep, handled, items, seqs, durability), size_bytes)
+            self._backlog.put(partial(self._keep, handled, items, seqs, "memory"), size_bytes)
 
     def _keep(
         self,
@@ -279,34 +268,34 @@ class Recorder:
                 whole frames.
             durability: What holds when this returns.
         """
-        model, on_disk = handled.model, durability == "power"
-        recognition = model.recognition
-        inputs = []
-        for number, item in enumerate(answered):
-            if item.wishes.store:
-                inputs.append((number, item, self._input(recognition.store, item)))
+        recognition, on_disk = handled.model.recognition, durability == "power"
+        inputs = [
+            (number, item, self._input(recognition.store, item))
+            for number, item in enumerate(answered)
+            if item.wishes.store
+        ]
         if not inputs:
             return
         if on_disk:
             self._blobs.sync(each.hash for _, _, each in inputs if each.kept and each.hash)
         standard = self._standard(handled, inputs[0][1])
-        status = 500 if handled.error else 200
         records = []
         for number, item, kept in inputs:
+            score = item.semantic_score
             records.append(
                 InferenceRecord(
                     seq=seqs.setdefault(number, self._ids.next()),
                     request_id=handled.request_id,
                     image_no=number,
-                    model=model.reference,
+                    model=handled.model.reference,
                     task=recognition.task,
                     action=item.action,
                     latency_ms=handled.latency_ms,
                     input=kept,
                     predictions=item.predictions,
                     metadata=item.metadata,
-                    status=status,
-                    standard=_with_score(standard, item.semantic_score),
+                    status=500 if handled.error else 200,
+                    standard=standard if score is None else {**standard, "semantic_score": score},
                 )
             )
         position = self._journal.append(records, hold=on_disk)
@@ -317,20 +306,15 @@ class Recorder:
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""
-        image = item.image
+        image, shape = item.image, (item.width, item.height, item.mime)
         if image is None:
-            return InputReference(item.input_name, None, item.width, item.height, item.mime)
+            return InputReference(item.input_name, None, *shape)
         key, keep = None, item.wishes.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
             key = key_of(image)
             keep = _is_sampled(key, options.sample_rate)
-        if keep:
-            key = self._blobs.put(image)
-        elif key is None:
-            key = key_of(image)
-        return InputReference(
-            item.input_name, key, item.width, item.height, item.mime, keep, len(image)
-        )
+        key = self._blobs.put(image) if keep else key or key_of(image)
+        return InputReference(item.input_name, key, *shape, keep, len(image))
 
     def _standard(self, handled: Handled, first: Answered) -> dict[str, Any]:
         standard: dict[str, Any] = {
@@ -343,10 +327,6 @@ class Recorder:
         if handled.error:
             standard["error"] = handled.error
         return standard
-
-
-def _with_score(standard: dict[str, Any], score: float | None) -> dict[str, Any]:
-    return standard if score is None else {**standard, "semantic_score": score}
 
 
 def _is_sampled(key: str, rate: float) -> bool:

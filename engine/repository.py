@@ -200,11 +200,7 @@ class ModelRepository:
         ]
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
-        """Give what one model, or each, has done since it was loaded; none of what is not loaded.
-
-        Raises:
-            NotFound: No such model or version.
-        """
+        """Give what one model, or each, has done since it was loaded; none of what is not loaded."""
         return [
             entry.model.counters.statistics(entry.name, entry.version)
             for entry in (self._all() if name is None else self._asked(name, version))

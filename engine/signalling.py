@@ -9,13 +9,13 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.room import Counts
 from monitor.signals import picture
 from store.errors import JournalError
 from store.ids import IdSource
@@ -48,17 +48,6 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
     """Of the embedding."""
     other: str = ""
     """Name of the model whose embedding is wanted where there is none."""
-
-
-class SignalCounts(msgspec.Struct):
-    """What became of recorded images of models with signals since the start of the process."""
-
-    signals: int = 0
-    """Journaled."""
-    signals_skipped: int = 0
-    """Beyond the rate, or beyond what one request may hold."""
-    signals_dropped: int = 0
-    """There was no room for them, or they could not be made."""
 
 
 class _Bucket:
@@ -101,7 +90,11 @@ class Signaller:
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
         """Faults that were logged."""
-        self.counts = SignalCounts()
+        self.counts = Counts(
+            "signals",  # of recorded images, journaled
+            "signals_skipped",  # beyond the rate, or beyond what one request may hold
+            "signals_dropped",  # there was no room for them, or they could not be made
+        )
 
     def choose(self, model: str, count: int) -> Collection[int]:
         """Choose those of a request's images whose signals are wanted, by their positions.
@@ -129,11 +122,11 @@ class Signaller:
     def put(self, images: Sequence[Signalled], skipped: int) -> None:
         """Take images, as many as there is room for; count those that were not chosen."""
         with self._changed:
-            self._count("signals_skipped", skipped)
+            self.counts.add("signals_skipped", skipped)
             for image in images:
                 size_bytes = image.pixels.pixels.nbytes
                 if self._waiting and self._bytes + size_bytes > QUEUE_BYTES:
-                    self._count("signals_dropped")
+                    self.counts.add("signals_dropped")
                     continue
                 self._waiting.append(image)
                 self._bytes += size_bytes
@@ -143,11 +136,6 @@ class Signaller:
                 self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
                 self._thread.start()
             self._changed.notify()
-
-    def numbers(self) -> Mapping[str, int]:
-        """Give what became of images, for metrics."""
-        counts = msgspec.structs.asdict(self.counts)
-        return {f"{name}_total": number for name, number in counts.items()}
 
     def close(self) -> None:
         """Make the signals of what waits, journal them, and end."""
@@ -185,18 +173,17 @@ class Signaller:
     def _made(self, image: Signalled) -> list[ImageSignals]:
         """Make the signals of an image; none where that fails."""
         embedding, space = image.embedding, image.space
-        try:
-            if embedding is None and image.other:
+        if embedding is None and image.other:
+            try:
                 embedding, space = self._embed(image.other, image.pixels)
                 if embedding is None:
-                    nothing = ValueError("expected it to have one of its own, got none")
-                    self._tell(f"{image.other!r} gives no embedding of", image, nothing)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
-            self._tell(f"{image.other!r} gives no embedding of", image, error)
+                    raise ValueError("expected it to have one of its own, got none")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
+                self._tell(f"{image.other!r} gives no embedding of", image, error)
         try:
             numbers = picture(image.pixels.pixels, image.pixels.bit_depth).astype("<f4").tobytes()
         except Exception as error:  # noqa: BLE001 - as above, the signals
-            self._count("signals_dropped")
+            self.counts.add("signals_dropped")
             self._tell("there are no signals of", image, error)
             return []
         if embedding is None or space is None:
@@ -213,17 +200,11 @@ class Signaller:
         if not made:
             return
         if self._is_behind():
-            self._count("signals_dropped", len(made))
+            self.counts.add("signals_dropped", len(made))
             return
         try:
             self._journal.append([JournaledChange(self._ids.next(), SignalsOfImages(made))])
         except JournalError:  # whoever records is told, and tells
-            self._count("signals_dropped", len(made))
+            self.counts.add("signals_dropped", len(made))
         else:
-            self._count("signals", len(made))
-
-    def _count(
-        self, name: Literal["signals", "signals_skipped", "signals_dropped"], number: int = 1
-    ) -> None:
-        with self._changed:
-            setattr(self.counts, name, getattr(self.counts, name) + number)
+            self.counts.add("signals", len(made))

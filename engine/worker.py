@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import msgspec
 
-from engine.child import UNUSABLE, ChildTask
 from engine.settings import Settings
+from engine.supervisor import UNUSABLE, ChildTask
 from store.errors import StoreError
 
 _JOBS_POLL_S = 0.2

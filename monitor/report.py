@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
@@ -267,3 +268,12 @@ class Report(msgspec.Struct, frozen=True):
     """Windows before this one, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}
+
+
+def provenance(started: float) -> dict[str, Any]:
+    """Return what made a report, begun at a time of `time.monotonic`."""
+    return {
+        "code": version("quadriga"),
+        "libs": {name: version(name) for name in ("numpy", "scipy")},
+        "duration_s": round(time.monotonic() - started, 3),
+    }

@@ -301,7 +301,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
 
 
 def floats(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
-    """Write floats (N,) in six digits where those give the same number again, else in all they need.
+    """Write floats (N,) in six digits where those give the same number again, else in all.
 
     Raises:
         InvalidRequest: One is not finite, and `not_finite` is `error`.

@@ -52,7 +52,7 @@ def signatures(info: ModelInfo) -> dict[str, str]:
 def parse_predict(
     body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
 ) -> Predict:
-    """Read a request to predict or explain: JSON with one of `instances` (rows) and `inputs` (columns).
+    """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
     `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
 

@@ -43,12 +43,13 @@ class Tally(msgspec.Struct):
     kept_bytes: int = 0
     """Of inputs kept, see `size_kept`."""
 
-    def count(self, status: int, latency_us: int) -> None:
-        """Count one inference."""
+    def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
+        """Count one inference; the bytes as of `size_kept`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
         at = bucket(latency_us)
         self.latency[at] = self.latency.get(at, 0) + 1
+        self.kept_bytes += kept_bytes
 
     def count_label(self, label: int, n: int) -> None:
         """Count predictions with a label."""
@@ -97,18 +98,14 @@ class Counts:
 
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
-    """Take inferences off the counts that are about to be deleted.
-
-    In the same transaction, which runs alone (`database.take_turn`).
-    """
+    """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
     columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
     counts, tallies = Counts(), {}
     for seq, model_id, status, latency_us, kept, size in run_in(
         connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs
     ):
-        tallies[seq] = tally = counts.of(model_id, seq)
-        tally.count(status, latency_us)
-        tally.kept_bytes += size_kept(kept, size)
+        tallies[seq] = counts.of(model_id, seq)
+        tallies[seq].count(status, latency_us, size_kept(kept, size))
     for seq, label, n in run_in(
         connection, "SELECT seq, label, n FROM pred WHERE seq IN ({})", seqs
     ):
@@ -120,11 +117,9 @@ def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
 def drop_input_sizes(
     connection: sa.Connection, rows: Iterable[tuple[int, int, int | None]]
 ) -> None:
-    """Take inputs that are kept no longer off `kept_bytes`.
+    """Take inputs that are kept no longer off `kept_bytes`, in the transaction that marks them, alone.
 
-    Args:
-        connection: In the transaction that marks them, which runs alone.
-        rows: Id, model id and bytes of each.
+    Of each there are its id, its model's id and its bytes.
     """
     counts = Counts()
     for seq, model_id, size in rows:

@@ -72,9 +72,6 @@ def to_bands(samples: Samples, bands: int) -> Samples:
     """Bring samples to the bands that a model takes.
 
     For 1 or 3 alpha is dropped, gray repeated, and RGB becomes its luma. Any other number must be there.
-
-    Raises:
-        ImageError: It is not.
     """
     stored = samples.shape[2]
     if bands not in (1, 3):
@@ -92,13 +89,10 @@ def to_bands(samples: Samples, bands: int) -> Samples:
 
 
 def to_depth(samples: Samples, bits: int, bit_depth: int) -> Samples:
-    """Bring samples of `bits` to a model's values, 0 to 2**bit_depth - 1.
+    """Bring samples of `bits` to a model's values, 0 to 2**bit_depth - 1; uint8 for 8 bits.
 
     8 bits are spread over the whole range, more than 8 cut to their highest 8 for a model of 8; else
     they are values as they are, such as 12 bits stored in 16.
-
-    Returns:
-        uint8 where `bit_depth` is 8, else uint16.
 
     Raises:
         ImageError: A value is larger than the model's.
@@ -131,11 +125,7 @@ def _kind(file: TiffImageFile) -> tuple[Any, ...]:
 
 
 def _count_pages(file: TiffImageFile, most: int) -> int:
-    """Count the pages up to `most` + 1, without their pixels; all must be like the first.
-
-    Raises:
-        ImageError: One differs.
-    """
+    """Count the pages up to `most` + 1, without their pixels; all must be like the first."""
     first = _kind(file)
     for number in range(1, most + 1):
         try:

@@ -62,10 +62,7 @@ def jpeg_fault(data: bytes) -> str | None:
 
 
 def png_fault(data: bytes) -> str | None:
-    """Check every chunk's CRC up to IEND.
-
-    Returns:
-        What was expected and found, or None where the file is complete and undamaged.
+    """Check every chunk's CRC up to IEND; returns as `jpeg_fault`.
 
     Source: PNG, Third Edition, "Chunk layout".
     """

@@ -6,6 +6,7 @@ transformers' `generate`; drawn tokens follow its probabilities, but not its ran
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -89,10 +90,7 @@ def generate(
     Raises:
         OutputError: The logits are not finite numbers, or not one row for each prompt.
     """
-    answers: list[list[int]] = []
-    for answers in growing(prompts, logits, step, search, limits):  # noqa: B007 - the last counts
-        pass
-    return answers
+    return deque(growing(prompts, logits, step, search, limits), maxlen=1).pop()
 
 
 def growing(
@@ -199,11 +197,10 @@ class _Beams:
         )
         flat = scores.ravel()
         wanted = max(2, 1 + len(search.eos_token_ids)) * search.num_beams
-        indices = (
-            rule.draw(flat, wanted, self._generator)
-            if search.do_sample
-            else rule.best(flat, wanted)
-        )
+        if search.do_sample:
+            indices = rule.draw(flat, wanted, self._generator)
+        else:
+            indices = rule.best(flat, wanted)
         parents, tokens = np.divmod(indices, scores.shape[1])
         scores = flat[indices]
         grown = [[*self._running[p], int(t)] for p, t in zip(parents, tokens, strict=True)]

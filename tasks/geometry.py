@@ -20,29 +20,13 @@ _BLOCK = 128
 
 
 def xywh_to_xyxy(boxes: Floats) -> Floats:
-    """Turn centre and size into corners.
-
-    Args:
-        boxes: float (N, 4), centre x, centre y, width, height.
-
-    Returns:
-        float (N, 4), xyxy, same unit.
-    """
+    """Turn centre x, centre y, width, height into corners: float (N, 4) both, in one unit."""
     centre, half = boxes[:, :2], boxes[:, 2:] / 2
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
 def clip_boxes(boxes: Floats, width: float, height: float) -> Floats:
-    """Cut boxes at the edges of an image; a box outside becomes empty.
-
-    Args:
-        boxes: float (N, 4), xyxy, pixels of the image.
-        width: Right edge, pixels.
-        height: Bottom edge, pixels.
-
-    Returns:
-        float (N, 4), xyxy, within [0, width] x [0, height].
-    """
+    """Cut boxes (N, 4) at the edges of an image, 0 and its size; one outside becomes empty."""
     edges = np.array([width, height, width, height], boxes.dtype)
     return np.asarray(np.clip(boxes, 0, edges))
 
@@ -108,7 +92,7 @@ def nms(
     an overlap of exactly the threshold stays. Equal scores are taken in the order of their index.
 
     Args:
-        boxes: float (N, 4), xyxy.
+        boxes: float (N, 4), xyxy, or (N, 5), xywhr.
         scores: float (N,).
         iou_threshold: 0 to 1.
         class_ids: int64 (N,); without them all boxes are of one class.

@@ -89,21 +89,17 @@ _silence_libtiff()
 
 
 class Image(msgspec.Struct, frozen=True, eq=False):
-    """A decoded image.
-
-    Attributes:
-        pixels: uint8 (H, W, 3), RGB, in the frame that predictions refer to: upright, or as stored
-            where the orientation was to be ignored. For models of other than 1 or 3 channels or 8 bits
-            (H, W, channels), uint8 or with more than 8 bits uint16.
-        mime: Media type of the file, such as `image/jpeg`.
-        exif_orientation: 1 to 8 as stored in the file; 1 where it says nothing.
-        bit_depth: Values of `pixels` go from 0 to 2**bit_depth - 1.
-    """
+    """A decoded image, upright as a person sees it, unless its orientation was to be ignored."""
 
     pixels: Samples
+    """uint8 (H, W, 3), RGB; for models of other than 1 or 3 channels or 8 bits (H, W, channels), with more
+    than 8 bits uint16."""
     mime: str = ""
+    """Media type of the file, such as `image/jpeg`."""
     exif_orientation: int = _UPRIGHT
+    """1 to 8 as stored in the file; 1 where it says nothing."""
     bit_depth: int = 8
+    """Values of `pixels` go from 0 to 2**bit_depth - 1."""
 
     @property
     def width(self) -> int:
@@ -132,10 +128,10 @@ def decode(
 ) -> Image:
     """Decode an image file into 8-bit RGB, or what else a model takes.
 
-    Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without compositing,
-    as training pipelines do; the first page or frame is taken. With other `channels` than 1 or 3 the file
-    must have as many bands, or gray pages. Bytes after the end of the picture are
-    passed over: cameras append previews there.
+    Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without
+    compositing, as training pipelines do; the first page or frame is taken. With other `channels`
+    than 1 or 3 the file must have as many bands, or gray pages. Bytes after the end of the picture
+    are passed over: cameras append previews there.
 
     Args:
         data: The whole file.
@@ -187,11 +183,7 @@ def decode(
 
 
 def orient(pixels: Samples, orientation: int) -> Samples:
-    """Turn a stored raster as its EXIF orientation says.
-
-    Args:
-        pixels: uint8 or uint16 (H, W, bands).
-        orientation: 1 to 8; 5 to 8 swap height and width.
+    """Turn stored samples (H, W, bands) as their EXIF orientation, 1 to 8, says.
 
     Source: Exif 2.32, tag 0x0112.
     """

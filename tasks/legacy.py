@@ -31,11 +31,7 @@ _TASKS = (
 
 
 def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
-    """Read `output_format`.
-
-    Raises:
-        ParameterError: It is no format, or the task has none but the protocol's.
-    """
+    """Read `output_format`; raises ParameterError where the task has none but the protocol's."""
     wanted = read.choice(parameters, "output_format", FORMATS) == "legacy"
     if wanted and task not in _TASKS:
         raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
@@ -45,14 +41,7 @@ def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
 def legacy(
     predictions: Sequence[Any], action: str, spec: ModelSpec, width: int, height: int
 ) -> Any:
-    """Write the predictions for one image.
-
-    Args:
-        predictions: As the task answers them.
-        action: That of the request.
-        spec: Of the model.
-        width: Of the image, pixels.
-        height: Of the image, pixels.
+    """Write the predictions for one image of so many pixels, as a task answers them.
 
     Returns:
         For `predict` of a classifier the best label; for `predict_proba` its probabilities by class

@@ -31,14 +31,7 @@ def windows(rows: int, columns: int) -> list[Window]:
 
 
 def occluded(image: Image, rows: int, columns: int, places: Sequence[Window]) -> Iterator[Image]:
-    """Cover one window after the other with the image's mean colour.
-
-    Args:
-        image: uint8 (H, W, 3).
-        rows: Of the grid, at most H.
-        columns: Of the grid, at most W.
-        places: The windows.
-    """
+    """Cover one window after the other with the mean colour; a cell has a pixel at least."""
     colour = image.pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
     y = np.linspace(0, image.height, rows + 1).round().astype(int)
     x = np.linspace(0, image.width, columns + 1).round().astype(int)
@@ -49,11 +42,10 @@ def occluded(image: Image, rows: int, columns: int, places: Sequence[Window]) ->
 
 
 def score(target: Classification | Detection, answer: Sequence[Prediction]) -> float:
-    """Give the score that a prediction has in another answer.
+    """Give the score that a prediction has in another answer, 0 where it is not.
 
-    Returns:
-        Of a class its score there; of a box the best overlap (IoU) times score among the boxes of its
-        label; 0 where there is none.
+    Of a class it is its score there; of a box the best overlap (IoU) times score among the boxes of
+    its label.
     """
     if isinstance(target, Classification):
         scores = [

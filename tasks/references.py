@@ -43,15 +43,11 @@ def load(reference: str) -> Any:
 
 
 def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
-    """Load what a table lists under `name`, or what `name` refers to if it is itself a reference.
-
-    Args:
-        name: A key of `table`, or `module:attribute` of one's own.
-        table: Names to references.
-        kind: What the table lists, for the message: "a task", "a decoder".
+    """Load what a table lists under `name`, or what `name`, `module:attribute`, refers to itself.
 
     Raises:
-        ObjectReferenceError: `name` is neither, or its reference leads nowhere.
+        ObjectReferenceError: `name` is neither, or leads nowhere; `kind`, such as "a task", says of
+            what.
     """
     if name in table:
         return load(table[name])

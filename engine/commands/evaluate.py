@@ -17,6 +17,7 @@ from engine.commands.options import (
     dataset_options,
     filter_of,
     name_and_version,
+    option,
     places,
     refuse_unread,
     report_options,
@@ -41,80 +42,72 @@ _READ = {
 
 
 @click.command("evaluate")
-@click.option(
+@option(
     "--task",
-    help="Of --records and --truth: classification, detection, oriented, segmentation or image-text.",
+    "Of --records and --truth: classification, detection, oriented, segmentation or image-text.",
 )
-@click.option(
+@option(
     "--records",
+    "JSON lines or Parquet with predictions and ground truth; - for the standard input.",
     type=PATH,
-    help="JSON lines or Parquet with predictions and ground truth; - for the standard input.",
 )
-@click.option("--truth", type=PATH, help="COCO's file of instances.")
-@click.option("--predictions", type=PATH, help="COCO's file of results, for --truth.")
-@click.option(
+@option("--truth", "COCO's file of instances.", type=PATH)
+@option("--predictions", "COCO's file of results, for --truth.", type=PATH)
+@option(
     "--images",
+    "Folder of the images of --records or --truth, for the page.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the images of --records or --truth, for the page.",
 )
-@click.option(
+@option(
     "--model",
-    metavar="NAME[@VERSION]",
-    help="Whose stored answers are evaluated; with --dataset also a model folder.",
+    "Whose stored answers are evaluated; with --dataset also a model folder.",
+    "NAME[@VERSION]",
 )
-@click.option("--where", default="", metavar="FILTER", help="Which of its answers, as of a query.")
-@click.option(
+@option("--where", "Which of its answers, as of a query.", "FILTER")
+@option(
     "--compare",
+    "Another model, on the same images; repeat for more.",
+    "NAME[@VERSION]",
     multiple=True,
-    metavar="NAME[@VERSION]",
-    help="Another model, on the same images; repeat for more.",
 )
-@click.option(
-    "--slice",
-    "slices",
-    multiple=True,
-    metavar="NAME=FILTER",
-    help="A part to look at by itself; repeat for more.",
+@option(
+    "--slice slices", "A part to look at by itself; repeat for more.", "NAME=FILTER", multiple=True
 )
-@click.option(
+@option(
     "--by",
+    "What to slice by: meta.<path>, hour, day, month; repeat for more.",
+    "FIELD",
     multiple=True,
-    metavar="FIELD",
-    help="What to slice by: meta.<path>, hour, day, month; repeat for more.",
 )
-@click.option(
+@option(
     "--dataset",
+    "Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
     type=PATH,
-    help="Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
 )
-@click.option(
+@option(
     "--server",
-    metavar="URL",
-    help="Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or one of its own for a model folder]",
+    "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or one of its own for a model folder]",
+    "URL",
 )
-@click.option(
-    "--split",
-    metavar="NAME",
-    help="Which split of --dataset; where it has none, what it is called.",
-)
-@click.option(
+@option("--split", "Which split of --dataset; where it has none, what it is called.", "NAME")
+@option(
     "--parameters",
+    'Of each request over --dataset, such as {"score_threshold": 0.001}.',
+    "JSON",
     default="{}",
-    metavar="JSON",
-    help='Of each request over --dataset, such as {"score_threshold": 0.001}.',
+    show_default=False,
 )
 @dataset_options
-@click.option(
+@option(
     "--on",
-    metavar="CLUSTER",
-    help="Read --model, or Parquet, on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "Read --model, or Parquet, on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "CLUSTER",
 )
-@click.option(
+@option(
     "--resamples",
+    "Of the bootstrap, for intervals; 0 for none.",
     type=click.IntRange(0, 1000),
     default=200,
-    show_default=True,
-    help="Of the bootstrap, for intervals; 0 for none.",
 )
 @report_options
 @store_options

@@ -23,6 +23,19 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 PATH = click.Path(path_type=Path)
 
 
+def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
+    """Return what gives a command an option.
+
+    Args:
+        names: As of click, with spaces between.
+        text: That helps.
+        metavar: What stands for its value.
+        more: As of click; a default is shown.
+    """
+    shown = {"show_default": "default" in more} | more
+    return click.option(*names.split(), help=text, metavar=metavar, **shown)
+
+
 def _together(*options: Decorator) -> Decorator:
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -33,41 +46,23 @@ def _together(*options: Decorator) -> Decorator:
 
 
 store_options = _together(
-    click.option("--data", help="Data folder of the server. [default: data]"),
-    click.option("--database", help="SQLAlchemy URL of the store."),
+    option("--data", "Data folder of the server. [default: data]"),
+    option("--database", "SQLAlchemy URL of the store."),
 )
 """Of every command that opens a store; `store_settings` reads them."""
 
 report_options = _together(
-    click.option(
-        "--seed",
-        type=click.IntRange(0, (1 << 32) - 1),
-        default=0,
-        show_default=True,
-        help="Of what is drawn at random.",
+    option(
+        "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
     ),
-    click.option(
-        "--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else."
-    ),
-    click.option(
-        "--output", type=PATH, help="Write the report, too: .html for people, .json for programs."
-    ),
+    option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
+    option("--output", "Write the report, too: .html for people, .json for programs.", type=PATH),
 )
 """Of every command that makes a report."""
 
 dataset_options = _together(
-    click.option(
-        "--snapshot",
-        metavar="NAME",
-        help="What --dataset is called. [default: a hash of its images]",
-    ),
-    click.option(
-        "--threads",
-        type=click.IntRange(1, 64),
-        default=4,
-        show_default=True,
-        help="Requests over --dataset at once.",
-    ),
+    option("--snapshot", "What --dataset is called. [default: a hash of its images]", "NAME"),
+    option("--threads", "Requests over --dataset at once.", type=click.IntRange(1, 64), default=4),
 )
 """Of every command that runs a model over a dataset."""
 
@@ -108,15 +103,17 @@ def check_output(output: Path | None) -> None:
         raise click.BadParameter(wrong, param_hint="--output")
 
 
-def filter_of(text: str, flag: str | None = None) -> Any:
+def filter_of(text: str | None, flag: str | None = None) -> Any:
     """Return a filter as a query takes it: JSON decoded, the text of the compact form, None for none.
 
     Args:
         text: As it was given.
         flag: The option; None for the argument FILTER.
     """
+    if not text:
+        return None
     try:
-        return json.loads(text) if text.lstrip().startswith("{") else text or None
+        return json.loads(text) if text.lstrip().startswith("{") else text
     except json.JSONDecodeError as error:
         expected = "FILTER to be JSON" if flag is None else "JSON"
         said = f"expected {expected}, got {text}: {error}"

@@ -13,21 +13,22 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
+from monitor.drift import similarity
 from monitor.drift.parameters import (
     DEFAULT,
     SOURCE_KEYS,
     DriftParameters,
     StoredWindow,
-    check_window,
     fixed,
+    span_s,
 )
-from monitor.drift.samples import DriftError
-from monitor.drift.saved import from_bytes, to_bytes
-from monitor.drift.similarity import write as write_references
-from monitor.drift.windows import EMBEDDING, About, WindowRead
+from monitor.drift.samples import EMBEDDING, DriftError
+from monitor.drift.summary import from_bytes, to_bytes
+from monitor.drift.windows import About, WindowRead
+from monitor.kept import MOST_NAME_BYTES, put, read, write
 from monitor.report import ReportedModel, Window
-from monitor.watch.schedules import MOST_NAME_BYTES, read, span_s, write
 from store.errors import JournalError, NotFoundError, NotReadyError, QueryError
 from store.query.json_form import parse
 from store.query.moments import microseconds
@@ -35,7 +36,6 @@ from store.query.request import decode_body
 from store.records import timestamp_text
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_SECOND_US = 1_000_000
 
 State = Literal["building", "ready", "stale", "failed"]
 
@@ -108,16 +108,11 @@ class Baseline(msgspec.Struct, frozen=True):
     def about(self) -> About:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return About(
-            model,
-            self.task,
-            self.window,
-            self.source_key,
-            self.space,
-            self.excluded,
-            self.left_out,
-        )
+        return About(model, self.task, self.window, **{one: getattr(self, one) for one in _READ})
 
+
+_READ = ("source_key", "space", "excluded", "left_out")
+"""What a baseline has as `About` has it."""
 
 _decoder = msgspec.json.Decoder(BaselineRequest)
 
@@ -134,14 +129,12 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
             f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
         )
     parse(asked.where, 0)
-    check_window(model, asked.window)
+    moments = fixed(model, asked.window, now_us)
     if asked.rolling is not None:
         span_s(asked.rolling, "rolling")
         if (asked.start, asked.end, asked.dataset) != (None, None, None):
             raise QueryError("expected rolling without from, to and dataset, got one of them")
-        return asked
-    moments = fixed(asked.window, now_us)
-    return msgspec.structs.replace(asked, start=moments.start, end=moments.end)
+    return replace(asked, start=moments.start, end=moments.end)
 
 
 class Baselines:
@@ -206,7 +199,7 @@ class Baselines:
                 return None
             self._clear(baseline.model, baseline.name)
             references = self._path(baseline.model, baseline.name, "similarity")
-            made = msgspec.structs.replace(
+            made = replace(
                 baseline,
                 state="ready",
                 version=about.model.version,
@@ -215,15 +208,10 @@ class Baselines:
                 n=about.window.n,
                 references=_write_references(references, found),
                 task=about.task,
-                source_key=about.source_key,
-                space=about.space,
-                excluded=about.excluded,
-                left_out=about.left_out,
+                **{one: getattr(about, one) for one in _READ},
             )
             summary = self._path(baseline.model, baseline.name, "summary")
-            hidden = summary.with_name(f".{summary.name}")
-            hidden.write_bytes(to_bytes(found.summary.with_embeddings()))
-            hidden.replace(summary)
+            put(summary, to_bytes(found.summary.with_embeddings()))
             write(path, made)
             return made
 
@@ -257,11 +245,11 @@ class Baselines:
             return parameters
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
-        start_us = microseconds(parameters.start, 0)
-        before = max(start_us - span_s(baseline.rolling) * _SECOND_US, 0)
-        start, end = (timestamp_text(at // 1000) for at in (before, start_us))
+        start_ms = microseconds(parameters.start, 0) // 1000
+        before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
+        start, end = (timestamp_text(at) for at in (before_ms, start_ms))
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
-        return msgspec.structs.replace(parameters, baseline=window)
+        return replace(parameters, baseline=window)
 
     def remove(self, model: str, name: str) -> Baseline:
         """Remove one, and return what it was.
@@ -302,9 +290,9 @@ class Baselines:
 def _write_references(path: Path, found: WindowRead) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
     sample = found.summary.sample
-    column = next((one for one in sample.columns if one.name == EMBEDDING), None)
-    if column is None:
-        return 0
+    column = sample.column(EMBEDDING)
     with suppress(DriftError):
-        return write_references(path, column.values, sample.order[column.rows], found.about.space)
+        if column is not None:
+            ids = sample.order[column.rows]
+            return similarity.write(path, column.values, ids, found.about.space)
     return 0

@@ -56,10 +56,7 @@ def curves(ranking: Ranking) -> Curves:
                 if curve is None or among.sum() != before:
                     before = int(among.sum())
                     curve = _curve(
-                        right[:, among],
-                        wrong[:, among],
-                        score[among],
-                        int(to_find[area, number]),
+                        right[:, among], wrong[:, among], score[among], int(to_find[area, number])
                     )
                 where = number, area, place
                 precision[where], scores[where], recall[where] = curve

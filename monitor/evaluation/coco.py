@@ -78,11 +78,7 @@ RESULTS = msgspec.json.Decoder(list[_Result])
 
 
 def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
-    """Read a file of instances; also gives its images.
-
-    Raises:
-        EvaluationError: It is none; the message begins with its name.
-    """
+    """Read a file of instances; also gives its images."""
     known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
     images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
     return known, images

@@ -21,17 +21,14 @@ _LABEL_IOUS = (0.5, 0.75)
 
 def twelve() -> list[tuple[str, dict[str, Any]]]:
     """Return the type and the parameters of COCO's twelve numbers, in its order."""
-
-    def of(kind: str, iou: str | float, area: str, most: int) -> tuple[str, dict[str, Any]]:
-        return kind, _parameters(iou, area, most, None)
-
-    sizes = AREA_NAMES[1:]
-    return [
-        *(of("AP", iou, "all", MOST[-1]) for iou in (AVERAGED, 0.5, 0.75)),
-        *(of("AP", AVERAGED, area, MOST[-1]) for area in sizes),
-        *(of("AR", AVERAGED, "all", most) for most in MOST),
-        *(of("AR", AVERAGED, area, MOST[-1]) for area in sizes),
+    sizes, most = AREA_NAMES[1:], MOST[-1]
+    asked: list[tuple[str, str | float, str, int]] = [
+        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
+        *(("AP", AVERAGED, area, most) for area in sizes),
+        *(("AR", AVERAGED, "all", few) for few in MOST),
+        *(("AR", AVERAGED, area, most) for area in sizes),
     ]
+    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
 
 
 def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
@@ -44,24 +41,13 @@ def _parameters(iou: str | float, area: str, most: int, label: str | None) -> di
 
 
 def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[Metric]:
-    """Return each label's AP, also at each of two thresholds, and AR; None where nothing is to find.
-
-    Args:
-        drawn: Of all labels.
-        labels: (K,) names.
-        to_find: (K,) objects; the `n` of the metrics.
-    """
+    """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
     precision = drawn.precision[:, :, :, 0, -1].mean(axis=1)  # (T, K)
     values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=0))]
     values += [("AP", iou, precision[_nearest(iou)]) for iou in _LABEL_IOUS]
     values += [("AR", AVERAGED, drawn.recall[:, :, 0, -1].mean(axis=0))]
     return [
-        Metric(
-            kind,
-            number(of[at]),
-            label_parameters(iou, label),
-            n=int(to_find[at]),
-        )
+        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
         for kind, iou, of in values
         for at, label in enumerate(labels)
     ]

@@ -71,11 +71,7 @@ class Segments(NamedTuple):
 def tables_of_each(
     images: Sequence[EvaluatedImage], tables_of: Callable[[Segments], dict[str, Table]]
 ) -> dict[str, Table]:
-    """Read image by image, whose points take much memory, and put the tables of all together.
-
-    Raises:
-        EvaluationError: A segment lacks a field or has a number that is none.
-    """
+    """Read image by image, whose points take much memory, and put the tables of all together."""
     parts = []
     for image in images:
         found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
@@ -132,11 +128,7 @@ def pair_overlap(state: State) -> Overlap:
 
 
 def object_tables(segments: Segments, labels: Labels) -> dict[str, Table]:
-    """Return the tables of one image.
-
-    Raises:
-        EvaluationError: A point lies far away, or the image lacks its size.
-    """
+    """Return the tables of one image."""
     image = segments.image
     found = listed([image], "predictions", [segments.found], labels, NO_OBJECTS)
     there = listed([image], "ground_truth", [segments.there], labels, NO_OBJECTS)

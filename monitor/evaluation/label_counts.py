@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Integers, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -26,7 +26,7 @@ def totals(
     image: Integers,
     group: Integers,
     groups: int,
-    values: Doubles | Integers | None = None,
+    values: Doubles | Integers | Flags | None = None,
 ) -> Doubles:
     """Add up rows by group, each as often as its image is there.
 
@@ -64,6 +64,17 @@ class LabelCounts(NamedTuple):
     right: Doubles
     answered: Doubles
     true: Doubles
+
+    @classmethod
+    def of(
+        cls,
+        weights: Doubles,
+        rows: tuple[tuple[Integers, Integers], ...],
+        labels: int,
+        values: Integers | None = None,
+    ) -> "LabelCounts":
+        """Count images and labels that are right, answered and true; the rest as of `totals`."""
+        return cls(*(totals(weights, *of, labels, values) for of in rows))
 
     def rates(self) -> dict[str, Doubles]:
         """Return precision, recall and F1 (B, K) by their names."""

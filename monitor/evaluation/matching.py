@@ -17,16 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from monitor.evaluation.arrays import (
-    Doubles,
-    Flags,
-    Integers,
-    held,
-    joined,
-    ranges,
-    starts,
-    within,
-)
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, joined, ranges, starts, within
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""

@@ -4,9 +4,8 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Integers, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, averaged, per_label, totals
-from monitor.evaluation.label_curves import curves
-from monitor.evaluation.label_scores import LabelScores, Scores
+from monitor.evaluation.label_counts import LabelCounts, averaged, per_label
+from monitor.evaluation.label_scores import LabelScores, curves
 from monitor.evaluation.state import State
 
 THRESHOLD = 0.5
@@ -21,32 +20,22 @@ class MultiLabel:
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
         right = np.isin(_pairs(rows, self._labels), _pairs(truths, self._labels))
-        self._scores = LabelScores(
-            Scores(rows["image"], rows["label"], rows["score"], right),
-            self._truths,
-            self._images,
-            self._labels,
-        )
+        shape = self._images, self._labels
+        self._scores = LabelScores(rows, right, self._truths, shape)
         said = rows["score"] >= THRESHOLD
-        self._said = rows["image"][said], rows["label"][said]
-        self._right = rows["image"][said & right], rows["label"][said & right]
-        found, answered, true = (
-            np.bincount(of[0], minlength=self._images)
-            for of in (self._right, self._said, self._truths)
+        self._rows = (
+            *((rows["image"][of], rows["label"][of]) for of in (said & right, said)),
+            self._truths,
         )
+        found, answered, true = (np.bincount(of, minlength=self._images) for of, _ in self._rows)
         self._wrong = answered + true - 2 * found
         both = (answered + true).astype(np.float64)
         self._f1 = np.divide(2 * found, both, out=np.zeros(self._images), where=both > 0)
 
-    def _counts(self, weights: Doubles) -> LabelCounts:
-        return LabelCounts(
-            *(totals(weights, *of, self._labels) for of in (self._right, self._said, self._truths))
-        )
-
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = self._counts(weights)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         at = {"score": THRESHOLD}
         rates = counts.rates()
@@ -68,7 +57,7 @@ class MultiLabel:
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
-        counts = self._counts(weights)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         areas = {"ROCAUC": roc, "AveragePrecision": precision}
         metrics = [

@@ -102,12 +102,7 @@ def same_images(state: State) -> list[dict[str, int]]:
 def read_part(
     parameters: EvaluationParameters, task: str, inferences: Inferences, part: Part
 ) -> Shard:
-    """Read a part of a selection; what was deleted since, or cannot be read, is left out and counted.
-
-    Raises:
-        EvaluationError: It is not of this task.
-        StoreError: The database does not answer.
-    """
+    """Read a part of a selection; what was deleted since, or cannot be read, is left out and counted."""
     records = read(inferences, part.ids)
     answered = _answered(records, task)
     images = [image_of(record, record.ground_truth, parameters.by) for record in answered]
@@ -133,10 +128,6 @@ def read_other(
         newest_id: The largest id that counts.
         inferences: The store.
         same: As of `same_images`.
-
-    Raises:
-        EvaluationError: It is not of this task.
-        StoreError: The database does not answer.
     """
     where = _all(
         {"input.hash": {"in": list(same)}},

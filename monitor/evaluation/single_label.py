@@ -10,9 +10,8 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio, within
 from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label, totals
-from monitor.evaluation.label_curves import curves
-from monitor.evaluation.label_scores import LabelScores, Scores
+from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label
+from monitor.evaluation.label_scores import LabelScores, curves
 from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State, Table
@@ -60,7 +59,6 @@ class SingleLabel:
     def __init__(self, state: State) -> None:
         rows = state.tables["predictions"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
-        self._every = np.arange(self._images)
         self._true: Integers = state.tables["truths"]["label"]
         right = rows["label"] == self._true[rows["image"]]
         self._answers = answers = _answers(rows, right, self._images)
@@ -72,26 +70,16 @@ class SingleLabel:
             squares = (rows["score"] - right) ** 2
             self._brier = np.bincount(rows["image"], squares, self._images)
             self._brier += answers.true_rank == _UNRANKED
-        self._scores = LabelScores(
-            Scores(rows["image"], rows["label"], rows["score"], right),
-            (self._every, self._true),
-            self._images,
-            self._labels,
-        )
-
-    def _counts(self, weights: Doubles) -> LabelCounts:
-        right = np.where(self._is_right, self._true, -1)
-        return LabelCounts(
-            *(
-                totals(weights, self._every, label, self._labels)
-                for label in (right, self._answers.label, self._true)
-            )
-        )
+        every = np.arange(self._images)
+        shape = self._images, self._labels
+        self._scores = LabelScores(rows, right, (every, self._true), shape)
+        both = np.where(self._is_right, self._true, -1)
+        self._rows = (every, both), (every, answers.label), (every, self._true)
 
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
-        counts = self._counts(weights)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         expected, _ = self._reliability.errors(weights)
         averages = [
@@ -118,7 +106,7 @@ class SingleLabel:
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
         weights = np.ones((1, self._images))
-        counts = self._counts(weights)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)

@@ -36,11 +36,7 @@ class Listed(NamedTuple):
     def check(
         self, good: Flags, expected: str, got: Callable[[int], str] = lambda _: "none"
     ) -> None:
-        """See that all rows are good (N,).
-
-        Raises:
-            EvaluationError: One is not; the message names it.
-        """
+        """See that all rows are good (N,)."""
         for at in np.flatnonzero(~good).tolist():
             raise EvaluationError(f"{self.where(at)}: expected {expected}, got {got(at)}")
 
@@ -54,11 +50,7 @@ class Listed(NamedTuple):
 
 
 def read(decoder: msgspec.json.Decoder[Any], image: EvaluatedImage, kind: Kind) -> Any:
-    """Decode what an image has.
-
-    Raises:
-        EvaluationError: It is something else.
-    """
+    """Decode what an image has."""
     return decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}")
 
 
@@ -94,16 +86,9 @@ def listed(
 
 
 def read_lists(
-    images: Sequence[EvaluatedImage],
-    kind: Kind,
-    decoder: msgspec.json.Decoder[Any],
-    labels: Labels,
+    images: Sequence[EvaluatedImage], kind: Kind, decoder: msgspec.json.Decoder[Any], labels: Labels
 ) -> Listed:
-    """Read lists of what has a label, as `listed`.
-
-    Raises:
-        EvaluationError: They are something else.
-    """
+    """Read lists of what has a label, as `listed`."""
     return listed(images, kind, [read(decoder, image, kind) for image in images], labels)
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from monitor.drift.parameters import DriftParameters
+from monitor.kept import path_of, read, write
 from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect
 from monitor.watch.alerts import Outbox
 from monitor.watch.online import WARM_UP, Series
-from monitor.watch.schedules import path_of, read, write
 from store.query.moments import microseconds
 
 HISTORY = "jsonl"

@@ -3,27 +3,23 @@
 `<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is.
 """
 
-import os
-import re
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from monitor.drift.parameters import DEFAULT, MOST_BY, DriftParameters, check
+from monitor.drift.parameters import DAY_S, DEFAULT, MOST_BY, DriftParameters, absolute, span_s
+from monitor.kept import path_of, read, write
 from store.errors import JournalError, NotFoundError, QueryError
-from store.query.json_form import parse
 from store.query.request import decode_body
 from store.records import timestamp_text
 
 SCHEDULE = "schedule.json"
 POSITION = "position.json"
 
-DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 MONDAY_S = 4 * DAY_S
 """1970 began on a Thursday."""
@@ -32,10 +28,6 @@ LEAST_S = 300
 
 MOST_DELAY_S = DAY_S
 MOST_WEBHOOKS = 10
-MOST_NAME_BYTES = 200
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": WEEK_S}
-_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
-_Kept = TypeVar("_Kept", bound=msgspec.Struct)
 
 
 class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,8 +147,8 @@ class Schedules:
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
-        names = [path.name.removesuffix(f".{SCHEDULE}") for path in self._paths()]
-        return sorted(map(unquote, names))
+        paths = self.directory.glob(f"*.{SCHEDULE}")
+        return sorted(unquote(path.name.removesuffix(f".{SCHEDULE}")) for path in paths)
 
     def position(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
@@ -177,9 +169,6 @@ class Schedules:
             first = max(first, -((shift - done) // length))
         return first * length + shift
 
-    def _paths(self) -> list[Path]:
-        return list(self.directory.glob(f"*.{SCHEDULE}"))
-
 
 _decoder = msgspec.json.Decoder(Schedule)
 
@@ -191,7 +180,11 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         QueryError: It is none, or names a filter that means nothing.
     """
     schedule = decode_body(body, _decoder)
-    _check_every(span_s(schedule.every, "every"), schedule.every)
+    every_s = span_s(schedule.every, "every")
+    if every_s < LEAST_S or (DAY_S % every_s and every_s != WEEK_S):
+        raise QueryError(
+            f"expected every to be a part of a day from 5m to 1d, or 1w, got {schedule.every!r}"
+        )
     if span_s(schedule.delay, "delay") > MOST_DELAY_S:
         raise QueryError(f"expected delay to be at most 1d, got {schedule.delay!r}")
     urls = [hook.url for hook in schedule.webhooks]
@@ -199,30 +192,8 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         _check_url(url, f"webhooks[{at}].url")
     if len(set(urls)) < len(urls):
         raise QueryError("expected each URL of webhooks once, got one twice")
-    parse(schedule.where, 0)
-    check(schedule.parameters(model, 0))
+    absolute(schedule.parameters(model, 0), 0)
     return schedule
-
-
-def span_s(text: str, name: str = "") -> int:
-    """Return the seconds of a span such as `15m`.
-
-    Raises:
-        QueryError: The text is none.
-    """
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise QueryError(
-            f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
-        )
-    return int(found[1]) * _UNITS_S[found[2]]
-
-
-def _check_every(seconds: int, text: str) -> None:
-    if seconds < LEAST_S or (DAY_S % seconds and seconds != WEEK_S):
-        raise QueryError(
-            f"expected every to be a part of a day from 5m to 1d, or 1w, got {text[:80]!r}"
-        )
 
 
 def _check_url(text: str, name: str) -> None:
@@ -234,33 +205,3 @@ def _check_url(text: str, name: str) -> None:
         is_plain = False
     if not is_plain or url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
         raise QueryError(f"expected {name} to be http or https with a host and no user")
-
-
-def path_of(directory: Path, model: str, suffix: str) -> Path:
-    """Return the file of a model.
-
-    Raises:
-        QueryError: That cannot be the name of a model.
-    """
-    name = quote(model, safe="")
-    if not 0 < len(name) <= MOST_NAME_BYTES:
-        raise QueryError(
-            f"expected the name of a model to have 1 to {MOST_NAME_BYTES} bytes, got {len(name)}"
-        )
-    return directory / f"{name}.{suffix}"
-
-
-def read(path: Path, kind: type[_Kept]) -> _Kept | None:
-    """Return what a file keeps; None where it is not there, or damaged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
-
-
-def write(path: Path, kept: Any) -> None:
-    """Put a file in place at once, readable by its owner alone, as it may hold secrets."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(kept))
-    hidden.replace(path)

@@ -44,9 +44,8 @@ class Position(msgspec.Struct):
 class Sink:
     """Sends what workers journal to a ClickHouse; for one thread, but for `needs`.
 
-    Args:
-        journal_directory: The workers' journal. Beside it stands `clickhouse.json` with the position.
-        url: Such as `https://user:password@host:8443/database`; the database is there.
+    Beside the journal stands `clickhouse.json` with the position. The URL is such as
+    `https://user:password@host:8443/database`; the database is there.
     """
 
     def __init__(self, journal_directory: Path, url: str) -> None:
@@ -131,11 +130,7 @@ class Sink:
 
 
 def connect(url: str) -> Any:
-    """Connect to a ClickHouse, and make the tables that are not there yet.
-
-    Raises:
-        clickhouse_connect.driver.exceptions.Error: It does not answer.
-    """
+    """Connect to a ClickHouse, and make tables where missing; `Error` if it does not answer."""
     client = clickhouse_connect.get_client(
         dsn=url,
         interface=urlsplit(url).scheme,

@@ -14,11 +14,11 @@ from store.moving.clickhouse_rows import Row, inference
 from store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
-    TIMEOUT_S,
     Table,
     day_text,
     days,
     page,
+    reading,
     summary,
 )
 from store.moving.copying import FEEDBACK, TRUTH, Progress, records
@@ -27,38 +27,31 @@ _PAGE = 5000
 
 
 def copy(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
-    """Send inferences, as their metadata is today, truth and feedback.
+    """Send inferences, as their metadata is today, truth and feedback; reports after each insert.
 
-    Days of which ClickHouse holds as much as the database are passed over, and of the others it is sent
-    what it lacks, so a copy that was killed goes on when it is repeated.
-
-    Args:
-        source: URL of the database; a server may write it at the same time.
-        url: Of the ClickHouse, as `store.moving.clickhouse.Sink`.
-        report: Called after each insert.
+    Days of which ClickHouse holds as much as the database are passed over, and of the others it is
+    sent what it lacks, so a copy that was killed goes on when it is repeated.
 
     Raises:
         StoreError: The source is no database of ours, or one of the two does not answer.
     """
-    readers = Readers(source, 1, TIMEOUT_S)
     began = time.monotonic()
     progress = Progress("", "", {}, 0, 0.0)
     try:
-        client = connect(url)
-        for table in (INFERENCES, TRUTH, FEEDBACK):
-            sent = 0
-            for day in days([readers], table):
-                for rows in _missing(readers, client, table, day):
-                    insert(client, table.name, rows)
-                    sent += len(rows)
-                    copied = {**progress.copied, table.name: sent}
-                    seconds = time.monotonic() - began
-                    progress = Progress(table.name, day_text(day), copied, 0, seconds)
-                    report(progress)
+        with reading(source) as (readers,):
+            client = connect(url)
+            for table in (INFERENCES, TRUTH, FEEDBACK):
+                sent = 0
+                for day in days([readers], table):
+                    for rows in _missing(readers, client, table, day):
+                        insert(client, table.name, rows)
+                        sent += len(rows)
+                        copied = {**progress.copied, table.name: sent}
+                        seconds = time.monotonic() - began
+                        progress = Progress(table.name, day_text(day), copied, 0, seconds)
+                        report(progress)
     except Error as error:
         raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
-    finally:
-        readers.close()
     return progress
 
 

@@ -61,13 +61,7 @@ def decode_request(body: bytes) -> AggregateRequest:
 
 
 def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
-    """Count stored inferences.
-
-    Raises:
-        QueryError: The request means nothing, or asks for more than is counted.
-        NotReadyError: There is no database yet.
-        QueryTimeoutError: It took too long.
-    """
+    """Count stored inferences; a QueryError where that means nothing, or is too much."""
     grouping = _grouping(request.group)
     metrics = _metrics(request.metrics, grouping)
     now_us = time.time_ns() // 1000

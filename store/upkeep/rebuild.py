@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata, rollups
+from store import database, rollups
 from store.database import run, run_in
 from store.disk import write_whole
 from store.ids import LARGEST, first_at
 from store.rollups import MINUTE_MS, Tally
-from store.rows import COLUMNS, INDEXES, Names, Rows, scored
+from store.rows import COLUMNS, INDEXES, Names, derived
 from store.upkeep.retention import limits_of
 
 STEP_ROWS = 500
@@ -50,12 +50,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
-    """Rebuild the derived tables of a database.
+    """Rebuild the derived tables of a database, whose tables are up to date.
 
-    Args:
-        url: The database, whose tables are up to date.
-        state: A file that holds the progress while there is some; it is removed at the end.
-        show: Called after every step.
+    The file `state` holds the progress while there is some, and is removed at the end; `show` is
+    called after every step.
 
     Raises:
         NotReadyError: The database is not there, or its tables are not up to date.
@@ -65,8 +63,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
     progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])
-    engine = database.open_writer(url)
-    try:
+    with database.writing(url) as engine:
         with engine.begin() as connection:
             names = Names(connection)
         while True:
@@ -82,8 +79,6 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
             _write(state, progress)
             show(progress)
             time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
-    finally:
-        engine.dispose()
     state.unlink(missing_ok=True)
 
 
@@ -104,10 +99,10 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
         "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
         (*after, STEP_ROWS),
     ).all()
-    derived = _derived(names, found)
+    rows = derived(names, found)
     for table in INDEXES:
-        if derived[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(derived[table]), _KEYS)
+        if rows[table]:
+            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -126,18 +121,10 @@ def _remove(
     rows = run_in(
         connection, "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})", seqs
     )
-    right = {row[:3] for row in _derived(names, rows)[table]}
+    right = {row[:3] for row in derived(names, rows)[table]}
     wrong = [tuple(row) for row in found if tuple(row) not in right]
     database.delete(connection, table, columns, wrong)
     return list(found[-1]) if found else None
-
-
-def _derived(names: Names, inferences: Iterable[Any]) -> dict[str, list[tuple[Any, ...]]]:
-    rows = Rows(names)
-    for seq, meta, predictions in inferences:
-        paths = metadata.index(metadata.decode(meta))
-        rows.derive(seq, paths, scored(msgspec.Raw(predictions.encode())) or [])
-    return rows.of
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
@@ -207,8 +194,7 @@ def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
         window,
     )
     for status, latency_us, kept, size in rows:
-        tally.count(status, latency_us)
-        tally.kept_bytes += rollups.size_kept(kept, size)
+        tally.count(status, latency_us, rollups.size_kept(kept, size))
     labels: Iterable[Any] = run(
         connection,
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"

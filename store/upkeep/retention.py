@@ -48,11 +48,8 @@ class Limit(NamedTuple):
 class Upkeep:
     """Removes step by step what is kept no longer.
 
-    Args:
-        blobs: The inputs that were kept.
-        journal_directory: Of this server.
-        max_input_bytes: What inputs may take in all, the oldest go first; 0 is no limit. An input that
-            came twice counts twice, so that what is on disk is less.
+    Inputs may take `max_input_bytes` in all, the oldest go first; 0 is no limit. An input that came
+    twice counts twice, so that what is on disk is less.
     """
 
     def __init__(self, blobs: Blobs, journal_directory: Path, max_input_bytes: int = 0) -> None:
@@ -67,10 +64,8 @@ class Upkeep:
     def step(self, engine: sa.Engine, names: Names, freed: set[str]) -> None:
         """Remove a little, if it is time; to be called when no journaled record waits.
 
-        Args:
-            engine: Of a writer.
-            names: The writer's; to be made anew if this raises.
-            freed: Keys of blobs that may be needed no more since changes were applied; emptied.
+        The names, the writer's, are to be made anew if this raises. The keys of blobs that may be needed no
+        more since changes were applied are emptied.
         """
         if freed:
             self._remove_blobs(engine, freed)
@@ -84,13 +79,7 @@ class Upkeep:
         self._due = ended + ((ended - began) * (1 / SHARE - 1) if more else LOOK_S)
 
     def work(self, engine: sa.Engine, names: Names, now_ms: int) -> bool:
-        """Do one step; tells whether there may be more.
-
-        Args:
-            engine: Of a writer.
-            names: The writer's; to be made anew if this raises.
-            now_ms: Milliseconds since 1970.
-        """
+        """Do one step, as `step`, at a moment in milliseconds since 1970; tells whether there may be more."""
         freed: set[str] = set()
         with engine.begin() as connection:
             limits = limits_of(connection, now_ms)
@@ -236,11 +225,9 @@ def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> b
     minutes = (rollups.minute(month.first), rollups.minute(month.after))
     there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
     for (model_id,) in list(run(connection, "SELECT id FROM model")):
-        if (
-            ends.get(model_id, 0) < month.after
-            and run(connection, there, (model_id, month.first, month.after)).first()
-        ):
-            return False
         if run(connection, kept, (model_id, *minutes)).first():
+            return False
+        is_kept = ends.get(model_id, 0) < month.after
+        if is_kept and run(connection, there, (model_id, month.first, month.after)).first():
             return False
     return True

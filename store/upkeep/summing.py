@@ -121,11 +121,7 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
 def add_rollups(
     connection: sa.Connection, span: Span, groups: Groups, *, latency: bool, labels: bool
 ) -> None:
-    """Add what is counted within a span, latencies and labels where they are asked for.
-
-    Raises:
-        QueryError: There are too many groups, or minutes.
-    """
+    """Add what is counted within a span, latencies and labels where they are asked for."""
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
     catalog = Catalog(connection, tree)

@@ -27,9 +27,9 @@ DECODERS = {
     "tensorflow": "tasks.decoders.finished:tensorflow",
     "ssd": "tasks.decoders.finished:ssd",
     "mmdeploy": "tasks.decoders.finished:mmdeploy",
-    "ultralytics_obb": "tasks.decoders.oriented:ultralytics",
-    "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
-    "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
+    "ultralytics_obb": "tasks.decoders.ultralytics:obb",
+    "ultralytics_obb_end2end": "tasks.decoders.ultralytics:obb_end_to_end",
+    "mmdeploy_rotated": "tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
 reference of its own."""
@@ -39,14 +39,14 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
     boxes: npt.NDArray[np.floating]
-    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; pixels of the network's
-    input. float64 once in pixels of the image."""
+    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; in pixels of the
+    network's input. float64 once in pixels of the image."""
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
     """int64 (N,), as the network counts them; see `tasks.detection.labelled`."""
     suppress: bool | Literal["probiou"] = True
-    """Whether overlapping boxes are still in, and what measures them if it is not their IoU; networks that
+    """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
     answer each object once say False."""
 
 

@@ -42,7 +42,7 @@ def region_of(
 
 
 def pixels_of_box(affine: Affine, box: Floats | list[float]) -> Window:
-    """Give the pixels of the image whose left and top edges lie in a box, xyxy, pixels of the image.
+    """Give the pixels whose left and top edges lie in a box, xyxy, pixels of the image.
 
     Source: Ultralytics 8.4, `utils/ops.py` crop_mask.
     """

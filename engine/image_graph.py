@@ -17,7 +17,7 @@ from tasks.predictions import OutputError, Prediction
 from tasks.references import ObjectReferenceError, resolve
 from tasks.resize import Affine, plain
 from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import Merging, count_tiles, tiles
+from tasks.tiling import count_tiles, tiles
 
 Read = TypeVar("Read")
 
@@ -121,9 +121,8 @@ class ImageGraph:
             chunk = parts[start : start + size]
             self.stopwatch.prepares()
             found.extend(self._read(chunk, [options] * len(chunk), task.find))
-        merging = Merging(method=tiling.merge, metric=tiling.metric, threshold=tiling.threshold)
         tiled = [read for read, _ in found]
-        joined = task.join(list(zip(places, tiled, strict=True)), merging, options)
+        joined = task.join(list(zip(places, tiled, strict=True)), tiling, options)
         predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
         return predictions, mean([vector for _, vector in found])
 

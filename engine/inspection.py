@@ -41,7 +41,13 @@ def open_model(path: Path) -> Model:
     """Load one model as the server would, from its folder or file."""
     file = path if path.is_file() else find_model(path) if path.is_dir() else None
     if file is None:
-        raise LoadError(f"expected an ONNX file, or a folder with one, at {path}, got none")
+        found = sorted(each.name for each in path.glob("*.onnx"))
+        found = found or [
+            f"the folder {each.parent.name}" for each in sorted(path.glob("*/*.onnx"))
+        ]
+        raise LoadError(
+            f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(found) or 'none'}"
+        )
     return Model(path.resolve().name, "1", file)
 
 

@@ -66,7 +66,11 @@ def recognise(
         if not name:
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
-        why = f"family {name}" if name else "nothing says what the model is for"
+        why = (
+            f"family {name}"
+            if name
+            else "nothing says what the model is for; task in model.toml would"
+        )
     decisions = [Decision("task", task, why)]
     spec = None
     if name:
@@ -176,7 +180,7 @@ def _question(counts: Mapping[str, int | None], reason: str) -> str:
     lines.append('  task = "tensor"  # tensors in and out, as they are')
     return (
         f"the files do not tell what this model is ({reason}). "
-        "Write one of these lines in model.toml:\n" + "\n".join(lines)
+        "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
 
 

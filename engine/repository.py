@@ -256,6 +256,9 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
     others = any(paths and not name.isdecimal() for name, paths in found.items())
     if alone and not (others and named.isdisjoint(alone.values())):
         return {root.name: alone}  # another file beside model folders does not hide them
+    for file in sorted(root.glob("*.onnx")):
+        place = f"{file.stem}/{file.name}"
+        _log.error("%r is passed over: expected a folder for it, as %s", file.name, place)
     for folder in folders:
         if not found[folder.name] and any(folder.glob("*.onnx")):
             _log.error("%r is passed over: expected model.onnx or one ONNX file", folder.name)

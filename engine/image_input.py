@@ -80,15 +80,10 @@ def input_of(
     foreign: bool,
     hugging_face: bool,
 ) -> InputSpec:
-    """Decide how an image becomes one input.
+    """Decide how an image becomes one input; each field's reason is put to `decisions`.
 
-    Args:
-        decisions: Each field's reason is put here.
-        evidence: Its model.toml stands above the image processor's file, the graph below all.
-        image: The input.
-        further: Layers below the image processor's file.
-        foreign: Whether no default suits what becomes of the values.
-        hugging_face: Whether an image processor's file belongs to the model.
+    Layers are model.toml, the image processor's file, `further`, and the graph. `foreign` says that no default
+    suits what becomes of the values, `hugging_face` that an image processor's file belongs to the model.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
@@ -133,13 +128,12 @@ def input_of(
     if missing and hugging_face and not evidence.preprocessor:
         raise LoadError(_PREPROCESSOR_MISSING)
     if missing:
-        raise LoadError(
-            "\n".join(
-                f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
-                f"{_CHOICES[name]}"
-                for name in missing
-            )
+        lines = (
+            f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
+            f"{_CHOICES[name]}"
+            for name in missing
         )
+        raise LoadError("\n".join(lines))
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))

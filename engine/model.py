@@ -35,12 +35,8 @@ _log = logging.getLogger("quadriga.models")
 class Model:
     """One version of a model, loaded and ready to answer.
 
-    Args:
-        name: Of its folder.
-        version: Of its version folder, or `1`.
-        path: The ONNX file, or the folder of a package of several.
-        score_threshold: The server's default for detections, where the model says nothing.
-        over: What goes before its model.toml.
+    It is in the ONNX file `path`, or in the folder of a package of several. `score_threshold` is the server's
+    default for detections, where the model says nothing; `over` goes before its model.toml.
 
     Raises:
         LoadError: It cannot be loaded, or does not answer its warm-up.

@@ -118,11 +118,7 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
 
 
 def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> ModelToml:
-    """Read the model.toml of a model's folder.
-
-    Args:
-        folder: Of the model.
-        over: What goes before the file, table by table and key by key.
+    """Read the model.toml of a model's folder; `over` goes before it, table by table and key by key.
 
     Raises:
         LoadError: It is no TOML, or a key or value is not one of the schema's.

@@ -91,18 +91,12 @@ class Decoder:
 class Decoding:
     """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts.
 
-    Args:
-        decoder: Reads them.
-        sequences: For each prompt token ids (length,), or embeddings (length, width); of one length,
-            unless the decoder pads.
-        encoded: What an encoder made of the image, (1, places, width), for graphs that attend to it.
+    Of each prompt `sequences` has token ids (length,), or embeddings (length, width), of one length unless the
+    decoder pads; `encoded` is what an encoder made of the image, (1, places, width).
     """
 
     def __init__(
-        self,
-        decoder: Decoder,
-        sequences: Sequence[npt.NDArray[Any]],
-        encoded: npt.NDArray[Any],
+        self, decoder: Decoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
     ) -> None:
         longest = max(map(len, sequences))
         self._decoder = decoder

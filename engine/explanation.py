@@ -31,10 +31,6 @@ def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
 
     Returns:
         For each image the cells along a side of its grid, and the number of the prediction to explain.
-
-    Raises:
-        Unsupported: The task has no explanation.
-        InvalidRequest: A parameter is not allowed, or the grids have too many cells.
     """
     if task not in EXPLAINED:
         raise Unsupported(

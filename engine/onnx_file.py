@@ -132,12 +132,9 @@ def check_external_data(path: Path, header: OnnxHeader) -> None:
 
 
 def with_output(model: bytes, tensor: str, average: str = "") -> bytes:
-    """Make a tensor of the graph one of its outputs.
+    """Make a tensor of a serialized model's graph one of its outputs.
 
-    Args:
-        model: The serialized model.
-        tensor: Name of the tensor.
-        average: Name of the output, where it is to be the average of a map (N, C, H, W) over its places.
+    `average` names the output, where it is to be the average of a map (N, C, H, W) over its places.
     """
     added = b""
     if average:

@@ -1,4 +1,4 @@
-"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `tasks.specification.InputSpec`.
+"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `InputSpec`.
 
 What a file leaves open is left out of the answer, and what no specification can express is refused.
 

@@ -45,14 +45,10 @@ Embed = Callable[[Tokens], npt.NDArray[Any]]
 
 
 class Decoder:
-    """Reads prompts and gives the logits of what follows.
+    """The graphs that read prompts and give the logits of what follows.
 
-    Args:
-        first: Reads a whole prompt.
-        following: Reads one more token with the cache of those before; the same graph as `first` where
-            it does both, None where there is no cache and every step reads everything again.
-        embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
-        first_position: Of the first token.
+    `first` reads a whole prompt, `following` one more token with the cache of those before; both may be the
+    same, and without a cache every step reads everything again. `embed` is for graphs that take embeddings.
     """
 
     def __init__(

@@ -143,7 +143,6 @@ class TextPackage:
         return features, read, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:
-        """Give the features of an image, (1, places, width)."""
         tensor, _ = preprocess(image, self._spec)
         output = self._encoder.outputs[0].name
         encoded = self._encoder.run({self._spec.name: tensor[None]}, [output])[output]
@@ -172,7 +171,6 @@ class TextPackage:
         return list(told), self._vector(features)
 
     def _limit(self, number: int, length: int, options: ImageTextOptions) -> int:
-        """Say how long the answer to a prompt of so many tokens may be."""
         wanted = options.search.limit(length)
         context = self._files.context_length
         if context is None:

@@ -65,7 +65,7 @@ class ImageGraph:
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
-        tiling = read_tiling(parameters, self._spec.tiling)
+        tiling = _tiling(parameters, self._spec.tiling)
         if tiling is not None and not hasattr(self._task, "find"):
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
@@ -179,7 +179,7 @@ class ImageGraph:
         return vector
 
 
-def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
+def _tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
     """Read the parameter `tiling` of a request: an object, or false for the image as a whole."""
     written = parameters.get("tiling")
     if written is None:

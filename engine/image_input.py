@@ -163,7 +163,6 @@ def _shape(
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """Refuse what the channels or the type of an input cannot have."""
     channels = values["channels"]
     for name in ("mean", "std"):
         if len(values[name]) < channels:

@@ -145,7 +145,6 @@ def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> Mode
 
 
 def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -> None:
-    """Check the keys of a table, and the value of each as a field of the struct."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     if unknown := [key for key in given if key not in fields]:
         raise LoadError(

@@ -71,7 +71,6 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _three(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    """Read one number a channel, or one for all."""
     value = config.get(name)
     numbers: list[Any] = value if isinstance(value, list) else [value]
     if len(numbers) in (0, 2) or not all(map(_is_number, numbers)):

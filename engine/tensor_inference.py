@@ -112,7 +112,6 @@ def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
 
 
 def _kept(tensor: Tensor) -> dict[str, Any]:
-    """Give what is stored of an output tensor."""
     kept = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
     if isinstance(tensor.data, list):
         kept["data"] = tensor.data[:MAX_STORED_ELEMENTS]

@@ -172,7 +172,6 @@ class Decoding:
 
 
 def _present(name: str) -> str:
-    """Name the output that becomes this input of the cache."""
     return "present." + name.removeprefix(PAST)
 
 

@@ -310,7 +310,6 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:
-    """Bring one id or several to a tuple."""
     if value is None:
         return None
     return tuple(value) if isinstance(value, list | tuple) else (int(value),)

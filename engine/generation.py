@@ -137,9 +137,18 @@ class TextPackage:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         features = self._encode(image)
         read = [self._reader.read(prompt, features) for prompt in options.prompts]
-        limits = [
-            self._limit(number, len(each.sequence), options) for number, each in enumerate(read)
-        ]
+        lengths = [len(each.sequence) for each in read]
+        limits = [options.search.limit(length) for length in lengths]
+        context = self._files.context_length
+        if context is None:
+            return features, read, limits
+        for number, length in enumerate(lengths):
+            if length >= context:
+                raise ParameterError(
+                    f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
+                    f"template and the image, got {length}"
+                )
+            limits[number] = min(limits[number], context - length)
         return features, read, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:
@@ -169,18 +178,6 @@ class TextPackage:
             answers |= zip(group, map(self._files.decode, found), strict=True)
         told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
         return list(told), self._vector(features)
-
-    def _limit(self, number: int, length: int, options: ImageTextOptions) -> int:
-        wanted = options.search.limit(length)
-        context = self._files.context_length
-        if context is None:
-            return wanted
-        if length >= context:
-            raise ParameterError(
-                f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
-                f"template and the image, got {length}"
-            )
-        return min(wanted, context - length)
 
     def warm_up(self) -> Vector | None:
         """Answer about a gray image, as `ImageGraph.warm_up` does."""

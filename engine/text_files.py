@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -123,10 +124,9 @@ class TextFiles:
         if not add_special_tokens:
             return tokens
         whole = self._tokenizer.encode(text, add_special_tokens=True)
-        added = takewhile(
-            lambda pair: pair[1], zip(whole.ids, whole.special_tokens_mask, strict=True)
-        )
-        start = [token for token, _ in added if token not in self.search.eos_token_ids]
+        pairs = zip(whole.special_tokens_mask, whole.ids, strict=True)
+        added = (token for _, token in takewhile(itemgetter(0), pairs))
+        start = [token for token in added if token not in self.search.eos_token_ids]
         return tokens if tokens[: len(start)] == start else [*start, *tokens]
 
     def decide(self, field: str, *candidates: tuple[Any, str]) -> Any:
@@ -260,15 +260,10 @@ class TextFiles:
 
     def _context_length(self) -> int | None:
         names = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
-        found: int | None = self.decide(
-            "context_length",
-            (self.table.context_length, "model.toml"),
-            *(
-                (config.get(name), f"config.json, {name}")
-                for config in (self._decoder, self.config)
-                for name in names
-            ),
-        )
+        places = [(config, name) for config in (self._decoder, self.config) for name in names]
+        said = ((config.get(name), f"config.json, {name}") for config, name in places)
+        written = (self.table.context_length, "model.toml")
+        found: int | None = self.decide("context_length", written, *said)
         return found if found is None or found > 0 else None
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from engine.decisions import Decision
 from engine.evidence import read_json
-from engine.schema import explain
+from engine.model_toml import convert
 from engine.session import LoadError
 from tasks.generation import Search
 from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
@@ -84,10 +84,7 @@ class TextFiles:
     """What the files of one folder say; every part of it is read when it is made."""
 
     def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
-        try:
-            self.table = msgspec.convert(table, TextTable)
-        except msgspec.ValidationError as error:
-            raise LoadError(f"model.toml: [text] {explain(error, TextTable)}") from error
+        self.table = convert(table, TextTable, "model.toml: [text]")
         self.decisions: list[Decision] = []
         self.config = read_json(folder / "config.json")
         named = (self.config.get(name) for name in ("decoder", "text_config", "llm_config"))
@@ -223,10 +220,7 @@ class TextFiles:
             known = _GenerationFile.__struct_fields__
             older = {**self._decoder, **self.config}
             content = {name: value for name, value in older.items() if name in known}
-        try:
-            return msgspec.convert(content, _GenerationFile)
-        except msgspec.ValidationError as error:
-            raise LoadError(f"{path.name}: {explain(error, _GenerationFile)}") from error
+        return convert(content, _GenerationFile, f"{path.name}:")
 
     def _search(self) -> Search:
         file = self._generation

@@ -123,10 +123,9 @@ class TextPackage:
         decoding = Decoding(self._reader.decoder, [read.sequence], features)
         text = Growing(self._files)
         tokens: list[int] = []
-        for (tokens,) in growing(
-            [read.tokens], decoding.logits, decoding.step, options.search, limits
-        ):
-            piece = text.more(tokens) if options.search.num_beams == 1 else ""
+        search = options.search
+        for (tokens,) in growing([read.tokens], decoding.logits, decoding.step, search, limits):
+            piece = text.more(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece
         return text.more(tokens, ended=True), self._vector(features)
@@ -217,9 +216,7 @@ def _input(
     """Decide how an image becomes the encoder's input, as for every model of images."""
     image = encoder.inputs[0]
     if len(encoder.inputs) != 1 or len(image.shape) != 4 or channels_axis(image) is None:
-        got = ", ".join(
-            f"{each.name} {each.datatype} {list(each.shape)}" for each in encoder.inputs
-        )
+        got = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in encoder.inputs)
         raise LoadError(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"

@@ -68,8 +68,8 @@ def inspect_model(path: Path) -> Inspection:
         batch=_batch(model),
         task=recognition.task,
         family=recognition.family,
-        preprocessing=in_words(recognition.spec.input) if recognition.spec else "",
-        labels=recognition.spec.labels if recognition.spec else (),
+        preprocessing=in_words(model.spec.input) if model.spec else "",
+        labels=model.spec.labels if model.spec else (),
         embedding=model.embedding,
         decisions=recognition.decisions,
     )

@@ -100,45 +100,39 @@ class Comparisons:
         if field == "label" and not (
             isinstance(value, dict) and not value.keys().isdisjoint(names)
         ):
-            return [
-                Not(Predicted(labels)) if operator == "ne" else Predicted(labels)
-                for operator, labels in self._labels(value, path, ("eq", "ne", "in"))
-            ]
+            found: list[Filter] = []
+            for operator, operand, here in _operators(value, path, ("eq", "ne", "in")):
+                some = Predicted(self._labels(operator, operand, here))
+                found.append(Not(some) if operator == "ne" else some)
+            return found
         if not isinstance(value, dict) or not value:
             raise unexpected(path, f"an object with some of {', '.join(names)}", value)
         labels: tuple[str, ...] | None = None
         if field == "box":
             self._count_leaf()
         else:
-            ((_, labels),) = self._labels(value.get("name"), f"{path}.name", ("in",))
-        found: dict[str, list[tuple[str, float]]] = {}
-        for name, bounds in value.items():
+            ((operator, name, here),) = _operators(value.get("name"), f"{path}.name", ("in",))
+            labels = self._labels(operator, name, here)
+        bounds: dict[str, list[tuple[str, float]]] = {}
+        for name, operand in value.items():
             if name not in names:
                 raise QueryError(
                     f"expected {path} to have some of {', '.join(names)}, got {str(name)[:80]!r}"
                 )
             if name != "name":
-                found[name] = [
+                bounds[name] = [
                     (operator, float(self._scalar("number", bound, here)))
-                    for operator, bound, here in _operators(bounds, f"{path}.{name}", BOUNDS)
+                    for operator, bound, here in _operators(operand, f"{path}.{name}", BOUNDS)
                 ]
-        count = found.pop("n", [])
-        within = tuple((name, *bound) for name, bounds in found.items() for bound in bounds)
+        count = bounds.pop("n", [])
+        within = tuple((name, *bound) for name, some in bounds.items() for bound in some)
         return [Predicted(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
 
-    def _labels(
-        self, value: Any, path: str, allowed: tuple[str, ...]
-    ) -> list[tuple[str, tuple[str, ...]]]:
-        found: list[tuple[str, tuple[str, ...]]] = []
-        for operator, operand, here in _operators(value, path, allowed):
-            self._count_leaf()
-            if operator == "in":
-                found.append((operator, tuple(map(str, self._list("text", operand, here)))))
-            else:
-                found.append((operator, (str(self._scalar("text", operand, here)),)))
-        if len(found) > 1 and "eq" not in allowed:
-            raise unexpected(path, "a string, or an object with in", value)
-        return found
+    def _labels(self, operator: str, value: Any, path: str) -> tuple[str, ...]:
+        self._count_leaf()
+        if operator == "in":
+            return tuple(map(str, self._list("text", value, path)))
+        return (str(self._scalar("text", value, path)),)
 
     def _count_leaf(self) -> None:
         self._leaves = counted(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")

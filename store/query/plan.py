@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
     scans: tuple[Scan, ...] | None
     """What drives; `None` is a walk through the inferences."""
-    tests: tuple[Sql, ...]
+    test: Sql | None
     """What rows `i` must pass, beside lying in the window."""
     window: Window
     is_bounded: bool
@@ -85,7 +85,7 @@ class Planner:
         self._narrow = narrow
         self._probes = 0
         self._wide: set[Any] = connection.info.setdefault("wide", set())
-        catalog = Catalog(connection, tree)
+        catalog = Catalog(connection)
         asked, rest = Window(), []
         for part in _conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
@@ -119,10 +119,11 @@ class Planner:
         return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
 
     def _planned(self, chosen: Test | None) -> Plan:
-        tests = tuple(part.test for part in self._parts if not (part is chosen and part.exact))
+        tests = [part.test for part in self._parts if not (part is chosen and part.exact)]
+        test = Sql.joined(" AND ", tests) if tests else None
         is_dense = all(part.scans is not None and part.dense for part in self._parts)
         scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
-        return Plan(scans, tests, self._window, self._is_bounded, is_dense, is_apart)
+        return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart)
 
     def _choose(self) -> Test | None:
         """Return the part that drives, `None` to walk."""
@@ -154,17 +155,17 @@ class Planner:
 
     def _count(self, scans: Sequence[Scan], window: Window, cap: int) -> int:
         """Count the rows that scans read, up to a cap."""
-        texts: list[str] = []
-        values: list[Any] = []
-        for scan in scans:
-            texts.append(f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}")
-            values += scan.condition.values
-            if scan.ordered:
-                texts[-1] += " AND d.seq BETWEEN ? AND ?"
-                values += window
-        if not scans:
+        parts = []
+        for source, (condition, values), ordered in scans:
+            text = f"SELECT 1 FROM {source} WHERE {condition}"
+            if ordered:
+                parts.append(Sql(f"{text} AND d.seq BETWEEN ? AND ?", (*values, *window)))
+            else:
+                parts.append(Sql(text, values))
+        if not parts:
             return 0
-        text = f"SELECT count(*) FROM ({' UNION ALL '.join(texts)} LIMIT ?) AS c"
+        text, values = Sql.joined(" UNION ALL ", parts)
+        text = f"SELECT count(*) FROM ({text} LIMIT ?) AS c"
         ((rows,),) = fetched(self._connection, text, (*values, cap))
         return int(rows)
 
@@ -240,5 +241,5 @@ def _preference(part: Test) -> tuple[bool, bool, int]:
 
 
 def _joined(word: str, parts: list[Test]) -> Sql:
-    values = tuple(value for part in parts for value in part.test.values)
-    return Sql(f"({word.join(part.test.text for part in parts)})", values)
+    text, values = Sql.joined(word, [part.test for part in parts])
+    return Sql(f"({text})", values)

@@ -107,13 +107,7 @@ def decode_count(body: bytes) -> QueryRequest:
     Raises:
         QueryError: As `decode_request`.
     """
-    asked = decode_body(body, _count_decoder)
-    return QueryRequest(
-        asked.where,
-        metadata_filter=asked.metadata_filter,
-        gps_box=asked.gps_box,
-        time_range=asked.time_range,
-    )
+    return QueryRequest(**msgspec.structs.asdict(decode_body(body, _count_decoder)))
 
 
 def from_url(query: str) -> QueryRequest:

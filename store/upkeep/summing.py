@@ -128,7 +128,7 @@ def add_rollups(
     """
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
-    catalog = Catalog(connection, tree)
+    catalog = Catalog(connection)
     every: Iterable[Any] = run(connection, "SELECT id, name, version, task FROM model")
     for model_id, *names in every:
         if _holds(tree, catalog, model_id):

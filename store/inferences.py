@@ -176,11 +176,7 @@ class Inferences:
             after = Window(low=resume + 1)
 
     def count(self, request: QueryRequest) -> Count:
-        """Count all matches of a filter, or as many as the time allows.
-
-        Raises:
-            StoreError: As `query`.
-        """
+        """Count all matches of a filter; errors as `query`."""
         tree = request.tree()
         with self._readers.snapshot() as connection:
             plan = Planner(connection, tree, self._narrow).plan
@@ -217,11 +213,9 @@ class Inferences:
         return self._readers.snapshot()
 
     def presigned(self, inference_id: str, server: str) -> StoredInference:
-        """Return one inference with a URL that answers its input for a while, if that was kept.
+        """Return one inference, as `get`, with a URL that answers its input, if kept, for a while.
 
-        Args:
-            inference_id: As `get`, with its errors.
-            server: Where this server answers, as `https://host`.
+        `server` is where this one answers, as `https://host`.
         """
         found = self.get(inference_id)
         image = found.input
@@ -283,11 +277,7 @@ class Inferences:
             return {}
 
     def wait_for_journal(self) -> None:
-        """Wait until all that is in the journal now is in the database.
-
-        Raises:
-            NotReadyError: That took too long.
-        """
+        """Wait until the database has all of the journal of now; raise a `NotReadyError` if not."""
         waiting = journal.sizes(self._directory)
         deadline = time.monotonic() + WAIT_S
         while True:

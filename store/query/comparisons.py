@@ -26,6 +26,7 @@ from store.query.wrong import check_number, check_text, counted, unexpected
 
 MAX_DEPTH = 16
 MAX_LEAVES = 200
+MAX_OBJECTS = 1000
 MAX_IN = 1000
 MAX_VALUES = 10_000
 """Of all `in` lists together: a statement binds so many values at most."""
@@ -43,18 +44,13 @@ class Comparisons:
 
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
-        self._leaves = self._values = 0
+        self._leaves = self._values = self._objects = 0
 
     def read(self, field: str, value: Any, path: str) -> list[Filter]:
-        """Read what a field is compared with.
-
-        Args:
-            field: Its name.
-            value: Decoded JSON: a value, or operators with their operands.
-            path: Where that stands, for the messages.
+        """Read a value that a field is compared with, or operators and operands, as decoded JSON.
 
         Raises:
-            QueryError: The field or the value means nothing; the message says what is allowed.
+            QueryError: Field or value mean nothing; the message says what is allowed at `path`.
         """
         check_text(field, "the name of a field")
         if field in {"label", "box"}:
@@ -133,6 +129,10 @@ class Comparisons:
         if operator == "in":
             return tuple(map(str, self._list("text", value, path)))
         return (str(self._scalar("text", value, path)),)
+
+    def count_object(self) -> None:
+        """Count an object that holds comparisons; raise a `QueryError` where they are too many."""
+        self._objects = counted(self._objects + 1, MAX_OBJECTS, "objects in a filter")
 
     def _count_leaf(self) -> None:
         self._leaves = counted(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from store.database import fetched, run
 from store.errors import QueryError
+from store.ids import LARGEST
 from store.query.plan import Plan, Window
 from store.query.sql import TRUE, WALK, Scan, Sql
 
@@ -96,7 +97,7 @@ class Search:
                 return Found(found, None)
             if left <= 0 or time.monotonic() > deadline:
                 return Found(found, end)
-            window = self._beyond(window, end)
+            window = window.narrowed(*((0, end - 1) if self._descending else (end + 1, LARGEST)))
             if window.low > window.high:
                 return Found(found, None)
             rows = min(rows * 3, MOST_ROWS)
@@ -196,11 +197,6 @@ class Search:
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{text} AND {test}{order} LIMIT ?", (*bound, *values, limit))
-
-    def _beyond(self, window: Window, end: int) -> Window:
-        if self._descending:
-            return window.narrowed(0, end - 1)
-        return Window(max(window.low, end + 1), window.high)
 
 
 def _select(scan: Scan, window: Window) -> Sql:

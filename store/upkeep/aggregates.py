@@ -269,7 +269,7 @@ def _add_rollups(
     """Add what is counted within a span, latencies and labels where they are asked for."""
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
-    catalog = Catalog(connection, tree)
+    catalog = Catalog(connection)
     every = run(connection, "SELECT id, name, version, task FROM model")
     for model_id, *names in every:
         if _holds(tree, catalog, model_id):

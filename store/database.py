@@ -22,14 +22,9 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = "54000"
-"""A value that no index takes, though PostgreSQL calls it an operational error."""
-
-REVISION = "2026.11"
-"""Of the tables that this code reads and writes: the last migration's."""
-
-_AT_ONCE = 1000
-"""Values bound by one statement of `run_in`."""
+_TOO_LARGE = "54000"  # a value that no index takes, though PostgreSQL calls it an operational error
+REVISION = "2026.11"  # of the tables that this code reads and writes: the last migration's
+_AT_ONCE = 1000  # values bound by one statement of `run_in`
 
 
 def open_writer(url: str) -> sa.Engine:

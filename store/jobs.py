@@ -34,16 +34,10 @@ KINDS = {
 }
 """What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
 
-MAX_STARTS = 5
-"""A job whose runner died so often has failed."""
-
+MAX_STARTS = 5  # a job whose runner died so often has failed
 POLL_S = 0.2
-TELL_S = 0.5
-"""How often progress is written."""
-
-QUERY_S = 20.0
-"""What one query of a job may take: no longer, or it could not be stopped in time."""
-
+TELL_S = 0.5  # how often progress is written
+QUERY_S = 20.0  # what one query of a job may take: no longer, or it could not be stopped in time
 TIDY_S = 60.0
 LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)

@@ -20,8 +20,7 @@ _FORGET_TRUTH = (  # what is said of inferences or requests of which none will c
     " AND NOT EXISTS (SELECT 1 FROM ground_truth AS other"
     " WHERE other.truth_id = t.id AND (other.seq < ? OR other.seq >= ?))"
 )
-_AHEAD = timedelta(days=7)
-"""Partitions are made so long before they are needed."""
+_AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
 
 
 class Month(NamedTuple):

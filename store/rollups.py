@@ -18,9 +18,7 @@ MINUTE_MS = 60_000
 GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
-FIRST_ERROR = 500
-"""The smallest status that counts as an error."""
-
+FIRST_ERROR = 500  # the smallest status that counts as an error
 COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1

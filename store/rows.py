@@ -121,8 +121,7 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
-        """By table."""
+        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}  # by table
         self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:

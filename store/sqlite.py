@@ -22,12 +22,9 @@ _WRITER_SETTINGS = (
 )
 _READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=2147418112")
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
-_BESIDE = ("-wal", "-shm")
-"""What SQLite keeps beside a database that is open."""
-
+_BESIDE = ("-wal", "-shm")  # what SQLite keeps beside a database that is open
 _Identity = tuple[int, int] | None
-_Files = tuple[_Identity, _Identity]
-"""Of a database and of its log."""
+_Files = tuple[_Identity, _Identity]  # of a database and of its log
 
 
 def open_writer(url: sa.URL) -> sa.Engine:

@@ -34,9 +34,7 @@ BATCH_RECORDS = 10_000
 
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
-TIDY_S = 1.0
-"""How often finished segments are looked for while nothing else comes."""
-
+TIDY_S = 1.0  # how often finished segments are looked for while nothing else comes
 MAX_BACK_OFF_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -49,8 +47,7 @@ class _Frame(NamedTuple):
     segment: str
     seq: int
     payload: bytes
-    end: int
-    """Offset of the next frame."""
+    end: int  # offset of the next frame
 
 
 class Writer:
@@ -82,8 +79,7 @@ class Writer:
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
-        self._told: dict[str, int] | None = None
-        """The offsets that workers know."""
+        self._told: dict[str, int] | None = None  # the offsets that workers know
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0

@@ -30,8 +30,7 @@ _ADD_SIGNALS = (
 )
 
 
-Given = list[tuple[int, Any]]
-"""Changes of one kind, each with its id."""
+Given = list[tuple[int, Any]]  # changes of one kind, each with its id
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:

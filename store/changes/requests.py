@@ -15,12 +15,8 @@ from store.ids import LARGEST
 from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
 from store.rows import text
 
-MAX_STATEMENTS = 10_000
-"""Of one request."""
-
-MAX_JOIN_BYTES = 2000
-"""Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
-
+MAX_STATEMENTS = 10_000  # of one request
+MAX_JOIN_BYTES = 2000  # of a join and its value, as UTF-8: what an index of PostgreSQL takes
 MAX_DAYS = 1_000_000
 MAX_MODEL_BYTES = 2000
 MAX_KIND_CHARACTERS = 64

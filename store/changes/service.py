@@ -29,16 +29,10 @@ from store.records import (
 )
 from store.rows import text
 
-MAX_MATCHES = 20_000
-"""Stored inferences that the statements of one request may be joined to."""
-
-MAX_DELETED = 10_000
-"""Inferences that one request deletes."""
-
+MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
+MAX_DELETED = 10_000  # inferences that one request deletes
 MAX_HISTORY = 1000
-SEARCH_S = 20.0
-"""How long a deletion looks for inferences."""
-
+SEARCH_S = 20.0  # how long a deletion looks for inferences
 _PAGE = 1000
 _MADE = msgspec.json.Decoder(MetadataChange)
 

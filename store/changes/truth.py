@@ -29,8 +29,7 @@ class _Subject(NamedTuple):
     request_id: str
     image_no: int
     input_hash: str | None
-    metadata: str | msgspec.Raw
-    """JSON."""
+    metadata: str | msgspec.Raw  # JSON
 
 
 def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON

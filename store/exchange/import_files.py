@@ -87,9 +87,7 @@ class Item(NamedTuple):
 
 
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
-Images = Callable[[str], bytes | None]
-"""Gives the image of a name; None where there is none."""
-
+Images = Callable[[str], bytes | None]  # gives the image of a name; None where there is none
 _inference = msgspec.json.Decoder(ImportedInference)
 
 

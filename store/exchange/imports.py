@@ -30,17 +30,11 @@ from store.records import (
 )
 from store.writer import Writer
 
-WORKER = WORKERS - 1
-"""The number of whoever imports, which no worker of a server has."""
-
+WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
 BATCH = 500
 BATCH_BYTES = 8 << 20
-LAG_BYTES = 256 << 20
-"""The import waits while more than this waits in the journal."""
-
-MOVED_S = 60.0
-"""How long the end waits for the server's writer."""
-
+LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
+MOVED_S = 60.0  # how long the end waits for the server's writer
 _DAY_MS = 86_400_000
 What = Literal["inferences", "ground-truth"]
 Entry = JournaledRecord | JournaledChange

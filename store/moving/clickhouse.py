@@ -40,14 +40,11 @@ from store.moving.copying import FEEDBACK, TRUTH, Progress, records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20
-POLL_S = 1.0
-"""ClickHouse takes few large inserts rather than many small ones."""
-
+POLL_S = 1.0  # ClickHouse takes few large inserts rather than many small ones
 MAX_BACK_OFF_S = 30.0
 _FILLED_AT_ONCE = 5000
 _log = logging.getLogger(__name__)
-Range = tuple[int, int]
-"""Bytes of a segment, from and to."""
+Range = tuple[int, int]  # bytes of a segment, from and to
 
 
 class Position(msgspec.Struct):

@@ -11,9 +11,7 @@ from blake3 import blake3
 from store.database import Readers, run
 from store.ids import TIME_SHIFT, milliseconds
 
-DAY_IDS = 86_400_000 << TIME_SHIFT
-"""Ids of one day in UTC; the first day begins at 0."""
-
+DAY_IDS = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 TIMEOUT_S = 3600.0
 _PAGE = 5000
 _ROWS = """

@@ -28,12 +28,8 @@ from store.partitions import make_room
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
 
-_BATCH = 1000
-"""Rows of one transaction."""
-
-_PAGE = 20_000
-"""Ids compared at once."""
-
+_BATCH = 1000  # rows of one transaction
+_PAGE = 20_000  # ids compared at once
 _CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
 TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))

@@ -20,16 +20,10 @@ from store.records import timestamp_text
 from store.rollups import MINUTE_MS, Tally, decoded
 from store.rows import scored, text
 
-MAX_ROWS = 50_000
-"""Inferences that are counted one by one."""
-
-MAX_MINUTES = 250_000
-"""Rows of rollups whose latencies or labels are added up."""
-
+MAX_ROWS = 50_000  # inferences that are counted one by one
+MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
 MAX_GROUPS = 10_000
-NAMES = ("model", "version", "task")
-"""What inferences are grouped by beside time and label."""
-
+NAMES = ("model", "version", "task")  # what inferences are grouped by beside time and label
 _LATEST = 1 << 40
 _NOTHING = "'{}'"
 
@@ -38,9 +32,7 @@ _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
 _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
 _UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
-_MONDAY_MS = 4 * 86_400_000
-"""The first of all, in 1970: weeks begin with it."""
-
+_MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
 _MINUTE_US = MINUTE_MS * 1000
 _INSTEAD = (
     "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
@@ -69,12 +61,9 @@ class Aggregates(msgspec.Struct, frozen=True):
 class _Grouping(NamedTuple):
     """What tells groups apart."""
 
-    names: tuple[str, ...]
-    """Among `NAMES`."""
-    width_ms: int = 0
-    """Of a group by time; 0 is none."""
-    offset_ms: int = 0
-    """Of the first of them, since 1970."""
+    names: tuple[str, ...]  # among `NAMES`
+    width_ms: int = 0  # of a group by time; 0 is none
+    offset_ms: int = 0  # of the first of them, since 1970
     by_label: bool = False
 
 
@@ -84,8 +73,7 @@ class _Groups:
     def __init__(self, grouping: _Grouping) -> None:
         self.grouping = grouping
         self.tallies: dict[tuple[Any, ...], Tally] = {}
-        self.labels: dict[int, str] = {}
-        """Names of the labels that the tallies count by number."""
+        self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
 
     def of(self, at_ms: int, names: Mapping[str, str]) -> Tally:
         """Return the tally of the group that an inference of this time and these names belongs to."""
@@ -104,11 +92,9 @@ class _Groups:
 class _Span(NamedTuple):
     """A filter that rollups can answer."""
 
-    first: int
-    """Minute since 1970."""
+    first: int  # minute since 1970
     after: int
-    conditions: tuple[Filter, ...]
-    """On model, version and task alone."""
+    conditions: tuple[Filter, ...]  # on model, version and task alone
 
 
 _decoder = msgspec.json.Decoder(AggregateRequest)

@@ -27,9 +27,7 @@ from store.upkeep.retention import limits_of
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
 
-_KEYS = 3
-"""How many of the first columns are the key of an index, the id last."""
-
+_KEYS = 3  # how many of the first columns are the key of an index, the id last
 _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],

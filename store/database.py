@@ -122,6 +122,8 @@ def upsert(
     keys: int = 1,
 ) -> None:
     """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    if not rows:
+        return
     given, key = ", ".join(columns), ", ".join(columns[:keys])
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
     run(

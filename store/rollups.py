@@ -149,8 +149,7 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
         (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
         for key, one in tallies.items()
     ]
-    if rows:
-        upsert(connection, "rollup", COLUMNS, rows, keys=2)
+    upsert(connection, "rollup", COLUMNS, rows, keys=2)
 
 
 def _encoded(counts: dict[int, int]) -> str:

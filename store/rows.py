@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from store import metadata
 from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
+from store.partitions import make_room
 from store.query import geo
 from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import Counts, size_kept
@@ -73,8 +74,16 @@ class Names:
         return {(*name,): int(number) for number, *name in rows}
 
     @contextmanager
-    def transaction(self, engine: sa.Engine, *, alone: bool) -> Iterator[sa.Connection]:
-        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it."""
+    def transaction(
+        self, engine: sa.Engine, seqs: Iterable[int] | None = None, *, alone: bool
+    ) -> Iterator[sa.Connection]:
+        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it.
+
+        With the ids of new rows there is room for them, see `make_room`.
+        """
+        if seqs is not None:
+            with engine.connect() as connection:
+                make_room(connection, seqs)
         with engine.begin() as connection:
             check_in_place(connection)
             take_turn(connection, alone=alone)
@@ -163,8 +172,7 @@ class Rows:
         for record in records:
             self.add(record)
         for table, rows in self.of.items():
-            if rows:
-                insert(connection, table, COLUMNS[table], rows)
+            insert(connection, table, COLUMNS[table], rows)
         self._counts.apply(connection)
 
     def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:

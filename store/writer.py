@@ -24,7 +24,6 @@ from store.changes.truth import link_new
 from store.disk import locked
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
-from store.partitions import make_room
 from store.records import JournaledChange, JournaledRecord, is_change, only_adds
 from store.rows import Names, Rows
 from store.upkeep.retention import Upkeep
@@ -227,13 +226,13 @@ class Writer:
         self.records_moved += moved
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
-        with self._engine.connect() as connection:
-            make_room(connection, (frame.seq for frame in batch))
-            if self._names is None:
+        if self._names is None:
+            with self._engine.connect() as connection:
                 self._names = Names(connection)
         freed: set[str] = set()
         alone = not all(only_adds(frame.payload) for frame in batch)
-        with self._names.transaction(self._engine, alone=alone) as connection:
+        seqs = [frame.seq for frame in batch]
+        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]

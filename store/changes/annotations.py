@@ -171,7 +171,6 @@ class _Annotation:
 
 
 def _contour(value: Any, place: str) -> list[list[dict[str, float]]]:
-    """Read rings of points."""
     if not isinstance(value, list) or not value:
         raise _unexpected(place, "a list of rings", value)
     rings = []

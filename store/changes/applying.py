@@ -145,8 +145,7 @@ def _add_feedback(connection: sa.Connection, given: Given) -> None:
         for seq, one in given
         if one.target in there
     ]
-    if rows:
-        upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
+    upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
 
 
 def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:

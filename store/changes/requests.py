@@ -180,7 +180,6 @@ def _statement(
 
 
 def _join_value(join: str, value: Any, where: str) -> str:
-    """Return a value as statements name it."""
     is_text = isinstance(value, str) and value != ""
     if join.startswith("meta.") and len(join) > 5:
         is_right = "\0" not in join and (is_text or isinstance(value, int | float))

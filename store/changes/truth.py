@@ -80,7 +80,6 @@ def candidates(
 
 
 def _request(value: str) -> str:
-    """Return the request of `request#image`."""
     request, separator, image = value.rpartition("#")
     return request if separator and image.isdecimal() else value
 

@@ -121,7 +121,6 @@ class Importer:
         )  # fmt: skip
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
-        """Keep the image, if it came along; returns its key."""
         if image is None:
             return key
         found = key_of(image)
@@ -157,7 +156,6 @@ def _batches(entries: Iterable[list[Entry]]) -> Iterator[tuple[int, list[Entry]]
 
 
 def _size(entry: Entry) -> int:
-    """Return about how many bytes an entry takes."""
     if isinstance(entry, JournaledRecord):
         return len(bytes(entry.predictions)) + len(bytes(entry.metadata))
     return len(msgspec.json.encode(entry))

@@ -116,7 +116,6 @@ class Sink:
         return next(journal.frames(segment, offset), None) is not None
 
     def _next(self) -> dict[str, Range]:
-        """Return the parts of segments that one insert takes."""
         found: dict[str, Range] = {}
         records = size = 0
         for path in journal.segments(self._directory):
@@ -159,14 +158,12 @@ def _connect(url: str) -> Any:
 
 
 def _insert(client: Any, table: str, rows: list[Row]) -> None:
-    """Insert rows, if there are any."""
     if rows:
         block = msgspec.json.Encoder().encode_lines(rows)
         client.raw_insert(table, insert_block=block, fmt="JSONEachRow")
 
 
 def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
-    """Return those rows that a ClickHouse does not have."""
     key = [name for name in ("id", "seq") if name in rows[0]]
     first = ",".join({str(row[key[0]]) for row in rows})  # 20 bytes each, of 256 kiB that are read
     text = f"SELECT {', '.join(key)} FROM {table} WHERE {key[0]} IN ({first})"

@@ -223,7 +223,6 @@ def _span_of(tree: Filter) -> _Span | None:
 
 
 def _parts(tree: Filter) -> list[Filter]:
-    """Return what must all hold."""
     return (
         [leaf for part in tree.parts for leaf in _parts(part)] if isinstance(tree, And) else [tree]
     )
@@ -252,7 +251,6 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
 def _add_rollups(
     connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
 ) -> None:
-    """Add what is counted within a span, latencies and labels where they are asked for."""
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
     catalog = Catalog(connection, tree)

@@ -97,8 +97,7 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
     found = run(connection, text, (*after, STEP_ROWS)).all()
     rows = derived(names, found)
     for table in INDEXES:
-        if rows[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
+        database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -118,7 +117,6 @@ def _remove(
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
-    """Count the inferences of the next minutes again."""
     keys: list[tuple[int, int]] = []
     counted = 0
     for key in _minutes(connection, *after):
@@ -164,7 +162,6 @@ def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int |
 
 
 def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
-    """Count the inferences of a model and minute."""
     first = first_at(minute * MINUTE_MS)
     window = (model_id, first, min(first_at((minute + 1) * MINUTE_MS), LARGEST))
     tally = Tally()

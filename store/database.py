@@ -126,12 +126,9 @@ def upsert(
         return
     given, key = ", ".join(columns), ", ".join(columns[:keys])
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
-    run(
-        connection,
-        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
-        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
-        rows,
-    )
+    then = f"UPDATE SET {new}" if new else "NOTHING"
+    text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
+    run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
 def delete(
@@ -217,11 +214,8 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows = run(
-        connection,
-        'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
-        (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
-    )
+    text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
+    rows = run(connection, text, (f"{journal_id}/", f"{journal_id}0"))  # 0 comes after the slash
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 

@@ -91,11 +91,8 @@ def _make_partitions(connection: sa.Connection, month: Month) -> None:
         name = f"{table}_{month.suffix}"
         if run(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
             run(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
-            run(
-                connection,
-                f"ALTER TABLE {table} ATTACH PARTITION {name} "
-                f"FOR VALUES FROM ({month.first}) TO ({month.after})",
-            )
+            values = f"FOR VALUES FROM ({month.first}) TO ({month.after})"
+            run(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
 
 
 def _month(milliseconds_since_1970: int) -> tuple[int, int]:

@@ -189,30 +189,16 @@ class Rows:
     def _inference(
         self, record: JournaledRecord, paths: dict[str, Any], predictions: list[Scored] | None
     ) -> tuple[Any, ...]:
-        model: ModelReference = record.model
-        image = record.input
-        given = bytes(record.metadata).decode()
+        model, image = record.model, record.input
+        model_id = self._names.id("model", model.name, model.version, model.sha256, record.task)
+        given, standard = bytes(record.metadata).decode(), bytes(record.standard).decode()
         return (
-            record.seq,
-            text(record.request_id),
-            record.image_no,
-            self._names.id("model", model.name, model.version, model.sha256, record.task),
-            text(record.action),
-            record.status,
-            round(record.latency_ms * 1000),
-            text(image.name),
-            image.hash,
-            image.width,
-            image.height,
-            image.mime,
-            image.bytes,
-            int(image.kept),
-            None if predictions is None else len(predictions),
-            bytes(record.predictions).decode(),
-            given,
-            self._names.flat_beside(paths, given),
-            bytes(record.standard).decode(),
-        )
+            record.seq, text(record.request_id), record.image_no, model_id, text(record.action),
+            record.status, round(record.latency_ms * 1000), text(image.name), image.hash,
+            image.width, image.height, image.mime, image.bytes, int(image.kept),
+            None if predictions is None else len(predictions), bytes(record.predictions).decode(),
+            given, self._names.flat_beside(paths, given), standard,
+        )  # fmt: skip
 
 
 def record_of(row: Sequence[Any]) -> JournaledRecord:

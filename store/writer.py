@@ -263,12 +263,9 @@ class Writer:
 
     def _bury(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
-        line = {
-            "id": str(frame.seq),
-            "segment": frame.segment,
-            "error": f"{type(error).__name__}: {error}",
-            "record": frame.payload.decode(errors="backslashreplace"),
-        }
+        line = {"id": str(frame.seq), "segment": frame.segment}
+        line["error"] = f"{type(error).__name__}: {error}"
+        line["record"] = frame.payload.decode(errors="backslashreplace")
         with (self._beside / "dead.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.records_dead += 1

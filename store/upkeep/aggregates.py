@@ -254,8 +254,7 @@ def _add_rollups(
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
     catalog = Catalog(connection, tree)
-    every = run(connection, "SELECT id, name, version, task FROM model")
-    for model_id, *names in every:
+    for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
         if _holds(tree, catalog, model_id):
             models[model_id] = dict(zip(NAMES, names, strict=True))
     if not models:
@@ -266,15 +265,11 @@ def _add_rollups(
     values = (*models, span.first, span.after)
     _add_counts(connection, condition, values, models, groups)
     if labels:
-        named = run(connection, "SELECT id, name FROM label")
-        groups.labels |= {label: name for label, name in named}  # noqa: C416 - rows, not pairs
+        groups.labels |= dict(run(connection, "SELECT id, name FROM label").tuples())
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
-        found = run(
-            connection,
-            f"SELECT model_id, minute, {columns} {condition} LIMIT ?",
-            (*values, MAX_MINUTES + 1),
-        )
+        statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
+        found = run(connection, statement, (*values, MAX_MINUTES + 1))
         for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
             if number >= MAX_MINUTES:
                 raise QueryError(
@@ -294,11 +289,7 @@ def _add_counts(
 ) -> None:
     width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
     start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
-    counts = run(
-        connection,
-        f"SELECT model_id, start, sum(n), sum(errors) FROM"
-        f" (SELECT model_id, {start} AS start, n, errors {condition}) AS r GROUP BY 1, 2",
-        values,
-    )
-    for model_id, minute, n, errors in counts:
+    each = f"SELECT model_id, {start} AS start, n, errors {condition}"
+    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
+    for model_id, minute, n, errors in run(connection, statement, values):
         groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

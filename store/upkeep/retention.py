@@ -200,13 +200,13 @@ def _drop_month(connection: sa.Connection, limits: list[Limit]) -> bool:
 
 
 def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> bool:
+    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
     kept = (
         "SELECT 1 FROM rollup WHERE model_id = ? AND kept_bytes > 0"
         " AND minute >= ? AND minute < ? LIMIT 1"
     )
     minutes = (rollups.minute(month.first), rollups.minute(month.after))
-    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
-    for (model_id,) in list(run(connection, "SELECT id FROM model")):
+    for model_id in run(connection, "SELECT id FROM model").scalars().all():
         if run(connection, kept, (model_id, *minutes)).first():
             return False
         is_kept = ends.get(model_id, 0) < month.after

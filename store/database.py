@@ -243,7 +243,9 @@ class Readers:
             QueryTimeoutError: The time was up.
         """
         if not self.has_database():
-            raise NotReadyError("expected the database to be there, got none yet")
+            raise NotReadyError(
+                "expected the database to be there, got none yet: a server makes it, by default in its --data"
+            )
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)

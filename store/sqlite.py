@@ -92,7 +92,7 @@ class Source:
         self.engine = sa.create_engine(url, pool_size=connections, pool_timeout=timeout_s, **_POOL)
         event.listen(self.engine, "do_connect", self._note_files)
         event.listen(self.engine, "connect", _prepare_reader)
-        event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        event.listen(self.engine, "begin", _begin)
 
     def has_database(self) -> bool:
         """As `Readers.has_database`."""
@@ -120,6 +120,11 @@ class Source:
         self._files = files
         if connection.info["files"] != files:
             connection.invalidate()  # its next use opens what is there now
+
+
+def _begin(connection: sa.Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN")
 
 
 def _prepare_reader(connection: Any, entry: Any) -> None:

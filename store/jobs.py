@@ -49,37 +49,31 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a job is."""
 
     done: int = 0
-    total: int | None = None
-    """None where it is not known."""
+    total: int | None = None  # None where it is not known
 
 
 class Result(msgspec.Struct, frozen=True):
     """The file that a job made."""
 
-    file: str
-    """Its name within the folder."""
+    file: str  # its name within the folder
     bytes: int
 
 
 class Job(msgspec.Struct, frozen=True):
     """One job, as `job.json` keeps it and the API answers it."""
 
-    id: str
-    """In the order of submission."""
+    id: str  # in the order of submission
     kind: str
     parameters: dict[str, Any]
-    created_at: str
-    """RFC 3339, UTC, as the others."""
+    created_at: str  # RFC 3339, UTC, as the others
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"] = "queued"
     progress: Progress = Progress()
-    starts: int = 0
-    """How often it was begun."""
+    starts: int = 0  # how often it was begun
     started_at: str | None = None
     ended_at: str | None = None
     error: str | None = None
     result: Result | None = None
-    log: str = ""
-    """The end of `log.txt`; only where one job is asked for."""
+    log: str = ""  # the end of `log.txt`; only where one job is asked for
 
 
 class _Cancelled(Exception):

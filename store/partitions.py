@@ -27,10 +27,8 @@ class Month(NamedTuple):
     """A partition of each of the tables."""
 
     suffix: str
-    first: int
-    """The smallest id that it can hold."""
-    after: int
-    """The smallest id behind it."""
+    first: int  # the smallest id that it can hold
+    after: int  # the smallest id behind it
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:

@@ -31,14 +31,10 @@ class Tally(msgspec.Struct):
     """What is counted of some inferences."""
 
     n: int = 0
-    errors: int = 0
-    """Of these, with a status of `FIRST_ERROR` or more."""
-    latency: dict[int, int] = {}
-    """Of each bucket of the sketch, the inferences that fall into it."""
-    labels: dict[int, int] = {}
-    """Of each label, by id, the predictions that have it."""
-    kept_bytes: int = 0
-    """Of inputs kept, see `size_kept`."""
+    errors: int = 0  # of these, with a status of `FIRST_ERROR` or more
+    latency: dict[int, int] = {}  # of each bucket of the sketch, the inferences that fall into it
+    labels: dict[int, int] = {}  # of each label, by id, the predictions that have it
+    kept_bytes: int = 0  # of inputs kept, see `size_kept`
 
     def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
         """Count one inference; the bytes as of `size_kept`."""

@@ -24,10 +24,8 @@ class BlobEntry(NamedTuple):
     """A blob in a list of them."""
 
     key: str
-    size: int
-    """Bytes."""
-    put_at: float
-    """Seconds since 1970: the last put."""
+    size: int  # bytes
+    put_at: float  # seconds since 1970: the last put
 
 
 class Blobs(Protocol):

@@ -44,8 +44,7 @@ class MadeChange(msgspec.Struct, frozen=True):
     created_at: str
     set: dict[str, Any]
     remove: list[str]
-    before: Any
-    """`msgspec.Raw` in fact: the metadata until then."""
+    before: Any  # `msgspec.Raw` in fact: the metadata until then
 
 
 class History(msgspec.Struct, frozen=True):
@@ -66,10 +65,8 @@ class Deleted(msgspec.Struct, frozen=True):
     """Inferences that were deleted, or would be."""
 
     count: int
-    ids: list[str]
-    """Newest first."""
-    more: bool
-    """Whether there may be more that match: the same request deletes them."""
+    ids: list[str]  # newest first
+    more: bool  # whether there may be more that match: the same request deletes them
 
 
 class Retention(msgspec.Struct, frozen=True):

@@ -46,8 +46,7 @@ class Imported(msgspec.Struct):
     inferences: int = 0
     images: int = 0
     ground_truths: int = 0
-    passed_over: int = 0
-    """Without ground truth, where only that is imported."""
+    passed_over: int = 0  # without ground truth, where only that is imported
 
 
 class Importer:

@@ -50,10 +50,8 @@ Range = tuple[int, int]  # bytes of a segment, from and to
 class Position(msgspec.Struct):
     """How far the journal is sent."""
 
-    offsets: dict[str, int] = {}
-    """By segment."""
-    sending: dict[str, Range] = {}
-    """What may have arrived already, or in part."""
+    offsets: dict[str, int] = {}  # by segment
+    sending: dict[str, Range] = {}  # what may have arrived already, or in part
 
 
 class Sink:

@@ -25,10 +25,8 @@ class Table(NamedTuple):
 
     name: str
     key: str
-    compared: str = "0"
-    """An integer that tells whether a row of the same key is the same."""
-    columns: tuple[str, ...] = ()
-    """All, where rows are copied as they are."""
+    compared: str = "0"  # an integer that tells whether a row of the same key is the same
+    columns: tuple[str, ...] = ()  # all, where rows are copied as they are
 
 
 INFERENCES = Table("inference", "seq", "input_kept")
@@ -38,8 +36,7 @@ class Sum(NamedTuple):
     """What one side holds of a day."""
 
     inferences: int
-    checksum: int
-    """64 bits, over (id, predictions, metadata, ground truth) of each."""
+    checksum: int  # 64 bits, over (id, predictions, metadata, ground truth) of each
 
 
 class Day(NamedTuple):

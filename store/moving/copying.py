@@ -54,8 +54,7 @@ class Progress(NamedTuple):
 
     table: str
     day: str
-    copied: dict[str, int]
-    """Rows by table; inferences whose metadata changed count again."""
+    copied: dict[str, int]  # rows by table; inferences whose metadata changed count again
     removed: int
     seconds: float
 

@@ -43,8 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     database: str
     table: str
-    after: list[Any]
-    """The key of the last row looked at."""
+    after: list[Any]  # the key of the last row looked at
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:

@@ -6,7 +6,7 @@ hold the rows that one would have drawn from the whole, however they were dealt 
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -47,9 +47,10 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         left = self.first_embedding_left if kind == "embedding" else self.first_left
         return left is not None
 
-    def of(self, columns: Iterable[Column]) -> "Summary":
-        """Return these rows with other columns."""
-        return replace(self, sample=self.sample.of(columns))
+    def without(self, names: Container[str]) -> "Summary":
+        """Return these rows without some columns."""
+        kept = (one for one in self.sample.columns if one.name not in names)
+        return replace(self, sample=self.sample.of(kept))
 
     def with_embeddings(self, most: int = 2_000) -> "Summary":
         """Return this with no more embeddings than so many."""

@@ -69,13 +69,7 @@ def compare_files(
     asked: Asked = Asked(),  # noqa: B008 - it is immutable
     settings: Settings | None = None,
 ) -> Report:
-    """Compare two files.
-
-    Args:
-        baseline: CSV, JSON lines or Parquet; see `read_table`.
-        current: As `baseline`, and not necessarily of the same format.
-        asked: What the columns are.
-        settings: How they are compared.
+    """Compare two files, CSV, JSON lines or Parquet, not necessarily of the same format.
 
     Raises:
         DriftError: A file is none of these, a column is not what it was said to be, or is not there; the

@@ -18,9 +18,6 @@ Dealt = npt.NDArray[np.float32]
 Statistic = Callable[[Dealt], Numbers]
 """Returns (B,) of what is current in each permutation: units (B, K), or counts (B, C) of them."""
 
-Draw = Callable[[int, np.random.Generator], Numbers]
-"""Returns the statistic of that many permutations."""
-
 
 class Effort(NamedTuple):
     """How many permutations are made."""
@@ -33,7 +30,8 @@ class Chances(NamedTuple):
     """A statistic of what is there, and of what might as well be."""
 
     there: float
-    draw: Draw
+    draw: Callable[[int, np.random.Generator], Numbers]
+    """Returns the statistic of that many permutations."""
 
 
 _CERTAIN = 20.0
@@ -160,12 +158,7 @@ def permuted(
 ) -> float:
     """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C).
 
-    Args:
-        distance: The statistic.
-        codes: (P,) the cell of each row, the baseline's first.
-        exchanged: What changes places.
-        n: Rows of the baseline.
-        effort: How many permutations.
+    Codes (P,) are the cells of the rows, the first n the baseline's.
     """
     table = counts_of(codes, n, int(codes.max()) + 1)
     if exchanged.kind == "rows":

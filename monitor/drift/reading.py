@@ -146,12 +146,7 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
 def sources_of(
     inferences: Inferences, ids: Ids, keys: Iterable[str]
 ) -> tuple[str, tuple[str, ...], Ids] | None:
-    """Look up what inferences come from, in the index of the metadata.
-
-    Args:
-        inferences: The store.
-        ids: (N,) ascending.
-        keys: Of the metadata.
+    """Look up what inferences (N,), ascending, come from, in the index of the metadata.
 
     Returns:
         The first of the keys that any of them has, its values in the order of their text, and (N,) positions

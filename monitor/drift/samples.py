@@ -69,13 +69,10 @@ def sample(
     sources: Sequence[Any] | None = None,
     order: Sequence[int] | Codes | None = None,
 ) -> Sample:
-    """Put columns of equal length together; None, NaN and infinite values are missing.
+    """Put columns together: numbers, texts, booleans, or lists of numbers of equal length.
 
-    Args:
-        columns: Values by name: numbers, texts, booleans, or lists of numbers of equal length.
-        kinds: By name, where they shall not be inferred (see `kind_of`).
-        sources: Of each row; None is a source of its own.
-        order: Of each row; without it rows are taken as they come.
+    None, NaN and infinite values are missing. Kinds that are not given are inferred; a source that is None is one
+    of its own; without an order rows are taken as they come.
 
     Raises:
         DriftError: Lengths differ, or values are not of their kind.

@@ -102,12 +102,6 @@ class _Chosen(NamedTuple):
 def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
     """Read a window; one without inferences has no signals.
 
-    Args:
-        inferences: The store.
-        asked: What to read.
-        tell: Is told how many inferences are read.
-        places: Where they are read.
-
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """

@@ -13,12 +13,7 @@ from msgspec.structs import replace
 
 from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
-from monitor.drift.parameters import (
-    DEFAULT,
-    DriftParameters,
-    absolute,
-    decode_parameters,
-)
+from monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from monitor.drift_jobs import BaselineJob
 from monitor.report import Window
 from store.errors import NotFoundError, QueryError, StoreError

@@ -14,14 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.columns import (
-    UnlikeError,
-    as_labels,
-    as_numbers,
-    as_vectors,
-    in_time,
-    look,
-)
+from monitor.drift.columns import UnlikeError, as_labels, as_numbers, as_vectors, in_time, look
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
 from monitor.drift.samples import DriftError, Kind, sample

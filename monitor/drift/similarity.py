@@ -45,13 +45,7 @@ class References:
         apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
     """
 
-    def __init__(
-        self,
-        embeddings: Half,
-        ids: Ids,
-        space: str,
-        apart: Floats | None = None,
-    ) -> None:
+    def __init__(self, embeddings: Half, ids: Ids, space: str, apart: Floats | None = None) -> None:
         self.ids = ids
         self.space = space
         self._units = _unit(embeddings)

@@ -19,7 +19,7 @@ from monitor.drift.permutation import (
     largest_distance,
     permuted,
 )
-from monitor.drift.samples import Column, DriftError, Kind, Sample, alike
+from monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
 from monitor.drift.summary import Summary, summarise
 from monitor.report import Data, Effect, Histogram, Report, Signal, Window
 
@@ -139,21 +139,14 @@ def _signal(
     )
 
 
-def _common_kind(baseline: Column, current: Column) -> Kind:
-    """Return the kind of both; integers may be few on one side only."""
-    if not len(current.rows) or not len(baseline.rows):
-        return baseline.kind if len(baseline.rows) else current.kind
-    if {baseline.kind, current.kind} == {"numeric", "count"}:
-        return "numeric"
-    if baseline.kind != current.kind:
-        raise DriftError(
-            f"expected {baseline.name} to be {baseline.kind} as in the baseline, got {current.kind}"
-        )
-    length, other = baseline.values.shape[1:], current.values.shape[1:]
-    if length != other:
-        wanted = f"expected {baseline.name} to be of length {length[0]} as in the baseline"
-        raise DriftError(f"{wanted}, got {other[0]}")
-    return baseline.kind
+def _common_kind(before: Column, now: Column) -> Kind:
+    found = differ(before, now)
+    if found is not None:
+        wanted = f"expected {before.name} to be {found[0]} as in the baseline"
+        raise DriftError(f"{wanted}, got {found[1]}")
+    if not len(before.rows):
+        return now.kind
+    return before.kind if before.kind == now.kind or not len(now.rows) else "numeric"
 
 
 def _place(side: Summary, sources: Codes, column: Column) -> Place:

@@ -120,6 +120,16 @@ def used(names: Sequence[str], codes: Codes) -> tuple[tuple[str, ...], Codes]:
     return tuple(names[at] for at in there), codes.astype(np.int64)
 
 
+def differ(before: Column, now: Column) -> tuple[str, str] | None:
+    """Say what two columns are that cannot be compared; integers may be few on one side only."""
+    if not len(before.rows) or not len(now.rows):
+        return None
+    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
+        return before.kind, now.kind
+    length, other = before.values.shape[1:], now.values.shape[1:]
+    return None if length == other else (f"of length {length[0]}", f"{other[0]}")
+
+
 def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
     """Infer what a column holds: numbers, counts (few distinct integers), categories or embeddings."""
     if _is_typed(values):

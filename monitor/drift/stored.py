@@ -13,7 +13,7 @@ from monitor.drift.decision import Settings
 from monitor.drift.derived import META
 from monitor.drift.estimates import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.samples import EMBEDDING, Column, DriftError
+from monitor.drift.samples import EMBEDDING, DriftError, differ
 from monitor.drift.similarity import least_like
 from monitor.drift.summary import Summary
 from monitor.drift.what_moved import slices
@@ -156,8 +156,8 @@ def _comparable(
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
     for one in before.summary.sample.columns:
         other = now.summary.sample.column(one.name)
-        if other is not None and (reason := _unlike_kinds(one, other)):
-            left_out[one.name] = reason
+        if other is not None and (found := differ(one, other)):
+            left_out[one.name] = f"{found[0]} in the baseline, {found[1]} in the window"
     kept = sides[0].without(left_out), sides[1].without(left_out)
     told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
     return kept, dict(sorted(told.items()))
@@ -165,18 +165,6 @@ def _comparable(
 
 def _names(*sides: Summary) -> set[str]:
     return {column.name for side in sides for column in side.sample.columns}
-
-
-def _unlike_kinds(before: Column, now: Column) -> str:
-    """Say why two columns cannot be compared; nothing where they can."""
-    if not len(before.rows) or not len(now.rows):
-        return ""
-    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
-        return f"{before.kind} in the baseline, {now.kind} in the window"
-    length, other = before.values.shape[1:], now.values.shape[1:]
-    if length != other:
-        return f"{length[0]} numbers in the baseline, {other[0]} in the window"
-    return ""
 
 
 def _slices(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift import tests
+from monitor.drift import two_samples
 from monitor.drift.dependence import Codes, Units
 
 Numbers = npt.NDArray[np.float64]
@@ -139,10 +139,10 @@ def counts_of(codes: Codes, n: int, cells: int) -> Numbers:
     return np.array(sides, np.float64)
 
 
-def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> tests.Test:
+def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> two_samples.Test:
     """Compare cells (P,), the first n the baseline's; the distribution is trusted where many are expected in each."""
     table = counts_of(cells, n, int(cells.max()) + 1)
-    found = tests.chi_square(table)
+    found = two_samples.chi_square(table)
     least = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
     if table.shape[1] < 2 or (exchanged.kind == "rows" and least >= _CERTAIN):
         return found

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.derived import KINDS, META, PLACES
+from monitor.drift.derived import COORDINATES, KINDS, META
 from monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
 from monitor.drift.reading import (
     SHARD,
@@ -205,7 +205,7 @@ def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
     """Return the kinds that are known; a key with a text or a boolean is one of labels."""
     kinds = {name: kind for name, kind in KINDS.items() if name in columns}
     for name, values in columns.items():
-        is_place = name.startswith(META) and name.rpartition(".")[2] in PLACES
+        is_place = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
         has_texts = is_place and any(isinstance(one, str | bool) for one in values)
         if name.startswith("image.") or (is_place and not has_texts):
             kinds[name] = "numeric"

@@ -62,6 +62,7 @@ class Ranking(NamedTuple):
     row: Integers
     """Positions of the predictions."""
     image: Integers
+    label: Integers
     score: Doubles
     rank: Integers
     """Place within image and label, from 0."""
@@ -161,16 +162,18 @@ def match(
         (np.ones(len(which)), (area * labels + truths.label[which], truths.image[which])),
         shape=(len(areas) * labels, images),
     )
+    label = predictions.label[row]
     return Ranking(
         row,
         predictions.image[row],
+        label,
         predictions.score[row],
         rank[by_label],
         outcome[:, :, by_label],
         outside[:, by_label],
         taken[by_label],
         truth_ignored,
-        np.searchsorted(predictions.label[row], np.arange(labels + 1)),
+        np.searchsorted(label, np.arange(labels + 1)),
         to_find,
     )
 

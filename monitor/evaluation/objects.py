@@ -58,12 +58,11 @@ class EvaluatedObjects:
         self.parameters = parameters or {}
         found, there = state.tables["predictions"], state.tables["truths"]
         self.predictions = Predictions(
-            found["image"], found["label"], found["score"], found["area"]
+            *(found[name] for name in ("image", "label", "score", "area"))
         )
         self.truths = Truths(
-            there["image"], there["label"], there["area"], there["crowd"], there["difficult"]
+            *(there[name] for name in ("image", "label", "area", "crowd", "difficult"))
         )
-
         self.ranking = match(
             self.predictions,
             self.truths,
@@ -89,34 +88,33 @@ class EvaluatedObjects:
         """Compute everything else, over all images."""
         labels, ranking = self.state.labels, self.ranking
         seen = np.isin(np.arange(len(labels)), self.truths.label)
-        label = np.repeat(np.arange(len(labels)), np.diff(ranking.bounds))
         to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
         drawn = curves(ranking)
-        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[label])
-        right = ranking.outcome[0, 0, counted] == RIGHT
-        score = ranking.score[counted]
+        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
+        right, score = ranking.outcome[0, 0, counted] == RIGHT, ranking.score[counted]
         reliability = Reliability(ranking.image[counted], score, right)
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
+        area = self.predictions.area[ranking.row]
         near = near_pairs(
-            self._ranked(),
+            Predictions(ranking.image, ranking.label, ranking.score, area),
             self.truths,
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             FAR,
         )
-        mistakes = errors(ranking, self.truths, label, near)
-        sure = ranking.score >= SCORE
-        pairs = confused(
-            self.predictions,
-            self.truths,
-            ranking.row[sure],
-            near._replace(prediction=ranking.row[near.prediction]).overlaps(),
-        )
+        mistakes = errors(ranking, self.truths, near)
+        overlap = near._replace(prediction=ranking.row[near.prediction]).overlaps()
+        sure = ranking.row[ranking.score >= SCORE]
+        pairs = confused(self.predictions, self.truths, sure, overlap)
+        excluded = {  # from all numbers but the confusion
+            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
+            "over_max_dets": len(self.predictions.label) - len(ranking.row),
+        }
         return Findings(
             metrics=[
                 *label_metrics(drawn, labels, to_find),
-                *at_thresholds(Answers(label[counted], score, right, to_find), labels),
+                *at_thresholds(Answers(ranking.label[counted], score, right, to_find), labels),
                 *(
                     Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
@@ -124,7 +122,7 @@ class EvaluatedObjects:
             ],
             curves={"pr": precision_curves(drawn, labels), **reliability.curves(ones)},
             confusion=confusion(self.state, pairs),
-            errors_tide=worth(ranking, self.truths, label, mistakes),
+            errors_tide=worth(ranking, self.truths, mistakes),
             badness=self._badness(pairs, mistakes),
             parameters={
                 **self.parameters,
@@ -137,21 +135,8 @@ class EvaluatedObjects:
                 },
                 "tide": {"iou": NEAR, "background_iou": FAR},
             },
-            excluded=self._excluded(seen),
+            excluded={reason: count for reason, count in excluded.items() if count},
         )
-
-    def _ranked(self) -> Predictions:
-        """Return the predictions that count, as ranked."""
-        row, found = self.ranking.row, self.predictions
-        return Predictions(found.image[row], found.label[row], found.score[row], found.area[row])
-
-    def _excluded(self, seen: Flags) -> dict[str, int]:
-        """Count predictions that no number but the confusion takes in."""
-        reasons = {
-            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
-            "over_max_dets": len(self.predictions.label) - len(self.ranking.row),
-        }
-        return {reason: count for reason, count in reasons.items() if count}
 
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
@@ -164,9 +149,8 @@ class EvaluatedObjects:
 
         def per_image(which: Flags) -> Doubles:
             of = rows[which & (rows >= 0)]
-            sums: Doubles = np.zeros(len(self.state.ids))
-            np.add.at(sums, self.predictions.image[of], self.predictions.score[of])
-            return sums
+            image, score = self.predictions.image[of], self.predictions.score[of]
+            return np.bincount(image, score, len(self.state.ids)).astype(np.float64)
 
         missed = self.truths.image[truth[rows < 0]]
         return {

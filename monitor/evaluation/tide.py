@@ -37,14 +37,10 @@ class Errors(NamedTuple):
     """(M,) those of them that no error would have found: `Miss`."""
 
 
-def errors(ranking: Ranking, truths: Truths, label: Integers, pairs: Pairs) -> Errors:
-    """Tell what is wrong.
+def errors(ranking: Ranking, truths: Truths, pairs: Pairs) -> Errors:
+    """Tell what is wrong, matched first at `NEAR`, over all areas.
 
-    Args:
-        ranking: Matched first at `NEAR`, over all areas.
-        truths: As matched.
-        label: (D,) of the predictions, as ranked.
-        pairs: All that overlap by `FAR` or more, by place in the ranking and position of the truth.
+    The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
     """
     wrong = ranking.outcome[0, 0] == WRONG
     taken = np.zeros(len(truths.image), bool)
@@ -52,7 +48,7 @@ def errors(ranking: Ranking, truths: Truths, label: Integers, pairs: Pairs) -> E
     counts = ~(truths.crowd | truths.ignore)
     pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
     pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
-    same = label[pairs.prediction] == truths.label[pairs.truth]
+    same = ranking.label[pairs.prediction] == truths.label[pairs.truth]
     own, own_truth = _best(pairs.of(same), len(wrong))
     other, other_truth = _best(pairs.of(~same), len(wrong))
     used, _ = _best(pairs.of(same & taken[pairs.truth]), len(wrong))
@@ -82,9 +78,7 @@ def _best(pairs: Pairs, count: int) -> tuple[Doubles, Integers]:
     return overlap, truth
 
 
-def worth(
-    ranking: Ranking, truths: Truths, label: Integers, found: Errors
-) -> dict[str, float | None]:
+def worth(ranking: Ranking, truths: Truths, found: Errors) -> dict[str, float | None]:
     """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
 
     An error that would have found an object which nothing else took, with the highest score of those, is
@@ -92,7 +86,7 @@ def worth(
     objects; a label of which neither objects nor predictions are left is no longer in the mean: there
     is nothing to find. None where there is nothing to find, or nothing is left.
     """
-    outcome, score = ranking.outcome[0, 0], ranking.score
+    outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
     counted, right = outcome <= RIGHT, outcome == RIGHT
     labels = len(ranking.bounds) - 1
 

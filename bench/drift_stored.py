@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from store_records import build, databases, records
 
-from monitor.baselines import Baseline, BaselineRequest, Baselines
+from monitor.drift.baselines import Baseline, BaselineRequest, Baselines
 from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
 from monitor.drift.windows import WindowRead, read_window

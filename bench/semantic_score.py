@@ -21,7 +21,7 @@ from request_cost import Load
 from scipy import stats
 
 from engine.model import Model
-from monitor.similarity import MOST, References, write
+from monitor.drift.similarity import MOST, References, write
 from tasks.image import Image
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 from tests.unseen_scenes import DRAWN

@@ -5,9 +5,9 @@ embedding, or onnxruntime refuses the further output, the model answers without 
 """
 
 import difflib
-import hashlib
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.model_toml import ModelToml
-from engine.onnx_file import OnnxFileError
-from engine.onnx_graph import Graph, read_graph, with_output
-from engine.penultimate import AVERAGE, TOKENS, Found, Search
+from engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
+from engine.penultimate import AVERAGE, TOKENS, Embedding, Search
 from engine.session import LoadError, Session
 from engine.stopwatch import Stopwatch
 from proto.messages import TensorInfo
-from tasks import SHORT_NAMES
+from tasks import full_name
 
 Vector = npt.NDArray[np.float32]
 """An embedding: float32 (D,)."""
@@ -44,38 +43,6 @@ _FLOATS = ("FP32", "FP16", "FP64")
 _log = logging.getLogger("quadriga.models")
 
 
-class Embedding(msgspec.Struct, frozen=True):
-    """Where a model's embedding comes from."""
-
-    tensor: str | None
-    """None where there is none, or where it is another model's."""
-    pooling: str
-    """What makes one vector an image of the tensor; empty where it is one."""
-    reason: str
-    """Why it is this tensor, or why there is none."""
-    length: int | None = None
-    """Numbers in it; None where nothing has shown it yet."""
-    output: str = ""
-    """Name of the session's output that has it."""
-    other: str = ""
-    """Name of the model whose embedding is taken instead."""
-
-    def shown(self, vector: Vector | None) -> "Embedding":
-        """Take note of what the embedding of one image is; None says that the tensor is no embedding."""
-        if self.tensor is None:
-            return self
-        if vector is None:
-            reason = f"tensor {self.tensor!r}: expected one vector an image of finite numbers, at most {_LONGEST}"
-            return Embedding(None, "", reason)
-        return msgspec.structs.replace(self, length=len(vector))
-
-    def space(self, sha256: str) -> str | None:
-        """Name the embedding in 16 hexadecimal digits: those of other spaces are not compared with it."""
-        if self.tensor is None:
-            return None
-        return hashlib.sha256(f"{sha256} {self.tensor}".encode()).hexdigest()[:16]
-
-
 def load(
     name: str, path: Path, toml: ModelToml, stopwatch: Stopwatch | None = None
 ) -> tuple[Session, Embedding]:
@@ -86,41 +53,35 @@ def load(
         path: The ONNX file.
         toml: The model's model.toml.
         stopwatch: Takes the time of each run.
-
-    Raises:
-        LoadError: The graph cannot be loaded, or has no tensor of the name in model.toml.
     """
-    runtime = toml.runtime
-    given = path, runtime.providers, runtime.intra_op_threads, stopwatch
-    found = Found(None, "", "")
     try:
-        graph = read_graph(path)
-        found = _search(graph, toml)
-    except OnnxFileError:  # the session says what is wrong with the file
-        graph = Graph((), {}, {}, {}, {})
+        header, graph = read_onnx(path)
+    except OnnxFileError as error:
+        raise LoadError(str(error)) from error
+    given = path, toml.runtime.providers, toml.runtime.intra_op_threads, stopwatch
+    session = partial(Session, *given, header=header)
+    found = _search(graph, toml)
     if found.tensor is None:
-        return Session(*given), Embedding(None, "", found.reason, other=_other(toml))
+        return session(), found
     if path.stat().st_size > _MOST_BYTES:
         reason = f"expected a file of at most {_MOST_BYTES} bytes beside its external weights"
-        return Session(*given), Embedding(None, "", reason)
+        return session(), Embedding(reason=reason)
     average = _OUTPUT if found.pooling == AVERAGE else ""
     output = average or found.tensor
     changed, hidden = None, ""
     if output not in graph.outputs:
         changed, hidden = with_output(path.read_bytes(), found.tensor, average), output
     try:
-        session = Session(*given, changed=changed, hidden=hidden)
-        known = {tensor.name: tensor for tensor in session.outputs}
-        info = session.hidden or known[output]
+        loaded = session(changed=changed, hidden=hidden)
+        info = loaded.hidden or next(each for each in loaded.outputs if each.name == output)
         reason = _unfit(info, (4,) if average else (2, 3, 4))
     except LoadError as error:
         reason = f"onnxruntime refuses it as an output: {error}"
     if reason:
-        session = Session(*given)
         _log.warning("%s: no embedding of the tensor %r: %s", name, found.tensor, reason)
-        return session, Embedding(None, "", f"tensor {found.tensor!r}: {reason}")
+        return session(), Embedding(reason=f"tensor {found.tensor!r}: {reason}")
     pooling = _POOLINGS.get(len(info.shape), found.pooling)
-    return session, Embedding(found.tensor, pooling, found.reason, _length(info), output)
+    return loaded, Embedding(found.tensor, pooling, found.reason, _length(info), output)
 
 
 def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
@@ -129,19 +90,26 @@ def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
     Args:
         toml: Its model.toml.
         tensor: The output, (N, T, D).
-
-    Raises:
-        LoadError: model.toml names a tensor.
     """
     written = toml.monitor.embedding
     if written is None:
         return Embedding(tensor, TOKENS, "the image encoder's output")
-    if written == NONE or written.startswith(OF_MODEL):
-        return Embedding(None, "", "model.toml", other=_other(toml))
+    if elsewhere := _elsewhere(written):
+        return elsewhere
     raise LoadError(
         f"expected [monitor] embedding in model.toml to be {NONE!r} or '{OF_MODEL}<name>' for an image-text "
         f"model, got {written!r}"
     )
+
+
+def shown(embedding: Embedding, vector: Vector | None) -> Embedding:
+    """Take note of what the embedding of one image is; None says that the tensor is no embedding."""
+    if embedding.tensor is None:
+        return embedding
+    if vector is None:
+        expected = f"expected one vector an image of finite numbers, at most {_LONGEST}"
+        return Embedding(reason=f"tensor {embedding.tensor!r}: {expected}")
+    return msgspec.structs.replace(embedding, length=len(vector))
 
 
 def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
@@ -175,12 +143,22 @@ def mean(vectors: Sequence[Vector | None]) -> Vector | None:
     return np.mean(found, axis=0) if found and len(found) == len(vectors) else None
 
 
-def _search(graph: Graph, toml: ModelToml) -> Found:
+def _elsewhere(written: str) -> Embedding | None:
+    """Read what model.toml says where it names no tensor: no embedding, or that of another model."""
+    if written == NONE:
+        return Embedding(reason="model.toml")
+    other = written.removeprefix(OF_MODEL)
+    return None if other == written else Embedding(reason="model.toml", other=other)
+
+
+def _search(graph: Graph, toml: ModelToml) -> Embedding:
     """Find the tensor that model.toml names, or by what the graph is."""
     written = toml.monitor.embedding
-    if written == NONE or (written is not None and written.startswith(OF_MODEL)):
-        return Found(None, "", "model.toml")
-    search = Search(graph, image := _image(graph, toml))
+    if written is not None and (elsewhere := _elsewhere(written)):
+        return elsewhere
+    images = [name for name, shape in graph.inputs.items() if len(shape) in (3, 4)]
+    image = toml.input.get("name") or (images[0] if len(images) == 1 else "")
+    search = Search(graph, image)
     if written is not None:
         found = search.named(written)
         if found is None:
@@ -190,33 +168,18 @@ def _search(graph: Graph, toml: ModelToml) -> Found:
                 f"the graph, such as {', '.join(map(repr, near))}, got {written!r}"
             )
         return found
-    task = toml.task or ""
-    if SHORT_NAMES.get(task.lower(), task.upper()) == "TENSOR":
-        return Found(None, "", "the model takes tensors")
+    if toml.task is not None and full_name(toml.task) == "TENSOR":
+        return Embedding(reason="the model takes tensors")
     if not image:
-        return Found(None, "", "expected one input of 3 or 4 dimensions, which takes the image")
+        return Embedding(reason="expected one input of 3 or 4 dimensions, which takes the image")
     return search.find()
-
-
-def _image(graph: Graph, toml: ModelToml) -> str:
-    """Give the name of the input that takes the image; empty where that is not plain."""
-    found = [name for name, shape in graph.inputs.items() if len(shape) in (3, 4)]
-    written = str(toml.input.get("name", ""))
-    return written or (found[0] if len(found) == 1 else "")
-
-
-def _other(toml: ModelToml) -> str:
-    written = toml.monitor.embedding or ""
-    return written.removeprefix(OF_MODEL) if written.startswith(OF_MODEL) else ""
 
 
 def _unfit(info: TensorInfo, ranks: Sequence[int]) -> str:
     """Say why an output is no embedding; empty where it may be one."""
     if info.datatype not in _FLOATS:
         return f"expected floating numbers, got {info.datatype}"
-    if (
-        info.shape and len(info.shape) not in ranks
-    ):  # it is empty where onnxruntime does not know it
+    if info.shape and len(info.shape) not in ranks:  # empty where onnxruntime does not know it
         return f"expected {' or '.join(map(str, ranks))} dimensions, got {list(info.shape)}"
     if (_length(info) or 1) > _LONGEST:
         return f"expected at most {_LONGEST} numbers, got {_length(info)}"

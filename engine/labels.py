@@ -1,82 +1,126 @@
 """The labels of a model's classes: where they stand, and whether there are as many as classes."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.evidence import Evidence, labels_from, read_labels, rf_detr_names
+from engine.evidence import Evidence, literal
 from engine.families import Family
-from engine.model_toml import ModelToml
 from engine.session import LoadError
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES
 from tasks.specification import OutputSpec
 
+_FILES = ("labels.txt", "classes.txt", "class_names.txt")
+_CONFIG_LABELS = ("id2label", "label_names", "class_labels")
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
 _RF_DETR = ("rf_detr", "rf_detr_segment")
 """Decoders of heads with one class more than there are names. Source: RF-DETR, `docs/exports/onnx`."""
-_CONFIG_LABELS = ("id2label", "label_names", "class_labels")
 _WRITE_LABELS = (
     'Write labels = ["first class", "second class"] in model.toml, in the order of the classes, or a file '
     "labels.txt with one label a line"
 )
 
 
-def given_labels(
-    written: ModelToml, evidence: Evidence, folder: Path
-) -> tuple[tuple[str, ...], str] | None:
-    """Find the class labels and where they stand.
-
-    Raises:
-        LoadError: What stands there names no classes.
-    """
-    sources: list[tuple[Any, str]] = [(written.labels, "model.toml, labels")]
-    if isinstance(written.labels, str):
-        sources = [(read_labels(folder / written.labels), f"model.toml, file {written.labels}")]
-    sources += [
-        (evidence.labels, f"file {evidence.labels_file}"),
-        *((evidence.config.get(n) or None, f"config.json, {n}") for n in _CONFIG_LABELS),
-        (rf_detr_names(evidence.metadata), _RF_DETR_NAMES),
-        (evidence.metadata.get("names"), "ONNX metadata, names"),
-    ]
-    given = next((source for source in sources if source[0] is not None), None)
+def given_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
+    """Find the class labels and where they stand."""
+    given = next((each for each in _sources(evidence) if each[0] is not None), None)
     if given is None:
         return None
-    labels = labels_from(given[0])
+    names, place = given
+    labels = labels_from(names)
     if labels is None:
         raise LoadError(
-            f"expected class names in {given[1]}, as a list or with their numbers, got {given[0]!r:.100}. "
+            f"expected class names in {place}, as a list or with their numbers, got {names!r:.100}. "
             f"{_WRITE_LABELS}"
         )
     numbers = sum(label == f"class_{number}" for number, label in enumerate(labels))
-    return labels, f"{given[1]}, {numbers} without a name" if numbers else given[1]
+    return labels, f"{place}, {numbers} without a name" if numbers else place
+
+
+def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
+    """Go through the places where labels may stand, the first of which that has some decides."""
+    written = evidence.written.labels
+    if isinstance(written, str):
+        yield _read_file(evidence.folder / written), f"model.toml, file {written}"
+    yield written, "model.toml, labels"
+    for name in _FILES:
+        if (evidence.folder / name).is_file():
+            yield _read_file(evidence.folder / name), f"file {name}"
+    for name in _CONFIG_LABELS:
+        yield evidence.config.get(name) or None, f"config.json, {name}"
+    yield _rf_detr_names(evidence.metadata), _RF_DETR_NAMES
+    yield evidence.metadata.get("names"), "ONNX metadata, names"
+
+
+def _read_file(path: Path) -> tuple[str, ...]:
+    """Read one label a line; an empty line within is a class without a name, so that none moves."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"expected labels in {path.name}, got: {error}") from error
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    return tuple(line or f"class_{number}" for number, line in enumerate(lines))
+
+
+def labels_from(names: Any) -> tuple[str, ...] | None:
+    """Read class labels in any of their forms: a list, `{label: id}` or `{id: label}`, or their text.
+
+    Returns:
+        Labels by index, with `class_<i>` where an index has none; None where it is none of the forms.
+    """
+    if isinstance(names, str):
+        names = literal(names)
+    if isinstance(names, list | tuple):
+        return tuple(str(name) for name in names) or None
+    if not isinstance(names, Mapping) or not names:
+        return None
+    by_index: dict[int, str] = {}
+    for key, value in names.items():
+        if str(key).isdecimal() and not isinstance(value, int):
+            by_index[int(key)] = str(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            by_index[value] = str(key)
+        else:
+            return None
+    if min(by_index) < 0 or max(by_index) > 100_000:
+        return None
+    return tuple(by_index.get(index, f"class_{index}") for index in range(max(by_index) + 1))
+
+
+def _rf_detr_names(metadata: Mapping[str, str]) -> Any:
+    """Read `{class number: name}` of RF-DETR's metadata; its text where it is broken, None where absent.
+
+    Source: RF-DETR, `export/_runtime/metadata.py` ExportMetadata.
+    """
+    text = metadata.get("rfdetr_inference")
+    if text is None:
+        return None
+    try:
+        return json.loads(text)["class_id_to_name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
 
 
 def decide_labels(
-    given: tuple[tuple[str, ...], str] | None,
-    evidence: Evidence,
-    family: Family,
-    output: OutputSpec,
+    evidence: Evidence, family: Family, output: OutputSpec
 ) -> tuple[tuple[str, ...], str]:
-    """Decide the label of each class, with the reason, from what `given_labels` found.
-
-    Raises:
-        LoadError: There are none, or not as many as the model has classes.
-    """
+    """Decide the label of each class, with the reason."""
+    given = given_labels(evidence)
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
-        count = evidence.outputs[0].shape[-1] if evidence.outputs[0].shape[-1] > 0 else None
+        last = evidence.outputs[0].shape[-1]
+        count = last if last > 0 else None
     if given is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
-    if given is None:
-        if count is None:
-            raise LoadError(
-                "expected labels, as neither names nor number of the classes stand in the files, got none. "
-                f"{_WRITE_LABELS}"
-            )
-        names = tuple(f"class_{index}" for index in range(count - output.label_offset))
-        given = names, "no names given"
-    labels, reason = given
+    if given is None and count is None:
+        raise LoadError(
+            "expected labels, as neither names nor number of the classes stand in the files, got none. "
+            f"{_WRITE_LABELS}"
+        )
+    unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
+    labels, reason = given or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
     if count is not None and len(labels) + extra != count:
         if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:
@@ -111,7 +155,7 @@ def class_count(family: Family, evidence: Evidence) -> int | None:
 
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:
     """Find the class for nothing where the file numbers its classes: the one behind them."""
-    names = labels_from(rf_detr_names(evidence.metadata)) or ()
+    names = labels_from(_rf_detr_names(evidence.metadata)) or ()
     count = class_count(family, evidence) if family.output.get("decoder") in _RF_DETR else None
     known = bool(names) and count == len(names) + 1
     return _RF_DETR_NAMES, {"background": len(names)} if known else {}

@@ -1,34 +1,35 @@
-"""The header of an ONNX file, read without loading weights and without the onnx package.
+"""An ONNX file read without its weights and without the onnx package, and an output put to a serialized one.
 
-Walks the protocol-buffer fields of `ModelProto` over a memory map and skips what it does not need.
+A file is mapped, and what is not needed is passed over. Nodes within control flow are not looked into.
 
-Source: onnx/onnx.proto (field numbers), Protocol Buffers "Encoding".
+Source: onnx/onnx.proto (field numbers), Protocol Buffers "Encoding" (messages are merged by joining bytes).
 """
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import msgspec
 
+Shape = tuple[int, ...]
+"""Sizes of a tensor's axes, -1 where one is open."""
+
 _PASSING = {
-    "Identity",
-    "Cast",
-    "Clip",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Transpose",
-    "QuantizeLinear",
-    "DequantizeLinear",
+    *("Identity", "Cast", "Clip", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"),
+    *("QuantizeLinear", "DequantizeLinear"),
 }
 """Operators that leave the kind of value as it is."""
 _SAME = {"QLinearSoftmax": "Softmax", "QLinearSigmoid": "Sigmoid"}
 """Operators of quantised graphs, and what they are there for."""
 _LFS = b"version https://git-lfs"
+_INT64 = 7
+_EXTERNAL = 1
+_FEW = 8
+"""Whole numbers of a constant that are read; longer ones are weights."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_GRAPH, _NODE, _OUTPUT = 7, 1, 12
 
 
 class OnnxFileError(ValueError):
@@ -52,13 +53,36 @@ class OnnxHeader(msgspec.Struct, frozen=True):
     producer: str
     metadata: dict[str, str]
     external_data: tuple[ExternalData, ...]
-    producers: dict[str, str] = {}
+    producers: dict[str, str]
     """Operator that gives each graph output, looking through those that only move, cast or quantise
     values; Softmax also where a graph writes it out as Exp, ReduceSum and Div."""
 
 
-def read_header(path: Path) -> OnnxHeader:
-    """Read the header of an ONNX file.
+class Node(msgspec.Struct, frozen=True):
+    """One operator."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    numbers: dict[str, tuple[int, ...]]
+    """Attributes that are whole numbers, or lists of them."""
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """What a graph computes."""
+
+    nodes: tuple[Node, ...]
+    """In an order in which they can run."""
+    inputs: dict[str, Shape]
+    """Without the weights, which older files have among them."""
+    outputs: dict[str, Shape]
+    weights: dict[str, Shape]
+    constants: dict[str, tuple[int, ...]]
+    """Whole numbers that are the same for every image, where they are few."""
+
+
+def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
+    """Read an ONNX file.
 
     Raises:
         OnnxFileError: It is missing, empty, or no ONNX model.
@@ -104,110 +128,184 @@ def check_external_data(path: Path, header: OnnxHeader) -> None:
             )
 
 
-def _read(data: memoryview) -> OnnxHeader:
-    ir_version = 0
-    producer = version = ""
-    opsets: dict[str, int] = {}
-    metadata: dict[str, str] = {}
-    external: list[ExternalData] = []
-    producers: dict[str, str] = {}
-    for number, value in fields(data):
-        if number == 1 and isinstance(value, int):
-            ir_version = value
-        elif isinstance(value, int):
-            continue
-        elif number == 2:
-            producer = text_of(value)
-        elif number == 3:
-            version = text_of(value)
-        elif number == 7:
-            external.extend(_external_data(value))
-            producers = _producers(value)
-        elif number == 8:
-            parts = dict(fields(value))
-            opsets[text_of(parts.get(1, b""))] = _int(parts.get(2, 0))
-        elif number == 14:
-            parts = dict(fields(value))
-            metadata[text_of(parts.get(1, b""))] = text_of(parts.get(2, b""))
-    if not ir_version or not opsets:
+def with_output(model: bytes, tensor: str, average: str = "") -> bytes:
+    """Make a tensor of the graph one of its outputs.
+
+    Args:
+        model: The serialized model.
+        tensor: Name of the tensor.
+        average: Name of the output, where it is to be the average of a map (N, C, H, W) over its places.
+    """
+    added = b""
+    if average:
+        named = _bytes(1, tensor.encode()), _bytes(2, average.encode())
+        added = _bytes(_NODE, b"".join([*named, _bytes(4, b"GlobalAveragePool")]))
+    output = _bytes(_OUTPUT, _bytes(1, (average or tensor).encode()))
+    return model + _bytes(_GRAPH, added + output)
+
+
+class _Message:
+    """The fields of one message by number: integers, and the bytes of all that is longer."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._fields: dict[int, list[int | memoryview]] = {}
+        for number, value in _fields(data):
+            self._fields.setdefault(number, []).append(value)
+
+    def parts(self, number: int) -> list[memoryview]:
+        return [each for each in self._fields.get(number, ()) if not isinstance(each, int)]
+
+    def messages(self, *path: int) -> list["_Message"]:
+        found = [self]
+        for number in path:
+            found = [_Message(part) for each in found for part in each.parts(number)]
+        return found
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        return tuple(bytes(part).decode("utf-8", "replace") for part in self.parts(number))
+
+    def text(self, number: int) -> str:
+        return "".join(self.texts(number)[-1:])
+
+    def integers(self, number: int) -> tuple[int, ...]:
+        """Give the integers of a number, which may be packed."""
+        found: list[int] = []
+        for value in self._fields.get(number, ()):
+            if isinstance(value, int):
+                found.append(value)
+                continue
+            position = 0
+            while position < len(value):
+                one, position = _varint(value, position)
+                found.append(one)
+        return tuple(found)
+
+    def integer(self, number: int, default: int = 0) -> int:
+        return next(iter(self.integers(number)), default)
+
+    def pairs(self, number: int) -> dict[str, str]:
+        """Give messages of a key and a value."""
+        return {entry.text(1): entry.text(2) for entry in self.messages(number)}
+
+
+def _read(data: memoryview) -> tuple[OnnxHeader, Graph]:
+    model = _Message(data)
+    opsets = {each.text(1): each.integer(2) for each in model.messages(8)}
+    if not model.integer(1) or not opsets:
         raise OnnxFileError("a file without IR version and operator set")
-    return OnnxHeader(
-        ir_version, opsets, f"{producer} {version}".strip(), metadata, tuple(external), producers
+    graphs = model.messages(_GRAPH)
+    tensors = [tensor for each in graphs for tensor in each.messages(5)]
+    sparse = [tensor for each in graphs for tensor in each.messages(15, 1)]
+    weights = {each.text(8): each.integers(1) for each in (*tensors, *sparse)}
+    constants = {each.text(8): _few(each) for each in tensors}
+    nodes: list[Node] = []
+    for each in (node for graph in graphs for node in graph.messages(_NODE)):
+        numbers = {part.text(1): _numbers(part) for part in each.messages(5)}
+        numbers = {name: given for name, given in numbers.items() if given}
+        nodes.append(Node(each.text(4), each.texts(1), each.texts(2), numbers))
+        if nodes[-1].operator == "Constant" and nodes[-1].outputs:
+            constants[nodes[-1].outputs[0]] = next(iter(numbers.values()), ())
+    inputs = dict(_value(each) for graph in graphs for each in graph.messages(11))
+    graph = Graph(
+        nodes=_ordered(nodes),
+        inputs={name: shape for name, shape in inputs.items() if name not in weights},
+        outputs=dict(_value(each) for graph in graphs for each in graph.messages(_OUTPUT)),
+        weights=weights,
+        constants=constants,
     )
+    header = OnnxHeader(
+        ir_version=model.integer(1),
+        opsets=opsets,
+        producer=f"{model.text(2)} {model.text(3)}".strip(),
+        metadata=model.pairs(14),
+        external_data=tuple(_external(each) for each in tensors if each.integer(14) == _EXTERNAL),
+        producers=_producers(graph),
+    )
+    return header, graph
 
 
-def _producers(graph: memoryview) -> dict[str, str]:
+def _external(tensor: _Message) -> ExternalData:
+    entries = tensor.pairs(13)
+    offset, length = (int(entries.get(name) or 0) for name in ("offset", "length"))
+    return ExternalData(entries.get("location", ""), offset, length)
+
+
+def _numbers(attribute: _Message) -> tuple[int, ...]:
+    """Read the whole numbers of an attribute: one, several, or those of a tensor."""
+    tensors = [number for tensor in attribute.messages(5) for number in _few(tensor)]
+    return (*attribute.integers(3), *tensors, *attribute.integers(8))
+
+
+def _few(tensor: _Message) -> tuple[int, ...]:
+    """Read the values of a weight or constant, where they are a few whole numbers."""
+    if tensor.integer(2) != _INT64:
+        return ()
+    raw = [part for part in tensor.parts(9) if len(part) <= 8 * _FEW]
+    words = [part[at : at + 8] for part in raw for at in range(0, len(part), 8)]
+    values = (*tensor.integers(7), *(int.from_bytes(word, "little") for word in words))
+    return values if len(values) <= _FEW else ()
+
+
+def _value(value: _Message) -> tuple[str, Shape]:
+    """Read name and shape of an input or output; no axes where the file does not say them."""
+    sizes = [axis.integer(1, -1) for axis in value.messages(2, 1, 2, 1)]
+    return value.text(1), tuple(size if size < 2**63 else -1 for size in sizes)
+
+
+def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
+    """Sort nodes so that each stands after those that it reads; some exporters write them otherwise."""
+    makers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
+    reads = [[makers[name] for name in node.inputs if name in makers] for node in nodes]
+    if all(number > each for number, before in enumerate(reads) for each in before):
+        return tuple(nodes)
+    order = TopologicalSorter(dict(enumerate(reads))).static_order()
+    return tuple(nodes[number] for number in order)
+
+
+def _producers(graph: Graph) -> dict[str, str]:
     """Find the operator behind each graph output."""
-    made_by: dict[str, tuple[str, list[str]]] = {}
-    outputs: list[str] = []
-    for number, value in fields(graph):
-        if isinstance(value, int):
-            continue
-        if number == 1:
-            parts = [(tag, part) for tag, part in fields(value) if tag in (1, 2, 4)]
-            operator = next((text_of(part) for tag, part in parts if tag == 4), "")
-            sources = [text_of(part) for tag, part in parts if tag == 1]
-            made_by.update({text_of(part): (operator, sources) for tag, part in parts if tag == 2})
-        elif number == 12:
-            outputs.append(next((text_of(part) for tag, part in fields(value) if tag == 1), ""))
+    made_by = {name: node for node in graph.nodes for name in node.outputs if name}
     producers = {}
-    for name in outputs:
-        operator, sources = _behind(name, made_by)
-        if operator == "Div" and len(sources) == 2:
-            above, below = (_behind(source, made_by) for source in sources)
-            if above[0] == "Exp" and below[0] == "ReduceSum" and below[1][:1] == sources[:1]:
+    for name in graph.outputs:
+        node = _behind(name, made_by)
+        operator = "" if node is None else node.operator
+        if node is not None and operator == "Div" and len(node.inputs) == 2:
+            above, below = (_behind(each, made_by) for each in node.inputs)
+            if (
+                (above is not None and above.operator == "Exp")
+                and (below is not None and below.operator == "ReduceSum")
+                and below.inputs[:1] == node.inputs[:1]
+            ):
                 operator = "Softmax"
         producers[name] = _SAME.get(operator, operator)
     return producers
 
 
-def _behind(name: str, made_by: dict[str, tuple[str, list[str]]]) -> tuple[str, list[str]]:
-    """Find the operator, and its inputs, that gives the values of a tensor."""
-    operator, sources = made_by.get(name, ("", []))
-    passed = {name}
-    while operator in _PASSING and sources and sources[0] in made_by:
-        if sources[0] in passed:  # a broken file may go round in circles
+def _behind(name: str, made_by: Mapping[str, Node]) -> Node | None:
+    """Find the node that gives the values of a tensor."""
+    node = made_by.get(name)
+    while node is not None and node.operator in _PASSING and node.inputs:
+        before = made_by.get(node.inputs[0])
+        if before is None:
             break
-        passed.add(sources[0])
-        operator, sources = made_by[sources[0]]
-    return operator, sources
+        node = before
+    return node
 
 
-def _external_data(graph: memoryview) -> Iterator[ExternalData]:
-    """Find the external tensors among the graph's initializers."""
-    for number, value in fields(graph):
-        if number != 5 or isinstance(value, int):
-            continue
-        entries: dict[str, str] = {}
-        external = False
-        for tensor_number, part in fields(value):
-            if tensor_number == 13 and not isinstance(part, int):
-                entry = dict(fields(part))
-                entries[text_of(entry.get(1, b""))] = text_of(entry.get(2, b""))
-            elif tensor_number == 14:
-                external = part == 1
-        if external:
-            yield ExternalData(
-                entries.get("location", ""),
-                int(entries.get("offset") or 0),
-                int(entries.get("length") or 0),
-            )
-
-
-def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Walk the fields of one message: number with an integer or with the bytes."""
     position, end = 0, len(data)
     while position < end:
-        key, position = varint(data, position)
+        key, position = _varint(data, position)
         number, kind = key >> 3, key & 7
         if number == 0:
             raise OnnxFileError("a field numbered 0")
         if kind == _VARINT:
-            value, position = varint(data, position)
+            value, position = _varint(data, position)
             yield number, value
             continue
         if kind == _BYTES:
-            length, position = varint(data, position)
+            length, position = _varint(data, position)
         else:
             length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
         if length < 0 or position + length > end:
@@ -216,7 +314,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         position += length
 
 
-def varint(data: memoryview, position: int) -> tuple[int, int]:
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
     """Read a number of variable length: its value, and the position after it."""
     value = shift = 0
     while True:
@@ -230,10 +328,14 @@ def varint(data: memoryview, position: int) -> tuple[int, int]:
             raise OnnxFileError(f"a number too long at byte {position}")
 
 
-def text_of(value: int | memoryview | bytes) -> str:
-    """Read a text; an integer, where a broken file has one, is an empty one."""
-    return "" if isinstance(value, int) else bytes(value).decode("utf-8", "replace")
+def _bytes(number: int, payload: bytes) -> bytes:
+    """Write a field that holds bytes."""
+    return bytes([*_written(number << 3 | _BYTES), *_written(len(payload))]) + payload
 
 
-def _int(value: int | memoryview) -> int:
-    return value if isinstance(value, int) else 0
+def _written(value: int) -> list[int]:
+    found = []
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return [*found, value]

@@ -5,12 +5,16 @@ one of largest stride that all later ones come from, before maps are enlarged ag
 Without such a map, as in transformers, they are the tokens that all answers come from.
 """
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import or_
 
 import msgspec
 
-from engine.onnx_graph import Graph, Node
+from engine.onnx_file import Graph, Node
 
 AVERAGE = "average of the map"
 TOKENS = "mean of the tokens"
@@ -20,17 +24,8 @@ _RESHAPES = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose"}
 _MOVES = {"Identity", "Cast", "Dropout", *_RESHAPES}
 _PASSING = {
     *_MOVES,
-    *(
-        "Softmax",
-        "LogSoftmax",
-        "Sigmoid",
-        "Relu",
-        "Clip",
-        "BatchNormalization",
-        "AveragePool",
-        "Gather",
-    ),
-    *("QuantizeLinear", "DequantizeLinear", *_POOLS),
+    *("Softmax", "LogSoftmax", "Sigmoid", "Relu", "Clip", "BatchNormalization", "AveragePool"),
+    *("Gather", "QuantizeLinear", "DequantizeLinear", *_POOLS),
 }
 """What may stand between a classifier's last linear layer and its output."""
 _SCALES = {"Add", "Sub", "Mul", "Div"}
@@ -50,13 +45,27 @@ _BACKWARDS = 2**62
 """Above it are the steps of a slice that are negative, as they are written."""
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The tensor that is a model's embedding, or why there is none."""
+class Embedding(msgspec.Struct, frozen=True):
+    """Where a model's embedding comes from."""
 
-    tensor: str | None
-    pooling: str
+    tensor: str | None = None
+    """None where there is none, or where it is another model's."""
+    pooling: str = ""
     """What makes one vector an image of it: `AVERAGE`, `TOKENS`, or empty where it is one."""
-    reason: str
+    reason: str = ""
+    """Why it is this tensor, or why there is none."""
+    length: int | None = None
+    """Numbers in it; None where nothing has shown it yet."""
+    output: str = ""
+    """Name of the session's output that has it."""
+    other: str = ""
+    """Name of the model whose embedding is taken instead."""
+
+    def space(self, sha256: str) -> str | None:
+        """Name the embedding in 16 hexadecimal digits: those of other spaces are not compared with it."""
+        if self.tensor is None:
+            return None
+        return hashlib.sha256(f"{sha256} {self.tensor}".encode()).hexdigest()[:16]
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -73,39 +82,33 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class Search:
-    """A graph, and what its tensors are of the image.
-
-    Args:
-        graph: The graph.
-        image: Name of the input that takes the image.
-    """
+    """A graph, and what its tensors are of the image, which the input named `image` takes."""
 
     def __init__(self, graph: Graph, image: str) -> None:
         self._graph = graph
         self._made_by = {name: node for node in graph.nodes for name in node.outputs if name}
         self._places = _places(graph, image)
 
-    def find(self) -> Found:
+    def find(self) -> Embedding:
         """Find the embedding."""
         return (
             self._read_by_last_layer()
             or self._deepest_map()
             or self._tokens()
-            or Found(None, "", "no last linear layer, no feature map and no tokens were found")
+            or Embedding(reason="no last linear layer, no feature map and no tokens were found")
         )
 
-    def named(self, tensor: str) -> Found | None:
+    def named(self, tensor: str) -> Embedding | None:
         """Take the tensor of a name; None where no node makes one."""
         if tensor not in self._made_by:
             return None
-        place = self._places.get(tensor)
-        return Found(tensor, AVERAGE if place is not None and place.is_map else "", "model.toml")
+        return Embedding(tensor, AVERAGE if self._is_map(tensor) else "", "model.toml")
 
     def names(self) -> list[str]:
         """Give the names of all tensors that nodes make."""
         return list(self._made_by)
 
-    def _read_by_last_layer(self) -> Found | None:
+    def _read_by_last_layer(self) -> Embedding | None:
         """Find what the last linear layer reads, going back from an output of one row an image."""
         for output, shape in self._graph.outputs.items():
             node = self._behind(output)
@@ -113,7 +116,7 @@ class Search:
             if not row or node is None:
                 continue
             if self._is_norm(node):
-                return Found(output, "", "the output, as it is normalised features")
+                return Embedding(output, "", "the output, as it is normalised features")
             if not self._is_linear(node):
                 continue
             source = read = node.inputs[0]
@@ -122,11 +125,13 @@ class Search:
             if source not in self._made_by:  # a linear layer on pixels
                 continue
             reason = f"what the last linear layer reads, before {output!r}"
-            place = self._places.get(source)
-            if place is not None and place.is_map:
-                return Found(source, AVERAGE, reason)
-            return Found(read, "", reason)
+            if self._is_map(source):
+                return Embedding(source, AVERAGE, reason)
+            return Embedding(read, "", reason)
         return None
+
+    def _is_map(self, tensor: str) -> bool:
+        return tensor in self._places and self._places[tensor].is_map
 
     def _behind(self, name: str, *, sums: bool = True) -> Node | None:
         """Find the first node, going back from an output, that does more than pass values on.
@@ -179,7 +184,7 @@ class Search:
         weights = self._graph.weights.get(node.inputs[1], ())
         return prod(node.numbers.get("kernel_shape") or weights[2:] or (0,)) == 1
 
-    def _deepest_map(self) -> Found | None:
+    def _deepest_map(self) -> Embedding | None:
         """Find the last of the maps of largest stride that the others come from or lead to."""
         answers = self._answers()
         maps: dict[int, list[str]] = {}
@@ -193,7 +198,7 @@ class Search:
             name = passed[-1]
             while self._is_projection(node := self._made_by[name]) and node.inputs[0] in region:
                 name = node.inputs[0]  # a projection adds nothing
-            return Found(name, AVERAGE, f"the deepest feature map, of stride {area**0.5:.3g}")
+            return Embedding(name, AVERAGE, f"the deepest feature map, of stride {area**0.5:.3g}")
         return None
 
     def _answers(self) -> set[str]:
@@ -204,46 +209,35 @@ class Search:
                 found.update(node.inputs)
         return found
 
-    def _tokens(self) -> Found | None:
+    def _tokens(self) -> Embedding | None:
         """Find the last tensor on every way to an answer, in the graph's later half, that a layer reads."""
         read = {node.inputs[0] for node in self._graph.nodes if self._is_linear(node)}
         names = [name for name in self._places if name in self._made_by]
         later = set(names[len(names) // 2 :])
         for name in reversed(_on_every_way(self._graph, names)):
             if name in read and name in later and not self._places[name].enlarged:
-                return Found(name, TOKENS, "the tokens that all answers come from")
+                return Embedding(name, TOKENS, "the tokens that all answers come from")
         return None
 
 
 def _on_every_way(graph: Graph, members: Sequence[str]) -> list[str]:
     """Find those of some tensors that each of the others comes from or leads to, in their order."""
     bits = {name: 1 << number for number, name in enumerate(members)}
-    above: dict[str, int] = {}
-    below: dict[str, int] = {}
+    above: defaultdict[str, int] = defaultdict(int)
+    below: defaultdict[str, int] = defaultdict(int)
     for node in graph.nodes:
-        mask = 0
-        for name in node.inputs:
-            mask |= above.get(name, 0)
-        for name in node.outputs:
-            above[name] = mask | bits.get(name, 0)
+        mask = reduce(or_, (above[name] for name in node.inputs), 0)
+        above.update({name: mask | bits.get(name, 0) for name in node.outputs})
     for node in reversed(graph.nodes):
-        mask = 0
-        for name in node.outputs:
-            mask |= below.get(name, 0) | bits.get(name, 0)
-        for name in node.inputs:
-            below[name] = below.get(name, 0) | mask
-    return [
-        name for name in members if (above[name] | below.get(name, 0)).bit_count() == len(members)
-    ]
+        mask = reduce(or_, (below[name] | bits.get(name, 0) for name in node.outputs), 0)
+        below.update({name: below[name] | mask for name in node.inputs})
+    return [name for name in members if (above[name] | below[name]).bit_count() == len(members)]
 
 
 def _places(graph: Graph, image: str) -> dict[str, _Place]:
     """Follow the image through the graph: what each tensor that comes from it is."""
-    taken_as_map = {
-        node.inputs[0]
-        for node in graph.nodes
-        if node.inputs and node.operator in _STRIDES | _ENLARGES
-    }
+    spatial = (node for node in graph.nodes if node.operator in _STRIDES | _ENLARGES)
+    taken_as_map = {node.inputs[0] for node in spatial if node.inputs}
     places = {image: _Place(1, is_map=image in taken_as_map, depth=0, enlarged=False)}
     for node in graph.nodes:
         place = _after(node, places, graph)

@@ -1,16 +1,15 @@
 """Model folders: which models and versions there are, their state, and the loaded ones.
 
-`MODELS/<name>/[<integer version>/]model.onnx`, or a package of several graphs, beside an optional
-model.toml and sidecar files. A folder without an ONNX file is no model and is passed over. One that fails
-to load does not stop the others. Models are loaded again and unloaded while others answer: a request
-keeps the model that it began with.
+A folder without an ONNX file is no model and is passed over. One that fails to load does not stop the
+others. Models are loaded again and unloaded while others answer: a request keeps the model that it began
+with.
 """
 
 import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,13 @@ class _Entry(msgspec.Struct, eq=False):
     model: Model | None = None
 
     def load(self, score_threshold: float | None) -> None:
-        """Load it; raises as `Model` does."""
+        """Load it, or raise as `Model` does; the log says how it went."""
         started = time.perf_counter()
-        self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
+        try:
+            self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
+        except LoadError as error:
+            _log.error("%s %s: failed to load: %s", self.name, self.version, error)
+            raise
         self.state = "READY"
         task = self.model.recognition.task
         elapsed_s = time.perf_counter() - started
@@ -63,7 +66,10 @@ class ModelRepository:
     def __init__(self, root: Path, score_threshold: float | None = None) -> None:
         self._root = root
         self._score_threshold = score_threshold
-        self._entries = _by_name(_scan(root))
+        self._entries = {
+            name: {version: _Entry(name, version, path) for version, path in paths.items()}
+            for name, paths in _scan(root).items()
+        }
         self._names = _lowered(self._entries)
         if not self._entries:
             raise LoadError(
@@ -74,24 +80,19 @@ class ModelRepository:
 
     def load_all(self) -> None:
         """Load every model that waits for it, one after the other; states tell how it went."""
-        for versions in list(self._entries.values()):
-            for entry in versions.values():
-                with self._changing:
-                    if self._entries[entry.name].get(entry.version) is entry:
-                        self._load(entry)
+        for entry in self._all():
+            with self._changing:
+                standing = self._entries[entry.name].get(entry.version) is entry
+                if not standing or entry.state != "LOADING":
+                    continue
+                try:
+                    entry.load(self._score_threshold)
+                except LoadError as error:
+                    entry.state, entry.reason = "FAILED", str(error)
+                except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
+                    entry.state, entry.reason = "FAILED", f"a fault of the server: {error!r}"
+                    _log.exception("%s %s: failed to load", entry.name, entry.version)
         self.loaded.set()
-
-    def _load(self, entry: _Entry) -> None:
-        if entry.state != "LOADING":
-            return
-        try:
-            entry.load(self._score_threshold)
-        except LoadError as error:
-            entry.state, entry.reason = "FAILED", str(error)
-            _log.error("%s %s: failed to load: %s", entry.name, entry.version, error)
-        except Exception as error:  # noqa: BLE001 - one model's fault must not stop the others
-            entry.state, entry.reason = "FAILED", f"a fault of the server: {error!r}"
-            _log.exception("%s %s: failed to load", entry.name, entry.version)
 
     def load(self, name: str, override: Override | None = None) -> str:
         """Load a model as its folder is now, and serve it once every version of it works.
@@ -109,14 +110,12 @@ class ModelRepository:
             NotFound: There is no such folder.
             LoadError: It cannot be loaded.
         """
-        override = override or Override()
         with self._changing:
-            entries = self._read(name, override)
+            entries = self._read(name, override or Override())
             for entry in entries:
                 try:
                     entry.load(self._score_threshold)
                 except LoadError as error:
-                    _log.error("%s %s: failed to load: %s", entry.name, entry.version, error)
                     raise LoadError(
                         f"model {entry.name!r} version {entry.version} failed to load: {error}"
                     ) from error
@@ -126,11 +125,11 @@ class ModelRepository:
         """Find the versions that a load is to load."""
         over, policy = read_config(override.config or {})
         if override.folder is None:
-            found = _by_name(_scan(self._root))
+            found = _scan(self._root)
             real = _known_name(name, _lowered(found))
             if real is None:
                 raise NotFound(f"expected a model's folder in the repository, got {name!r:.140}")
-            paths = {version: entry.path for version, entry in found[real].items()}
+            paths = found[real]
         else:
             real = _known_name(name, self._names) or name
             paths = _versions_in(Path(override.folder))
@@ -146,41 +145,32 @@ class ModelRepository:
 
         Returns:
             The name under which it was served.
-
-        Raises:
-            NotFound: No such model.
         """
         with self._changing:
-            versions = self._versions(name)
             entries = [
                 _Entry(entry.name, entry.version, entry.path, state="UNLOADED", reason="unloaded")
-                for entry in versions.values()
+                for entry in self._versions(name).values()
             ]
             _log.info("%s: unloaded", entries[0].name)
             return self._put(entries)
 
     def _put(self, entries: list[_Entry]) -> str:
         """Put the versions of a model in the place of those that stood there."""
-        self._entries = {**self._entries, **_by_name(entries)}
+        name = entries[0].name
+        self._entries = {**self._entries, name: {entry.version: entry for entry in entries}}
         self._names = _lowered(self._entries)
-        return entries[0].name
+        return name
 
     def get(self, name: str, version: str | None = None) -> Model:
         """Give a model that is ready: the version asked for, or the highest one that is ready.
 
-        Args:
-            name: Of the folder, in any case, also as `m-<name>`.
-            version: As in the path.
+        Its folder is named in any case, also as `m-<name>`.
 
         Raises:
             NotFound: No such model or version.
             ModelNotReady: It is loading, has failed, or is unloaded.
         """
-        versions = self._versions(name)
-        if version is not None:
-            candidates = [_version(name, version, versions)]
-        else:
-            candidates = list(versions.values())
+        candidates = self._asked(name, version)
         for entry in candidates:
             if entry.model is not None:
                 return entry.model
@@ -197,25 +187,19 @@ class ModelRepository:
         """Give the state of every version of every model."""
         return [
             ModelStatus(entry.name, entry.version, entry.state, entry.reason)
-            for versions in self._entries.values()
-            for entry in versions.values()
+            for entry in self._all()
         ]
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
-        """Give what one model, or each, has done since it was loaded; none of what is not loaded.
-
-        Raises:
-            NotFound: No such model or version.
-        """
-        models = self._entries.values() if name is None else [self._versions(name)]
-        if name is not None and version is not None:
-            models = [{version: _version(name, version, self._versions(name))}]
+        """Give what one model, or each, has done since it was loaded; none of what is not loaded."""
         return [
             entry.model.counters.statistics(entry.name, entry.version)
-            for versions in models
-            for entry in versions.values()
+            for entry in (self._all() if name is None else self._asked(name, version))
             if entry.model is not None
         ]
+
+    def _all(self) -> list[_Entry]:
+        return [entry for versions in self._entries.values() for entry in versions.values()]
 
     def _versions(self, name: str) -> Mapping[str, _Entry]:
         real = _known_name(name, self._names)
@@ -224,16 +208,19 @@ class ModelRepository:
             raise NotFound(f"expected a model among {known}, got {name!r:.140}")
         return self._entries[real]
 
+    def _asked(self, name: str, version: str | None) -> list[_Entry]:
+        """Give one version of a model, or all of them."""
+        versions = self._versions(name)
+        if version is None:
+            return list(versions.values())
+        if version not in versions:
+            known = ", ".join(versions)
+            raise NotFound(f"expected a version of {name!r} among {known}, got {version!r:.60}")
+        return [versions[version]]
 
-def _by_name(entries: list[_Entry]) -> dict[str, dict[str, _Entry]]:
-    found: dict[str, dict[str, _Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.name, {})[entry.version] = entry
-    return found
 
-
-def _lowered(entries: Mapping[str, object]) -> dict[str, str]:
-    return {name.lower(): name for name in entries}
+def _lowered(names: Iterable[str]) -> dict[str, str]:
+    return {name.lower(): name for name in names}
 
 
 def _known_name(name: str, lowered: Mapping[str, str]) -> str | None:
@@ -241,13 +228,6 @@ def _known_name(name: str, lowered: Mapping[str, str]) -> str | None:
     wanted = name.lower()
     candidates = (wanted, wanted.removeprefix("m-"), f"m-{wanted}")
     return next((lowered[each] for each in candidates if each in lowered), None)
-
-
-def _version(name: str, version: str, versions: Mapping[str, _Entry]) -> _Entry:
-    if version not in versions:
-        known = ", ".join(versions)
-        raise NotFound(f"expected a version of {name!r} among {known}, got {version!r:.60}")
-    return versions[version]
 
 
 def find_model(folder: Path) -> Path | None:
@@ -262,36 +242,35 @@ def find_model(folder: Path) -> Path | None:
     return files[0] if len(files) == 1 else None
 
 
-def _scan(root: Path) -> list[_Entry]:
+def _scan(root: Path) -> dict[str, dict[str, Path]]:
+    """Find the models of a folder by name, and the versions of each, highest first."""
     if root.is_file():
-        return [_Entry(_name_of(root), "1", root)]
+        path = root.resolve()
+        return {folder_of(path).name if root.stem == "model" else root.stem: {"1": root}}
     if not root.is_dir():
         raise LoadError(f"expected a folder of models at {root}, got no such folder")
     root = root.resolve()
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     alone = _versions_in(root)
-    known = {root, root / "model.onnx", root / BELOW / "model.onnx"}
-    stray = not known & {*alone.values()} and any(
-        not folder.name.isdecimal() and _versions_in(folder) for folder in folders
-    )
-    if alone and not stray:  # one file beside model folders does not hide them
-        return [_Entry(root.name, version, path) for version, path in alone.items()]
-    entries: list[_Entry] = []
+    found = {folder.name: _versions_in(folder) for folder in folders}
+    named = {root, root / "model.onnx", root / BELOW / "model.onnx"}
+    others = any(paths and not name.isdecimal() for name, paths in found.items())
+    if alone and not (others and named.isdisjoint(alone.values())):
+        return {root.name: alone}  # another file beside model folders does not hide them
+    for file in sorted(root.glob("*.onnx")):
+        place = f"{file.stem}/{file.name}"
+        _log.error("%r is passed over: expected a folder for it, as %s", file.name, place)
     for folder in folders:
-        found = _versions_in(folder)
-        if not found and any(folder.glob("*.onnx")):
+        if not found[folder.name] and any(folder.glob("*.onnx")):
             _log.error("%r is passed over: expected model.onnx or one ONNX file", folder.name)
-        if found and not NAME.fullmatch(folder.name):
+        if found[folder.name] and not NAME.fullmatch(folder.name):
             _log.error("%r is passed over: expected a name of %s", folder.name, NAME.pattern)
-            continue
-        entries.extend(_Entry(folder.name, version, path) for version, path in found.items())
-    lowered = [entry.name.lower() for entry in entries]
-    for entry in entries:
-        if lowered.count(entry.name.lower()) > sum(other.name == entry.name for other in entries):
-            raise LoadError(
-                f"expected names that differ in more than case, got {entry.name!r} twice"
-            )
-    return entries
+    models = {name: paths for name, paths in found.items() if paths and NAME.fullmatch(name)}
+    lowered = [name.lower() for name in models]
+    for name in models:
+        if lowered.count(name.lower()) > 1:
+            raise LoadError(f"expected names that differ in more than case, got {name!r} twice")
+    return models
 
 
 def _versions_in(folder: Path) -> dict[str, Path]:
@@ -304,14 +283,6 @@ def _versions_in(folder: Path) -> dict[str, Path]:
         for sub in folder.iterdir()
         if sub.is_dir() and sub.name.isascii() and sub.name.isdecimal()
     ]
-    found = {}
-    for sub in sorted(numbered, key=lambda sub: int(sub.name), reverse=True):
-        path = find_model(sub)
-        if path is not None:
-            found[sub.name] = path
-    return found
-
-
-def _name_of(path: Path) -> str:
-    """Name a model given as a file: by the file, or by its folder where the file is model.onnx."""
-    return folder_of(path.resolve()).name if path.stem == "model" else path.stem
+    numbered.sort(key=lambda sub: int(sub.name), reverse=True)
+    found = ((sub.name, find_model(sub)) for sub in numbered)
+    return {version: path for version, path in found if path is not None}

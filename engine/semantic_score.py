@@ -1,4 +1,4 @@
-"""The semantic score of each image: how like its model's baseline it is, as `monitor.similarity` has it.
+"""The semantic score of each image: how like its model's baseline it is, as `monitor.drift.similarity` has it.
 
 It is told and stored, and decides nothing: without references of the model's own embedding there is no score, and
 a fault of scoring costs the score alone.
@@ -13,7 +13,7 @@ import msgspec
 
 from engine.model import Model
 from engine.recording import Answered
-from monitor.similarity import References
+from monitor.drift.similarity import References
 from proto.messages import Tensor
 
 REFERENCES = "default.similarity"
@@ -73,12 +73,7 @@ class SemanticScores:
         return [(self._header, scores)] if scores.strip(",") else []
 
     def show(self, outputs: Sequence[Tensor], answered: Sequence[Answered]) -> Sequence[Tensor]:
-        """Add the scores to the parameters of the outputs for which they are wanted.
-
-        Args:
-            outputs: One an input, with an element an image.
-            answered: The images, in the order of the outputs.
-        """
+        """Add the scores of the images, in their order, to the outputs for which they are wanted."""
         shown, position = [], 0
         for tensor in outputs:
             mine = answered[position : position + len(tensor.data)]

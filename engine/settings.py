@@ -4,7 +4,9 @@ The first of these that names a setting decides it: command-line flag, `QUADRIGA
 engine variables, `quadriga.toml`, default.
 """
 
+import inspect
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,205 +46,108 @@ class SettingsError(ValueError):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings of one server; each field's description is its help text and documentation."""
+    """All settings of one server; what stands under each is its help text, too."""
 
-    models: Annotated[str, Meta(description="Folder of model folders, or one model.")] = "models"
-    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port of HTTP; 0 takes a free one and prints it.")
-    ] = 8080
-    grpc_port: Annotated[
-        int,
-        Meta(
-            ge=-1,
-            le=65535,
-            description="Port of gRPC; 0 takes a free one and prints it, -1 is none.",
-        ),
-    ] = 8081
-    data: Annotated[
-        str,
-        Meta(description="Folder of journal, database and images; removing it resets everything."),
-    ] = "data"
+    models: str = "models"
+    """Folder of model folders, or one model."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    """Port of HTTP; 0 takes a free one and prints it."""
+    grpc_port: Annotated[int, Meta(ge=-1, le=65535)] = 8081
+    """Port of gRPC; 0 takes a free one and prints it, -1 is none."""
+    data: str = "data"
+    """Folder of journal, database and images; removing it resets everything."""
     database: Annotated[
-        str,
-        Meta(
-            pattern=r"^((sqlite(\+pysqlite)?:///|postgresql(\+psycopg)?://).+)?$",
-            description="SQLAlchemy URL of the store; default: store.db in the data folder.",
-        ),
+        str, Meta(pattern=r"^((sqlite(\+pysqlite)?:///|postgresql(\+psycopg)?://).+)?$")
     ] = ""
-    clickhouse: Annotated[
-        str,
-        Meta(
-            pattern=r"^(https?://.+)?$",
-            description="URL of a ClickHouse database that is sent all that is stored, too.",
-        ),
-    ] = ""
-    blobs: Annotated[
-        str,
-        Meta(
-            pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$",
-            description="Where images are kept: a folder, or s3://, gs:// or az:// with a bucket; default: "
-            "blobs in the data folder.",
-        ),
-    ] = ""
-    blob_grace_s: Annotated[
-        float,
-        Meta(ge=600, description="Seconds that an image stays after it came, whatever needs it."),
-    ] = 3600.0
-    presign_s: Annotated[
-        float,
-        Meta(ge=1, le=604800, description="Seconds that a signed URL of an image is good."),
-    ] = 3600.0
-    workers: Annotated[
-        int, Meta(ge=1, le=64, description="Worker processes; each loads every model.")
-    ] = 1
-    threads: Annotated[
-        int,
-        Meta(ge=0, le=256, description="Threads of a worker that run requests; 0: one per core."),
-    ] = 0
-    store: Annotated[bool, Meta(description="Keep inferences at all.")] = True
-    durability: Annotated[
-        Durability,
-        Meta(
-            description="What an acknowledged inference has survived, where the model does not say: "
-            "memory, process, power or database."
-        ),
-    ] = "process"
-    journal_full: Annotated[
-        FullPolicy,
-        Meta(
-            description="What becomes of inferences that there is no room for, where the model does not "
-            "say: block, shed or fail."
-        ),
-    ] = "fail"
-    journal_soft_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Bytes behind which answers say how far the store is; 0: half the hard limit.",
-        ),
-    ] = 0
-    journal_hard_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Bytes behind which the journal is full; 0: 1 GiB or 10 % of the free disk, "
-            "whichever is less.",
-        ),
-    ] = 0
-    journal_block_ms: Annotated[
-        int, Meta(ge=0, le=600_000, description="Milliseconds that block waits for room.")
-    ] = 1000
-    first_worker: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=1022,
-            description="Number of the first worker in ids; servers that share a database have "
-            "different ranges.",
-        ),
-    ] = 0
-    max_input_bytes: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit.",
-        ),
-    ] = 0
-    signals_per_s: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="Images a second of a model, in each worker, of which signals for drift are kept, "
-            "chosen at random; 0: none.",
-        ),
-    ] = 10.0
-    score_threshold: Annotated[
-        float | None,
-        Meta(description="Detections below are dropped, where neither model nor request says."),
-    ] = None
-    protocol: Annotated[
-        Literal["chariot-v2-kserve", "chariot-v2"],
-        Meta(
-            description="Protocol that Chariot expects, chariot-v2-kserve or chariot-v2; both are always answered."
-        ),
-    ] = "chariot-v2-kserve"
-    max_body_bytes: Annotated[
-        int,
-        Meta(
-            ge=1024,
-            description="Larger request bodies are refused with 413, larger gRPC messages with "
-            "RESOURCE_EXHAUSTED.",
-        ),
-    ] = 64 * 1024 * 1024
-    max_pixels: Annotated[
-        int, Meta(ge=1, description="Larger images are refused at their header.")
-    ] = 50_000_000
-    max_queue: Annotated[
-        int,
-        Meta(ge=1, description="Requests that may wait or run at once; more are refused with 503."),
-    ] = 256
-    max_images: Annotated[int, Meta(ge=1, description="Images that one request may hold.")] = 1000
-    not_finite: Annotated[
-        Literal["token", "null", "error"],
-        Meta(
-            description="What stands for NaN and infinities in JSON answers: NaN as Triton and TF "
-            "Serving write it, null, or an error."
-        ),
-    ] = "token"
-    v1_inputs: Annotated[
-        Literal["tf-serving", "kserve"],
-        Meta(
-            description="What `inputs` means under /v1: columns answered as `outputs`, or, as in KServe, "
-            "another word for `instances`."
-        ),
-    ] = "tf-serving"
-    ce_type: Annotated[str, Meta(description="Type of the CloudEvents that answer others.")] = (
-        "io.kserve.inference.response"
-    )
-    ce_source: Annotated[
-        str, Meta(description="Their source; default: `io.kserve.inference.` and the model's name.")
-    ] = ""
-    ce_merge: Annotated[
-        bool, Meta(description="Whether they keep the attributes of the events that they answer.")
-    ] = False
-    grpc_stream: Annotated[
-        Literal["triton", "mlserver"],
-        Meta(
-            description="Whose messages ModelStreamInfer answers: with Triton's an error is an answer "
-            "and the stream goes on, with MLServer's it ends."
-        ),
-    ] = "triton"
-    header_timeout_s: Annotated[
-        float,
-        Meta(gt=0, le=3600, description="Seconds within which a request's headers must come."),
-    ] = 15.0
-    job_days: Annotated[
-        float, Meta(ge=0, le=36500, description="Days after which a job that ended is removed.")
-    ] = 7.0
+    """SQLAlchemy URL of the store; default: store.db in the data folder."""
+    clickhouse: Annotated[str, Meta(pattern=r"^(https?://.+)?$")] = ""
+    """URL of a ClickHouse database that is sent all that is stored, too."""
+    blobs: Annotated[str, Meta(pattern=r"^((s3|gs|az)://.+|(?!.*://).*)$")] = ""
+    """Where images are kept: a folder, or s3://, gs:// or az:// with a bucket; default: blobs
+    in the data folder."""
+    blob_grace_s: Annotated[float, Meta(ge=600)] = 3600.0
+    """Seconds that an image stays after it came, whatever needs it."""
+    presign_s: Annotated[float, Meta(ge=1, le=604800)] = 3600.0
+    """Seconds that a signed URL of an image is good."""
+    workers: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Worker processes; each loads every model."""
+    threads: Annotated[int, Meta(ge=0, le=256)] = 0
+    """Threads of a worker that run requests; 0: one per core."""
+    store: bool = True
+    """Keep inferences at all."""
+    durability: Durability = "process"
+    """What an acknowledged inference has survived, where the model does not say: memory,
+    process, power or database."""
+    journal_full: FullPolicy = "fail"
+    """What becomes of inferences that there is no room for, where the model does not say:
+    block, shed or fail."""
+    journal_soft_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Bytes behind which answers say how far the store is; 0: half the hard limit."""
+    journal_hard_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Bytes behind which the journal is full; 0: 1 GiB or 10 % of the free disk, whichever is
+    less."""
+    journal_block_ms: Annotated[int, Meta(ge=0, le=600_000)] = 1000
+    """Milliseconds that block waits for room."""
+    first_worker: Annotated[int, Meta(ge=0, le=1022)] = 0
+    """Number of the first worker in ids; servers that share a database have different
+    ranges."""
+    max_input_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Bytes that kept inputs may take; beyond, the oldest are removed. 0: no limit."""
+    signals_per_s: Annotated[float, Meta(ge=0)] = 10.0
+    """Images a second of a model, in each worker, of which signals for drift are kept, chosen
+    at random; 0: none."""
+    score_threshold: float | None = None
+    """Detections below are dropped, where neither model nor request says."""
+    protocol: Literal["chariot-v2-kserve", "chariot-v2"] = "chariot-v2-kserve"
+    """Protocol that Chariot expects, chariot-v2-kserve or chariot-v2; both are always
+    answered."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 64 * 1024 * 1024
+    """Larger request bodies are refused with 413, larger gRPC messages with
+    RESOURCE_EXHAUSTED."""
+    max_pixels: Annotated[int, Meta(ge=1)] = 50_000_000
+    """Larger images are refused at their header."""
+    max_queue: Annotated[int, Meta(ge=1)] = 256
+    """Requests that may wait or run at once; more are refused with 503."""
+    max_images: Annotated[int, Meta(ge=1)] = 1000
+    """Images that one request may hold."""
+    not_finite: Literal["token", "null", "error"] = "token"
+    """What stands for NaN and infinities in JSON answers: NaN as Triton and TF Serving write
+    it, null, or an error."""
+    v1_inputs: Literal["tf-serving", "kserve"] = "tf-serving"
+    """What `inputs` means under /v1: columns answered as `outputs`, or, as in KServe, another
+    word for `instances`."""
+    ce_type: str = "io.kserve.inference.response"
+    """Type of the CloudEvents that answer others."""
+    ce_source: str = ""
+    """Their source; default: `io.kserve.inference.` and the model's name."""
+    ce_merge: bool = False
+    """Whether they keep the attributes of the events that they answer."""
+    grpc_stream: Literal["triton", "mlserver"] = "triton"
+    """Whose messages ModelStreamInfer answers: with Triton's an error is an answer and the
+    stream goes on, with MLServer's it ends."""
+    header_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
+    """Seconds within which a request's headers must come."""
+    job_days: Annotated[float, Meta(ge=0, le=36500)] = 7.0
+    """Days after which a job that ended is removed."""
     semantic_score_header: Annotated[
         str,
         Meta(
-            pattern=r"^(?![Gg][Rr][Pp][Cc]-)[A-Za-z][A-Za-z0-9_.-]{0,62}[A-Za-z0-9](?<!-[Bb][Ii][Nn])$",
-            description="Response header that says how like its model's baseline each image is.",
+            pattern=r"^(?![Gg][Rr][Pp][Cc]-)[A-Za-z][A-Za-z0-9_.-]{0,62}[A-Za-z0-9](?<!-[Bb][Ii][Nn])$"
         ),
     ] = "Quadriga-Semantic-Score"
-    semantic_score_in_parameters: Annotated[
-        bool, Meta(description="Outputs say so too, in `parameters.semantic_score`.")
-    ] = False
-    strict_readiness: Annotated[
-        bool,
-        Meta(description="Not ready while a model has failed to load, not only while one loads."),
-    ] = True
-    model_control: Annotated[
-        bool, Meta(description="Load and unload models when a client asks for it.")
-    ] = True
-    drain_s: Annotated[
-        float, Meta(ge=0, le=300, description="Seconds to go on serving after SIGTERM, not ready.")
-    ] = 0.3
-    exit_timeout_s: Annotated[
-        float, Meta(ge=1, le=3600, description="Seconds after SIGTERM until children are killed.")
-    ] = 30.0
+    """Response header that says how like its model's baseline each image is."""
+    semantic_score_in_parameters: bool = False
+    """Outputs say so too, in `parameters.semantic_score`."""
+    strict_readiness: bool = True
+    """Not ready while a model has failed to load, not only while one loads."""
+    model_control: bool = True
+    """Load and unload models when a client asks for it."""
+    drain_s: Annotated[float, Meta(ge=0, le=300)] = 0.3
+    """Seconds to go on serving after SIGTERM, not ready."""
+    exit_timeout_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    """Seconds after SIGTERM until children are killed."""
 
     @property
     def database_url(self) -> str:
@@ -253,11 +158,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def journal_directory(self) -> Path:
         """Where workers append and the writer reads."""
         return Path(self.data) / "journal"
-
-    @property
-    def blob_directory(self) -> Path:
-        """Where input images are kept, if `blobs` does not say."""
-        return Path(self.data) / "blobs"
 
     @property
     def jobs_directory(self) -> Path:
@@ -277,7 +177,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def blob_place(self) -> str:
         """The folder, or the URL, where input images are kept."""
-        return self.blobs or str(self.blob_directory)
+        return self.blobs or str(Path(self.data) / "blobs")
 
     @property
     def rebuild_file(self) -> Path:
@@ -291,12 +191,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def descriptions() -> dict[str, str]:
-    """Give the help text of every setting."""
-    texts = {}
-    for field in msgspec.inspect.type_info(Settings).fields:  # type: ignore[attr-defined]  # a StructType
-        schema = getattr(field.type, "extra_json_schema", None) or {}
-        texts[field.name] = schema.get("description", "")
-    return texts
+    """Give the help text of every setting: what stands under it."""
+    source = inspect.getsource(Settings)
+    found = re.findall(r'^ {4}(\w+): .*?"""(.*?)"""', source, re.DOTALL | re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
 
 
 def load(
@@ -307,8 +205,7 @@ def load(
     Args:
         flags: Settings given on the command line, by field name.
         environment: Such as `os.environ`.
-        file: A `quadriga.toml`; default: the one that `QUADRIGA_CONFIG` names, else the one in the
-            current folder if there is one.
+        file: A `quadriga.toml`; default: what `QUADRIGA_CONFIG` names, else one in the current folder.
 
     Raises:
         SettingsError: A key is unknown or a value does not fit.
@@ -322,10 +219,9 @@ def load(
             raise SettingsError(f"{origin}: expected a setting among {known}, got {name!r}")
         values[name], origins[name] = value, origin
 
-    named = environment.get(PREFIX + "CONFIG")
-    file = file or (Path(named) if named else None)
-    if file is not None or Path("quadriga.toml").exists():
-        path = file or Path("quadriga.toml")
+    named = file or environment.get(PREFIX + "CONFIG")
+    path = Path(named or "quadriga.toml")
+    if named or path.exists():
         for name, value in _toml(path).items():
             take(name, value, str(path))
     for variable, name in CHARIOT_VARIABLES.items():

@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 import msgspec
 
-from engine.child import UNUSABLE, ChildTask
 from engine.settings import Settings
+from engine.supervisor import UNUSABLE, ChildTask
 from store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
@@ -43,22 +44,18 @@ def main() -> None:
     configure_logging(f"{task.role}-{task.number}" if task.role == "worker" else task.role)
     if task.role == "jobs":
         _do_jobs(task.settings)
-        return
-    if task.role == "writer":
+    elif task.role == "writer":
         try:
             _write(task.settings)
         except StoreError as error:  # the tables of another version, no driver, another writer
-            _log.error("%s", error)
-            sys.exit(UNUSABLE)
-        return
-    from engine.serving import serve  # noqa: PLC0415 - the others need no web and no models in memory
-    from engine.session import LoadError  # noqa: PLC0415 - as above
+            _end_unusable(error)
+    else:
+        _serve(task)
 
-    try:
-        serve(task, _when_told)
-    except LoadError as error:
-        _log.error("%s", error)
-        sys.exit(UNUSABLE)
+
+def _end_unusable(error: Exception) -> NoReturn:
+    _log.error("%s", error)
+    sys.exit(UNUSABLE)
 
 
 def _when_told(stop: Callable[[], object]) -> None:
@@ -72,11 +69,21 @@ def _when_told(stop: Callable[[], object]) -> None:
     threading.Thread(target=wait, name="supervisor", daemon=True).start()
 
 
+def _serve(task: ChildTask) -> None:
+    from engine.serving import serve
+    from engine.session import LoadError
+
+    try:
+        serve(task, _when_told)
+    except LoadError as error:
+        _end_unusable(error)
+
+
 def _write(settings: Settings) -> None:
-    from store.blobs.files import open_blobs  # noqa: PLC0415 - as below
-    from store.blobs.references import keep_swept  # noqa: PLC0415 - as below
-    from store.upkeep.retention import Upkeep  # noqa: PLC0415 - as below
-    from store.writer import Writer  # noqa: PLC0415 - a worker needs no migrations in memory
+    from store.blobs.files import open_blobs
+    from store.blobs.references import keep_swept
+    from store.upkeep.retention import Upkeep
+    from store.writer import Writer
 
     stop = threading.Event()
     _when_told(stop.set)
@@ -88,10 +95,11 @@ def _write(settings: Settings) -> None:
         Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
         return
     try:
-        from store.moving.clickhouse import Sink  # noqa: PLC0415 - an extra
+        from store.moving.clickhouse import Sink
     except ImportError as error:
-        _log.error("expected clickhouse-connect, got %s: pip install quadriga[clickhouse]", error)
-        sys.exit(UNUSABLE)
+        raise StoreError(
+            f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
+        ) from error
     sink = Sink(settings.journal_directory, settings.clickhouse)
     writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
     sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
@@ -112,14 +120,10 @@ def _do_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
-    from store.blobs.files import open_blobs  # noqa: PLC0415 - only this child does jobs
-    from store.inferences import Inferences  # noqa: PLC0415 - as above
-    from store.jobs import QUERY_S, Jobs, run_jobs  # noqa: PLC0415 - as above
+    from engine.stored import open_stored
+    from store.jobs import QUERY_S, Jobs, run_jobs
 
-    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    inferences = Inferences(
-        settings.database_url, settings.journal_directory, blobs, timeout_s=QUERY_S
-    )
+    inferences, blobs = open_stored(settings, QUERY_S)
     run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
 
 
@@ -128,10 +132,9 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from monitor.alerts import Outbox, keep_delivering  # noqa: PLC0415 - until there is one
-    from monitor.schedules import Schedules  # noqa: PLC0415 - as above
-    from monitor.scheduling import keep_scheduled  # noqa: PLC0415 - as above
-    from store.jobs import Jobs  # noqa: PLC0415 - as above
+    from monitor.watch.alerts import Outbox, keep_delivering
+    from monitor.watch.schedules import Schedules, keep_scheduled
+    from store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)
     alerts = threading.Thread(target=keep_delivering, args=(outbox, stop), daemon=True)

@@ -111,7 +111,7 @@ def read_dataset(place: Path, task: str) -> list[DatasetImage]:
         raise EvaluationError(str(error)) from error
     if not found:
         raise EvaluationError(
-            f"expected {place.name} to hold annotations.jsonl, COCO's instances*.json or"
+            f"expected {place.name or place} to hold annotations.jsonl, COCO's instances*.json or"
             " annotations*.json, or a folder of images for each label, got none"
         )
     return found

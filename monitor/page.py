@@ -14,9 +14,8 @@ from jinja2 import Environment, StrictUndefined
 from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves, drift, history
 from monitor.charts.drawing import Chart, styled
-from monitor.drift.what_moved import by_effect
 from monitor.gallery import ImageBytes, gallery, unlike
-from monitor.report import Confusion, Metric, Report, Window
+from monitor.report import Confusion, Metric, Report, Window, by_effect
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30

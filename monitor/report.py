@@ -2,6 +2,8 @@
 
 import secrets
 import time
+from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
@@ -170,6 +172,16 @@ class Signal(msgspec.Struct, frozen=True):
     js: Reference | None = None
 
 
+def by_effect(signals: Iterable[Signal]) -> list[Signal]:
+    """Return alarms first, then by how many times the least effect that matters they moved."""
+    return sorted(signals, key=lambda one: (one.alarm, times_least(one)), reverse=True)
+
+
+def times_least(signal: Signal) -> float:
+    """Return how many times the least effect that matters a signal moved."""
+    return (signal.effect.value or 0.0) / (signal.effect.minimum or 1.0)
+
+
 class Neighbour(msgspec.Struct, frozen=True):
     """An image of the baseline that is like one of the window."""
 
@@ -256,3 +268,12 @@ class Report(msgspec.Struct, frozen=True):
     """Windows before this one, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}
+
+
+def provenance(started: float) -> dict[str, Any]:
+    """Return what made a report, begun at a time of `time.monotonic`."""
+    return {
+        "code": version("quadriga"),
+        "libs": {name: version(name) for name in ("numpy", "scipy")},
+        "duration_s": round(time.monotonic() - started, 3),
+    }

@@ -164,7 +164,7 @@ def verdict(report: Report) -> str:
     if report.status == "error":
         return "The report could not be finished; what follows may be incomplete."
     if silent == count:
-        return "Insufficient: there are too few independent values to say anything."
+        return "Insufficient: there are too few independent values to say anything; an alarm needs 30 on each side."
     said = [
         f"Drift: {alarms} of {_signals(count)} changed."
         if alarms

@@ -34,8 +34,6 @@ _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in 
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """What came with a request, and how its answer is wrapped."""
-
     attributes: Mapping[str, Any]
     media_type: bytes | None
     """Of the structured answer; None where attributes go in headers."""
@@ -47,14 +45,8 @@ def answering(
 ) -> Callable[[Call], Answer]:
     """Let an operation on a model take CloudEvents beside plain requests.
 
-    Args:
-        answer: The operation.
-        options: Say what the events that answer carry.
-        unnamed: Whether JSON with all members of an event is one, whatever the Content-Type says; it
-            costs a search through each body.
-
-    Raises:
-        InvalidRequest: A request says that it is an event and is none.
+    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it
+    costs a search through each body.
     """
 
     def answer_event(call: Call) -> Answer:
@@ -62,7 +54,7 @@ def answering(
         if event is None:
             return answer(call)
         answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
-        attributes = _attributes(event, options, str(call.path["name"]))
+        attributes = _attributes(event, options, call.path["name"])
         return (
             _binary(answered, attributes)
             if event.media_type is None
@@ -108,7 +100,6 @@ def _members(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _data(members: dict[str, msgspec.Raw]) -> bytes:
-    """Take the data out of a structured event."""
     written, encoded = members.pop("data", None), members.pop("data_base64", None)
     if written is not None and encoded is None:
         return bytes(written)

@@ -63,14 +63,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """The engine that is asked.
-
-    Args:
-        url: Before `/v2`, such as `http://localhost:8080`.
-        model: As in the path.
-        task: One of `TASKS`.
-        timeout_s: For each answer.
-    """
+    """The engine that is asked: `url` is what stands before `/v2`, `task` one of `TASKS`."""
 
     def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
         self._url = urlsplit(url if "//" in url else f"//{url}", "http")
@@ -84,11 +77,7 @@ class Engine:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
-        """Send a request, a body that is not bytes as JSON; redirects are not followed.
-
-        Raises:
-            Differs: There is no answer.
-        """
+        """Send a request, a body that is not bytes as JSON; redirects are not followed."""
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
@@ -122,11 +111,7 @@ class Engine:
         return {"inputs": [self.input(*(images or [self.image]), **changes)]}
 
     def answer(self, *inputs: Any, **more: Any) -> dict[str, Any]:
-        """Ask something right; gives the JSON of the answer.
-
-        Raises:
-            Differs: It is not 200, or no object with outputs.
-        """
+        """Ask something right; gives the JSON of the answer."""
         body = {"inputs": list(inputs)} if inputs else self.body()
         return answered(self.infer({**body, **more}))
 
@@ -141,11 +126,7 @@ class Engine:
 
 
 def answered(reply: Reply) -> dict[str, Any]:
-    """Read the JSON of an answer.
-
-    Raises:
-        Differs: It is not 200, or no object with outputs.
-    """
+    """Read the JSON of an answer; it `Differs` where it is not 200, or no object with outputs."""
     try:
         body = json.loads(reply.body) if reply.status == 200 else None
     except ValueError:
@@ -180,7 +161,6 @@ def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def _picture(width: int, height: int, kind: str) -> bytes:
-    """Draw a few shapes on a lightly noisy ground."""
     image = np.random.default_rng(5).normal(225, 6, (height, width, 3)).clip(0, 255).astype("u1")
     third = min(width, height) // 4
     cv2.circle(image, (third + 8, third + 8), third * 3 // 4, (40, 40, 220), -1)

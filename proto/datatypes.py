@@ -35,11 +35,7 @@ MAX_EMPTY_ELEMENTS = 2**26
 
 
 def check_datatype(datatype: str, where: str) -> None:
-    """Check that a datatype is one of V2.
-
-    Raises:
-        InvalidRequest: It is another one.
-    """
+    """Refuse a datatype that is none of V2's."""
     if datatype not in NAMES:
         raise InvalidRequest(
             f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
@@ -49,16 +45,9 @@ def check_datatype(datatype: str, where: str) -> None:
 def checked_shape(
     shape: Sequence[int], elements: int | None, where: str, *, variable: bool
 ) -> tuple[int, ...]:
-    """Check a request's shape against the number of its elements.
+    """Check a request's shape, of which one dimension may be -1 where it is `variable`.
 
-    Args:
-        shape: As the client sent it.
-        elements: How many elements the data holds; None where its bytes are counted instead.
-        where: Names the input in errors.
-        variable: Whether one dimension may be -1, to be filled in.
-
-    Raises:
-        InvalidRequest: The shape is negative, too long, or contradicts the data.
+    `elements` says how many the data hold; None where their bytes are counted instead.
     """
     if not shape or len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
@@ -83,11 +72,7 @@ def checked_shape(
 def texts_from_json(
     data: Any, shape: Sequence[int], where: str
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts.
-
-    Raises:
-        InvalidRequest: An element is no text, or the shape contradicts their number.
-    """
+    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts."""
     texts: list[str] = []
     rest = [data]
     while rest:
@@ -104,11 +89,7 @@ def texts_from_json(
 
 
 def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) -> npt.NDArray[Any]:
-    """Read numbers or truth values, nested or flat, as an array of the declared shape.
-
-    Raises:
-        InvalidRequest: Values do not fit the datatype, are ragged, or contradict the shape.
-    """
+    """Read numbers or truth values, nested or flat, as an array of the declared shape."""
     check_datatype(datatype, where)
     dtype = NUMPY_TYPES[datatype]
     values = data if isinstance(data, list) else [data]
@@ -159,16 +140,12 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
 
 
 def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
-    """Give the values of an array, of any shape, in a datatype that holds them all.
-
-    Raises:
-        InvalidRequest: One is of another kind, or out of range.
-    """
+    """Give the values of an array, of any shape, in a datatype that must hold them all."""
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
         raise InvalidRequest(
-            f"{where}: expected data that fit {datatype}, got {_shown(_first_misfit(found, dtype))}"
+            f"{where}: expected data that fit {datatype}, got {_shown(found.ravel().tolist()[0])}"
         )
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -186,15 +163,6 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
             f"got {found.flat[int(np.argmax(np.abs(found)))]}"
         )
     return values
-
-
-def _first_misfit(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
-    wanted: tuple[type, ...] = {"b": (bool,), "f": (int, float)}.get(dtype.kind, (int,))
-    values = found.ravel().tolist()
-    for value in values:
-        if not isinstance(value, wanted) or (bool not in wanted and isinstance(value, bool)):
-            return value
-    return values[0]
 
 
 def _shown(value: Any) -> str:

@@ -1,16 +1,8 @@
 """Every error that the wire can answer, with its HTTP status and gRPC code.
 
-ProtocolError
-├── InvalidRequest        400  INVALID_ARGUMENT   something in the request is wrong
-├── NotFound              404  NOT_FOUND          no such model, version or path
-├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
-├── Unsupported           501  UNIMPLEMENTED      known, and not offered
-├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
-├── ModelNotReady         503  UNAVAILABLE        loading, or it failed to load
-├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
-└── InternalError         500  INTERNAL           a fault of ours or of the model
-
-Lower errors (`tasks`, `store`) are translated into these once, in `engine.pipeline`.
+Whatever reads a part of a request raises `InvalidRequest`, whose text names the place, what was
+expected there and what was found. Lower errors (`tasks`, `store`) are translated into these once,
+in `engine.pipeline`.
 """
 
 from typing import ClassVar
@@ -84,8 +76,8 @@ class InternalError(ProtocolError):
 def as_answered(error: Exception) -> Exception:
     """Give what stands for an error on the wire, where it is not the error itself.
 
-    Only JSON of a request is nested without a limit of ours: what its reader just takes may be too deep
-    for whoever handles it a few calls further down.
+    JSON alone is nested without a limit of ours: what its reader takes may be too deep further
+    down.
     """
     if isinstance(error, RecursionError):
         return InvalidRequest("expected JSON that is nested less deeply")

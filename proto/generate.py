@@ -60,11 +60,7 @@ def operations(serving: Serving, _: Options) -> list[Operation]:
 
 
 def parse_generate(call: Call) -> InferRequest:
-    """Read a request.
-
-    Raises:
-        InvalidRequest: Naming the key.
-    """
+    """Read a request."""
     body = read_object(call.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):
@@ -77,7 +73,7 @@ def parse_generate(call: Call) -> InferRequest:
     if most is not None and asked.setdefault("max_new_tokens", most) != most:
         raise InvalidRequest("expected parameters.max_tokens or max_new_tokens, got both")
     return InferRequest(
-        model=str(call.path["name"]),
+        model=call.path["name"],
         version=call.path["version"],
         id=request_id(call, given_id),
         inputs=[Tensor("image", "BYTES", (1,), [_image(body)], {**asked, "prompt": text})],

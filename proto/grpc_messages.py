@@ -31,11 +31,7 @@ def message(kind: Any) -> Any:
 
 
 def decoded(message_class: Any, body: bytes) -> Any:
-    """Read a message.
-
-    Raises:
-        InvalidRequest: The bytes are no such message.
-    """
+    """Read a message; other bytes are an InvalidRequest."""
     try:
         return message_class.FromString(body)
     except DecodeError as error:

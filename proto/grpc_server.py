@@ -26,11 +26,8 @@ answers with CANCELLED, which clients do not take for a reason to go elsewhere."
 class GrpcServer:
     """Accepts connections beside the other workers, who listen on the same port.
 
-    Args:
-        serving: The server behind.
-        server_version: Of the server's metadata.
-        max_message_bytes: Larger requests are refused with RESOURCE_EXHAUSTED; answers have no limit.
-        stream_form: Whose messages ModelStreamInfer answers.
+    Larger requests than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; answers have no
+    limit.
     """
 
     def __init__(
@@ -55,14 +52,7 @@ class GrpcServer:
         reflection.enable_server_reflection(reflected, self._server, _reflection_pool())
 
     async def start(self, address: str) -> None:
-        """Listen.
-
-        Args:
-            address: `host:port`, of which no other program may hold the port.
-
-        Raises:
-            RuntimeError: It cannot be bound.
-        """
+        """Listen on `host:port`; RuntimeError where another program holds the port."""
         self._server.add_insecure_port(address)
         await self._server.start()
 
@@ -131,7 +121,6 @@ class Health:
 
 
 def _reflection_pool() -> Any:
-    """Give our messages, and those of the services beside."""
     for module in (health_pb2, reflection_pb2):
         POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     return POOL

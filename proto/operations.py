@@ -1,8 +1,7 @@
 """Endpoints of the protocols: a verb, a path, and a plain function from request to answer.
 
-They stand before Litestar's routes, which cost more than a small model and know neither the verb behind a
-colon nor the paths in any case that TF Serving has. `Operations` reads bodies, runs the function in the
-pool, compresses and sends; a protocol only parses and renders.
+They stand before Litestar's routes, which cost more than a small model and know neither the verb
+behind a colon nor the paths in any case that TF Serving has. A protocol only parses and renders.
 """
 
 import asyncio
@@ -15,8 +14,8 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from proto.errors import MethodNotAllowed, Overloaded
-from proto.http import Headers, compress, decompress, read_body, send_body, send_error
-from proto.messages import InferRequest, InferResponse, NotFinite, Serving, first_id
+from proto.http import Headers, compress, decompress, error_answer, read_body, send_body
+from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Serving, first_id
 
 JSON = b"application/json"
 
@@ -43,8 +42,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Call(msgspec.Struct, frozen=True):
     """One request to an operation, whole."""
 
-    path: Mapping[str, str | None]
-    """Parameters of the path; None for one in an optional part that is not there."""
+    path: Mapping[str, Any]
+    """Parameters of the path, texts; None for one in an optional part that is not there."""
     headers: Mapping[bytes, bytes]
     """By name in lower case."""
     body: bytes = b""
@@ -103,16 +102,24 @@ def json_answer(value: Any, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status)
 
 
-_Found = tuple[Mapping[str, Operation], Mapping[str, str | None]]
+def model_of(serving: Serving, call: Call) -> ModelInfo:
+    """Describe the model that a path names; raises as `Serving.model_info`."""
+    return serving.model_info(call.path["name"], call.path["version"])
+
+
+def model_names(serving: Serving) -> list[str]:
+    """Name the models of the server, each once."""
+    return sorted({status.name for status in serving.model_statuses()})
+
+
+_Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
 
 
 class Operations:
-    """Finds and answers operations.
+    """Reads a request's body, answers it in the pool, compresses and sends.
 
-    Args:
-        serving: The server behind.
-        operations: Of all protocols; the first of two that share path and verb is the one.
-        max_body_bytes: Larger bodies are refused with 413, compressed or not.
+    The first of two operations that share path and verb is the one; bodies of more bytes,
+    compressed or not, are refused with 413.
     """
 
     def __init__(
@@ -170,7 +177,8 @@ class Operations:
                 waits = operation.in_thread or b"content-encoding" in headers
                 answer = await self._serving.run(job) if waits else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            await send_error(send, error)
+            status, body, more = error_answer(error)
+            await send_body(send, status, body, more)
             return
         if isinstance(answer.body, bytes):
             await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)
@@ -220,11 +228,7 @@ class Operations:
 
 
 def request_id(call: Call, given: str | None = None) -> str:
-    """Name a request: by its body, or the header `X-Request-ID`, or anew.
-
-    Raises:
-        InvalidRequest: The name is too long to be stored.
-    """
+    """Name a request: by its body, or the header `X-Request-ID`, or anew; raises as `first_id`."""
     return first_id(given, call.headers.get(b"x-request-id", b"").decode("latin-1"))
 
 

@@ -1,6 +1,7 @@
 """Bodies of predict, explain, classify and regress under /v1, read as requests and written as answers.
 
-Models of tensors are read by `proto.tf_json`; image models take images where those take values.
+Errors have TF Serving's text where it has one. Models of tensors are read by `proto.tf_json`;
+image models take images where those take values.
 
 Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe, "V1 Protocol".
 """
@@ -11,21 +12,11 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from proto import tf_json
 from proto.errors import InvalidRequest
 from proto.json_text import parameters_of
 from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor, TensorInfo
-from proto.tf_json import (
-    TYPES,
-    base64_bytes,
-    floats,
-    from_columns,
-    from_rows,
-    is_base64,
-    parse,
-    rows,
-    shown,
-    whole,
-)
+from proto.tf_json import base64_bytes, is_base64, shown
 from tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
@@ -61,18 +52,11 @@ def signatures(info: ModelInfo) -> dict[str, str]:
 def parse_predict(
     body: bytes, info: ModelInfo, request_id: str, *, inputs_are_rows: bool
 ) -> Predict:
-    """Read a request to predict or explain.
+    """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
-    Args:
-        body: JSON with one of `instances` (rows) and `inputs` (columns).
-        info: The model.
-        request_id: What the request is called.
-        inputs_are_rows: Whether `inputs` is another word for `instances`, as in KServe.
-
-    Raises:
-        InvalidRequest: With TF Serving's text where it has one.
+    `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
     """
-    document = parse(body)
+    document = tf_json.parse(body)
     _check_signature(document, info, "predict")
     if "instances" in document and "inputs" in document:
         raise InvalidRequest(
@@ -97,9 +81,9 @@ def parse_predict(
     if images:
         inputs = [_image_input(item, number) for number, item in enumerate(items)]
     elif by_rows:
-        inputs = from_rows(given, info.inputs)
+        inputs = tf_json.from_rows(given, info.inputs)
     else:
-        inputs = from_columns(given, info.inputs)
+        inputs = tf_json.from_columns(given, info.inputs)
     request = _make_request(info, request_id, inputs, document)
     return Predict(request, images, by_rows, key)
 
@@ -109,8 +93,7 @@ def render_predict(
 ) -> bytes:
     """Write the answer to a request to predict, or to explain where there are explanations.
 
-    Raises:
-        InvalidRequest: An output has no rows, or other outputs have more; or a value is not finite.
+    Outputs without rows, or of different numbers of them, are an InvalidRequest.
     """
     outputs = response.outputs
     if asked.images:
@@ -118,9 +101,11 @@ def render_predict(
     elif asked.by_rows:
         text = f"[{','.join(_by_rows(outputs, not_finite))}]".encode()
     elif len(outputs) == 1:
-        text = whole(outputs[0], not_finite).encode()
+        text = tf_json.whole(outputs[0], not_finite).encode()
     else:
-        text = _object({tensor.name: whole(tensor, not_finite) for tensor in outputs}).encode()
+        text = _object(
+            {tensor.name: tf_json.whole(tensor, not_finite) for tensor in outputs}
+        ).encode()
     answer: dict[str, Any] = {asked.key: msgspec.Raw(text)}
     if explanations is not None:
         answer["explanations"] = explanations
@@ -130,13 +115,8 @@ def render_predict(
 def _image_input(value: Any, number: int) -> Tensor:
     """Read an image and its parameters.
 
-    Args:
-        value: Base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
-            may also have `parameters`.
-        number: Of the instance.
-
-    Raises:
-        InvalidRequest: There is no image, or there are several.
+    It is base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
+    may also have `parameters`.
     """
     name, image, parameters = "image", value, {}
     if isinstance(value, dict) and not is_base64(value):
@@ -179,7 +159,6 @@ def _takes_images(info: ModelInfo) -> bool:
 def _make_request(
     info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
 ) -> InferRequest:
-    """Make a request with the parameters of its document."""
     return InferRequest(
         model=info.name,
         version=info.version,
@@ -191,11 +170,6 @@ def _make_request(
 
 
 def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
-    """Check that the signature which a document names is there and answers the method.
-
-    Raises:
-        InvalidRequest: In TF Serving's words.
-    """
     name = document.get("signature_name")
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(
@@ -220,7 +194,6 @@ def _method(method: Method) -> str:
 
 
 def _is_regression(info: ModelInfo) -> bool:
-    """Tell whether a model answers one number an example."""
     if _takes_images(info) or len(info.outputs) != 1:
         return False
     (output,) = info.outputs
@@ -237,7 +210,7 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
                 f"Tensor name: {tensor.name} has inconsistent batch size: {tensor.shape[0]} "
                 f"expecting: {outputs[0].shape[0]}"
             )
-    columns = [rows(tensor, not_finite) for tensor in outputs]
+    columns = [tf_json.rows(tensor, not_finite) for tensor in outputs]
     if len(columns) == 1:
         return columns[0]
     names = [tensor.name for tensor in outputs]
@@ -245,7 +218,6 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
 
 
 def _object(members: Mapping[str, str]) -> str:
-    """Join texts of JSON to an object."""
     raw = {name: msgspec.Raw(text.encode()) for name, text in members.items()}
     return msgspec.json.encode(raw).decode()
 
@@ -253,12 +225,8 @@ def _object(members: Mapping[str, str]) -> str:
 def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
-    """Read a request to classify or regress: `examples` of features, and a `context` of shared ones.
-
-    Raises:
-        InvalidRequest: With TF Serving's text where it has one.
-    """
-    document = parse(body)
+    """Read a request to classify or regress: `examples` of features, and a `context` they share."""
+    document = tf_json.parse(body)
     _check_signature(document, info, method)
     if "examples" not in document:
         raise InvalidRequest(
@@ -285,7 +253,7 @@ def parse_examples(
         parameters["action"] = "predict_proba"
         return _make_request(info, request_id, inputs, {"parameters": parameters})
     columns = {each.name: _column(merged, each) for each in info.inputs}
-    return _make_request(info, request_id, from_columns(columns, info.inputs), document)
+    return _make_request(info, request_id, tf_json.from_columns(columns, info.inputs), document)
 
 
 def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
@@ -304,7 +272,7 @@ def render_classes(response: InferResponse, labels: Sequence[str]) -> bytes:
 
 def render_regressions(response: InferResponse, not_finite: NotFinite) -> bytes:
     """Write one number an example."""
-    numbers = floats(np.asarray(response.outputs[0].data).ravel(), not_finite)
+    numbers = tf_json.floats(np.asarray(response.outputs[0].data).ravel(), not_finite)
     return f'{{"results":[{",".join(numbers)}]}}'.encode()
 
 
@@ -341,7 +309,7 @@ def _column(examples: Sequence[Mapping[str, Any]], info: TensorInfo) -> list[Any
     column = []
     for example in examples:
         if info.name not in example:
-            kind = TYPES.get(info.datatype, info.datatype.lower())
+            kind = tf_json.TYPES.get(info.datatype, info.datatype.lower())
             raise InvalidRequest(
                 f"Feature: {info.name} (data type: {kind}) is required but could not be found."
             )

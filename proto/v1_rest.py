@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+from proto import v1_requests
 from proto.cloud_events import answering
 from proto.errors import InvalidRequest, ModelNotReady, NotFound
 from proto.messages import ModelInfo, Serving, TensorInfo
@@ -20,19 +21,12 @@ from proto.operations import (
     came_by,
     json_answer,
     look,
+    model_names,
     post,
     request_id,
     store_headers,
 )
 from proto.tf_json import TYPES
-from proto.v1_requests import (
-    parse_examples,
-    parse_predict,
-    render_classes,
-    render_predict,
-    render_regressions,
-    signatures,
-)
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1
@@ -43,18 +37,23 @@ _STATES = {"READY": "AVAILABLE", "FAILED": "END", "UNLOADED": "END"}
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints under /v1."""
-    predict = answering(partial(_predict, serving, options), options, unnamed=True)
-    explain = answering(partial(_explain, serving, options), options, unnamed=True)
-    classify = partial(_classify, serving)
-    regress = partial(_regress, serving, options)
+    predict, explain = (
+        answering(partial(_predict, serving, options, verb), options, unnamed=True)
+        for verb in ("predict", "explain")
+    )
+    examples = partial(_read_examples, serving, options)
     act, looked = partial(post, ignore_case=True, compressed=True), partial(look, ignore_case=True)
+
+    def models(_: Call) -> Answer:
+        return json_answer({"models": model_names(serving)})
+
     return [
         act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
         act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
-        act(f"{_MODEL}:classify", classify, "Score the classes of examples"),
-        act(f"{_MODEL}:regress", regress, "Answer a number for each example"),
+        act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
+        act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
         looked("/", lambda _: json_answer({"status": "alive"}), "Tell whether the server runs"),
-        looked("/v1/models", partial(_models, serving), "List the models"),
+        looked("/v1/models", models, "List the models"),
         looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
         looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
         _anything("GET", "/v1/{rest...}"),
@@ -72,44 +71,37 @@ def _malformed(verb: str, call: Call) -> Answer:
     raise InvalidRequest(f"Malformed request: {verb} /v1/{call.path['rest']:.200}")
 
 
-def _predict(serving: Serving, options: Options, call: Call) -> Answer:
+def _predict(
+    serving: Serving, options: Options, verb: Literal["predict", "explain"], call: Call
+) -> Answer:
     info = _served(serving, call)
-    rows = options.v1_inputs == "kserve"
-    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
-    response = serving.infer(came_by(call, asked.request))
-    body = render_predict(asked, response, options.not_finite)
+    rows = verb == "explain" or options.v1_inputs == "kserve"
+    asked = v1_requests.parse_predict(call.body, info, request_id(call), inputs_are_rows=rows)
+    request = came_by(call, asked.request)
+    explanations = None
+    if verb == "explain":
+        response, explanations = serving.explain(request)
+    else:
+        response = serving.infer(request)
+    body = v1_requests.render_predict(asked, response, options.not_finite, explanations)
     return Answer(body, headers=store_headers(response))
 
 
-def _explain(serving: Serving, options: Options, call: Call) -> Answer:
+def _read_examples(
+    serving: Serving, options: Options, method: Literal["classify", "regress"], call: Call
+) -> Answer:
     info = _served(serving, call)
-    asked = parse_predict(call.body, info, request_id(call), inputs_are_rows=True)
-    response, explanations = serving.explain(came_by(call, asked.request))
-    body = render_predict(asked, response, options.not_finite, explanations)
+    response = serving.infer(v1_requests.parse_examples(call.body, info, request_id(call), method))
+    if method == "classify":
+        body = v1_requests.render_classes(response, info.labels)
+    else:
+        body = v1_requests.render_regressions(response, options.not_finite)
     return Answer(body, headers=store_headers(response))
-
-
-def _classify(serving: Serving, call: Call) -> Answer:
-    info = _served(serving, call)
-    response = serving.infer(parse_examples(call.body, info, request_id(call), "classify"))
-    body = render_classes(response, info.labels)
-    return Answer(body, headers=store_headers(response))
-
-
-def _regress(serving: Serving, options: Options, call: Call) -> Answer:
-    info = _served(serving, call)
-    response = serving.infer(parse_examples(call.body, info, request_id(call), "regress"))
-    body = render_regressions(response, options.not_finite)
-    return Answer(body, headers=store_headers(response))
-
-
-def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": sorted({status.name for status in serving.model_statuses()})})
 
 
 def _status(serving: Serving, call: Call) -> Answer:
     """Answer in one object what KServe and what TF Serving say of a model."""
-    name = str(call.path["name"])
+    name = call.path["name"]
     version = _version(serving, call)
     try:
         info = serving.model_info(name, version)
@@ -142,7 +134,7 @@ def _metadata(serving: Serving, call: Call) -> Answer:
             "method_name": method,
             "defaults": {},
         }
-        for name, method in signatures(info).items()
+        for name, method in v1_requests.signatures(info).items()
     }
     return json_answer(
         {
@@ -167,14 +159,8 @@ def _tensors(tensors: Sequence[TensorInfo]) -> dict[str, Any]:
 
 
 def _served(serving: Serving, call: Call) -> ModelInfo:
-    """Give the model that a path means.
-
-    Raises:
-        NotFound: There is none; in TF Serving's words.
-        InvalidRequest: The version is no number, or no version has the label.
-        ModelNotReady: It is loading or has failed.
-    """
-    name, version = str(call.path["name"]), _version(serving, call)
+    """Give the model that a path means; errors are in TF Serving's words."""
+    name, version = call.path["name"], _version(serving, call)
     try:
         return serving.model_info(name, version)
     except NotFound as error:
@@ -186,7 +172,8 @@ def _served(serving: Serving, call: Call) -> ModelInfo:
 
 def _version(serving: Serving, call: Call) -> str | None:
     """Give the version that a path names, itself or by a label."""
-    version, label = call.path["version"], call.path["label"]
+    version: str | None = call.path["version"]
+    label = call.path["label"]
     if version is not None:
         digits = version.isascii() and version.isdecimal() and len(version) < 20
         if not digits or int(version) > _LARGEST_VERSION:
@@ -194,12 +181,12 @@ def _version(serving: Serving, call: Call) -> str | None:
     if label is None:
         return version
     try:
-        versions = serving.model_info(str(call.path["name"]), None).versions
+        versions = serving.model_info(call.path["name"], None).versions
     except NotFound:
         versions = ()
     for each in versions:
         try:
-            if label in serving.model_info(str(call.path["name"]), each).version_labels:
+            if label in serving.model_info(call.path["name"], each).version_labels:
                 return each
         except (NotFound, ModelNotReady):
             continue

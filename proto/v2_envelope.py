@@ -1,8 +1,7 @@
 """The V2 envelope: an inference request from a body, and a response to one.
 
-The body is JSON, or JSON and behind it the bytes of tensors (binary tensor data extension). The same
-envelope carries chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task
-decides behind `Serving`.
+The body is JSON, and behind it may stand the bytes of tensors. The same envelope carries
+chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task decides.
 
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, array_from_json, texts_from_json
+from proto.datatypes import NUMPY_TYPES, Datatype, array_from_json, texts_from_json
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -57,6 +56,25 @@ class InferBody(msgspec.Struct):
     outputs: list[OutputWish] | None = None
 
 
+class OutputTensor(msgspec.Struct):
+    """An output; its bytes stand behind the JSON where `parameters` has `binary_data_size`."""
+
+    name: str
+    shape: Sequence[int]
+    datatype: Datatype
+    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    parameters: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class InferAnswer(msgspec.Struct):
+    """The answer to an inference request."""
+
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[OutputTensor]
+
+
 _DECODER = msgspec.json.Decoder(InferBody)
 
 
@@ -75,10 +93,6 @@ def parse_infer(
         version: Version in the path.
         header_id: From the header `X-Request-ID`; the body's own `id` comes first.
         json_bytes: Length of the JSON; None for the whole body.
-
-    Raises:
-        InvalidRequest: Naming the place in the body.
-        Unsupported: An input lies in shared memory.
     """
     text = body if json_bytes is None else body[:json_bytes]
     decoded = _decode(text)
@@ -110,18 +124,9 @@ def parse_infer(
 def parse_raw(
     body: bytes, info: ModelInfo, version: str | None, header_id: str | None
 ) -> InferRequest:
-    """Read a request that is nothing but the bytes of a model's only input.
+    """Read a request that is nothing but the bytes of a model's only input, and wants bytes back.
 
-    All outputs are wanted as bytes.
-
-    Args:
-        body: The tensor; of a BYTES input the one element, without a length before it.
-        info: The model.
-        version: Version in the path.
-        header_id: From the header `X-Request-ID`.
-
-    Raises:
-        InvalidRequest: The model has more inputs, or the bytes are no whole tensor.
+    The body of a BYTES input is the one element, without a length before it.
     """
     if len(info.inputs) != 1:
         raise InvalidRequest(
@@ -150,45 +155,29 @@ def render_infer(
 ) -> tuple[bytes, int | None]:
     """Write an inference response as its request wants it.
 
-    Args:
-        request: Says which outputs are wanted as bytes.
-        response: The answer.
-        not_finite: How NaN and infinities are written in JSON.
-
-    Returns:
-        The body; and the length of its JSON where bytes follow it, else None.
-
-    Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+    Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
+    finite is an InvalidRequest where `not_finite` is `error`.
     """
     wishes = {output.name: output.parameters for output in request.requested_outputs}
     all_binary = request.parameters.get("binary_data_output")
-    outputs: list[dict[str, Any]] = []
+    outputs: list[OutputTensor] = []
     raws: list[bytes] = []
     for tensor in response.outputs:
         wish = wishes.get(tensor.name, {})
         binary = wish.get("binary_data", all_binary)
         parameters = dict(tensor.parameters)
-        output: dict[str, Any] = {
-            "name": tensor.name,
-            "shape": tensor.shape,
-            "datatype": tensor.datatype,
-        }
+        datatype: Any = tensor.datatype
+        data: Any = msgspec.UNSET
         if binary is True:
             raws.append(to_raw(tensor))
             parameters["binary_data_size"] = len(raws[-1])
         else:
             as_text = binary is False or "content_type" in wish
-            output["data"] = _data(tensor, not_finite, as_text=as_text)
-        outputs.append({**output, "parameters": parameters} if parameters else output)
-    text = msgspec.json.encode(
-        {
-            "model_name": response.model,
-            "model_version": response.version,
-            "id": response.id,
-            "outputs": outputs,
-        }
-    )
+            data = _data(tensor, not_finite, as_text=as_text)
+        shown = parameters or msgspec.UNSET
+        outputs.append(OutputTensor(tensor.name, tensor.shape, datatype, data, shown))
+    answer = InferAnswer(response.model, response.version, response.id, outputs)
+    text = msgspec.json.encode(answer)
     if not raws:
         return text, None
     return b"".join((text, *raws)), len(text)
@@ -208,9 +197,16 @@ def _decode(text: bytes) -> InferBody:
                 json.dumps(found, ensure_ascii=False).encode()
             return msgspec.convert(found, InferBody)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"expected a V2 inference request: {_plain_place(error)}") from error
+        place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
+        raise InvalidRequest(f"expected a V2 inference request: {place}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise InvalidRequest(f"expected a body in JSON: {error}") from error
+        is_text = text[:1].isascii()
+        hint = (
+            ""
+            if is_text
+            else "; an image as it is goes to /api/serve/serve-model-<name>-pred/infer"
+        )
+        raise InvalidRequest(f"expected a body in JSON: {error}{hint}") from error
     except RecursionError as error:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 
@@ -264,7 +260,6 @@ def _raw_shape(shape: Sequence[int], size: int, datatype: str, where: str) -> li
 
 
 def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
-    """Give a tensor's values as they stand in JSON."""
     if isinstance(tensor.data, np.ndarray):
         return numbers(tensor.data, not_finite)
     if not as_text:
@@ -278,11 +273,7 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
 
 
 def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
-    """Give the values of an array, flat, as they stand in JSON.
-
-    Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
-    """
+    """Give the values of an array, flat, as they stand in JSON; raises as `render_infer`."""
     values = array.ravel().tolist()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return values
@@ -293,8 +284,3 @@ def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
     if not_finite == "null":
         return [value if math.isfinite(value) else None for value in values]
     return msgspec.Raw(json.dumps(values, separators=(",", ":")).encode())
-
-
-def _plain_place(error: msgspec.ValidationError) -> str:
-    """Say `at inputs[0].shape` where msgspec says "at `$.inputs[0].shape`"."""
-    return str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.schema import Month
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AWAY = ("25006", "42501", "42P01")
@@ -23,7 +22,7 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = ("54000",)
+_TOO_LARGE = "54000"
 """A value that no index takes, though PostgreSQL calls it an operational error."""
 
 REVISION = "2026.11"
@@ -44,11 +43,21 @@ def open_writer(url: str) -> sa.Engine:
     return engine
 
 
-def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.CursorResult[Any]:
+@contextmanager
+def writing(url: str) -> Iterator[sa.Engine]:
+    """Open a database to write it, as `open_writer`, and close it in the end."""
+    engine = open_writer(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def run(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
-    if connection.dialect.name == "postgresql":
-        text = text.replace("?", "%s")
-    return connection.exec_driver_sql(text, values)
+    return connection.exec_driver_sql(_worded(connection, text), values)
 
 
 def fetched(
@@ -58,8 +67,7 @@ def fetched(
 
     What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
     """
-    if connection.dialect.name == "postgresql":
-        text = text.replace("?", "%s")
+    text = _worded(connection, text)
     dialect: Any = connection.dialect
     driver: Any = connection.connection.driver_connection
     try:
@@ -73,18 +81,19 @@ def fetched(
     return rows
 
 
+def _worded(connection: sa.Connection, text: str) -> str:
+    return text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
+
+
 def run_in(
     connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
 ) -> list[Any]:
-    """Execute SQL with `({})` for many values, some at a time, and return all rows that it gives.
-
-    `before` is bound before them, each time.
-    """
+    """Execute SQL with `({})` for many values, some at a time, behind those of `before`; return all rows."""
     rows: list[Any] = []
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
         some = remaining[start : start + _AT_ONCE]
-        found = run(connection, text.format(", ".join("?" * len(some))), (*before, *some))
+        found = run(connection, text.format(marks(some)), (*before, *some))
         if found.returns_rows:
             rows += found
     return rows
@@ -92,7 +101,10 @@ def run_in(
 
 def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
     """Return those ids that have a row already."""
-    return list(_BACKENDS[connection.dialect.name].stored(connection, seqs))
+    if connection.dialect.name == "postgresql":
+        return postgresql.stored(connection, seqs)
+    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
+    return [seq for (seq,) in found]
 
 
 def insert(
@@ -100,8 +112,11 @@ def insert(
 ) -> None:
     """Insert many rows, none of which is there yet."""
     ordered = sorted(rows)  # neighbours in the index together
-    if ordered:
-        _BACKENDS[connection.dialect.name].insert(connection, table, columns, ordered)
+    if ordered and connection.dialect.name == "postgresql":
+        postgresql.copy(connection, table, columns, ordered)
+    elif ordered:
+        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)})"
+        run(connection, text, ordered)
 
 
 def upsert(
@@ -116,7 +131,7 @@ def upsert(
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
     run(
         connection,
-        f"INSERT INTO {table} ({given}) VALUES ({', '.join('?' * len(columns))})"
+        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
         f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
         rows,
     )
@@ -126,8 +141,11 @@ def delete(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
 ) -> None:
     """Delete the rows that have these values, the key of the table; each value is one type's."""
-    if rows:
-        _BACKENDS[connection.dialect.name].delete(connection, table, columns, sorted(rows))
+    if rows and connection.dialect.name == "postgresql":
+        postgresql.delete(connection, table, columns, sorted(rows))
+    elif rows:
+        condition = " AND ".join(f"{column} = ?" for column in columns)
+        run(connection, f"DELETE FROM {table} WHERE {condition}", sorted(rows))
 
 
 def take_turn(connection: sa.Connection, *, alone: bool) -> None:
@@ -136,24 +154,15 @@ def take_turn(connection: sa.Connection, *, alone: bool) -> None:
     Those that only add rows run side by side. One that changes or removes rows, or states what rows are
     joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
     """
-    _BACKENDS[connection.dialect.name].take_turn(connection, alone=alone)
+    if connection.dialect.name == "postgresql":  # of SQLite, one transaction writes at a time
+        shared = "" if alone else "_shared"
+        run(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
-def months(connection: sa.Connection) -> list[Month]:
-    """Return the partitions that the tables have, oldest first; none where there are none."""
-    found: list[Month] = _BACKENDS[connection.dialect.name].months(connection)
-    return found
-
-
-def drop_month(connection: sa.Connection, month: Month) -> bool:
-    """Drop a partition with all that hangs on its inferences; False where readers hold it too long."""
-    dropped: bool = _BACKENDS[connection.dialect.name].drop_month(connection, month)
-    return dropped
-
-
-def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
-    """Make what rows of these ids need before they are inserted, such as partitions; commits that."""
-    _BACKENDS[connection.dialect.name].make_room(connection, seqs)
+def lock_tables(connection: sa.Connection) -> None:
+    """Keep other servers from changing tables until the end of the transaction."""
+    if connection.dialect.name == "postgresql":
+        run(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
 
 
 def check_in_place(connection: sa.Connection) -> None:
@@ -162,38 +171,30 @@ def check_in_place(connection: sa.Connection) -> None:
     Raises:
         NotReadyError: It was removed or replaced; what is committed to it now is lost.
     """
-    _BACKENDS[connection.dialect.name].check_in_place(connection)
+    if connection.dialect.name == "sqlite":  # a connection to a server that is gone fails by itself
+        sqlite.check_in_place(connection)
 
 
 def make_durable(connection: sa.Connection) -> None:
-    """Bring what is committed to the disk, where commits alone do not.
-
-    Raises:
-        OSError: The disk fails.
-    """
-    _BACKENDS[connection.dialect.name].make_durable(connection)
+    """Bring what is committed to the disk, where commits alone do not; an OSError where the disk fails."""
+    if connection.dialect.name == "sqlite":
+        sqlite.make_durable(connection)
 
 
 def migrate(url: str) -> tuple[str | None, str | None]:
     """Bring the tables up to date, as `upgrade`; safe to repeat."""
-    engine = open_writer(url)
-    try:
+    with writing(url) as engine:
         return upgrade(engine)
-    finally:
-        engine.dispose()
 
 
 def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
-    """Bring the tables of an opened database up to date.
-
-    Returns:
-        The revisions before and after, None for a database without tables.
+    """Bring the tables of an opened database up to date; returns its revisions before and after.
 
     Raises:
         StoreError: A newer or another version of this code made them.
     """
     with engine.connect() as connection:
-        _BACKENDS[connection.dialect.name].lock(connection)
+        lock_tables(connection)
         before = _revision(connection)
         if before != REVISION:
             _migrate(connection)
@@ -219,7 +220,7 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows: Iterable[Any] = run(
+    rows = run(
         connection,
         'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
         (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
@@ -228,12 +229,9 @@ def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int
 
 
 class Readers:
-    """Connections that only read, each statement bounded in time; safe to use from several threads.
+    """Connections that only read, each use bounded in time; safe to use from several threads.
 
-    Args:
-        url: As `open_writer`.
-        connections: How many threads may read at once; others wait for as long as a query may take.
-        timeout_s: What one use of a connection may take.
+    Beyond `connections`, threads wait for one for as long as a query may take.
     """
 
     def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:
@@ -254,13 +252,19 @@ class Readers:
             QueryTimeoutError: The time was up.
         """
         if not self.has_database():
-            raise NotReadyError("expected the database to be there, got none yet")
+            raise NotReadyError(
+                "expected the database to be there, got none yet: a server makes it, by default in its --data"
+            )
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    _check_revision(connection)
+                    found = _revision(connection)
+                    if found != REVISION:
+                        text = f"expected the database at revision {REVISION}, got {found}"
+                        raise NotReadyError(text)
+                    connection.info["is_current"] = True
                 try:
                     yield connection
                     connection.commit()  # a rollback makes the driver forget its plans
@@ -291,15 +295,16 @@ class Readers:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Do what needs an answer of the database.
-
-    Raises:
-        NotReadyError: It fails.
-    """
+    """Do what needs an answer of the database; a `NotReadyError` where there is none."""
     try:
         yield
     except sa.exc.DBAPIError as error:
         raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
+
+
+def marks(values: Collection[Any]) -> str:
+    """Return a `?` for each value."""
+    return ", ".join("?" * len(values))
 
 
 def is_away(error: Exception) -> bool:
@@ -309,8 +314,8 @@ def is_away(error: Exception) -> bool:
     PostgreSQL says more by its SQLSTATE.
     """
     state = _state(error)
-    if state in _AWAY or state in _TOO_LARGE:
-        return state in _AWAY
+    if state in (*_AWAY, _TOO_LARGE):
+        return state != _TOO_LARGE
     away = sa.exc.OperationalError | sa.exc.InterfaceError
     return isinstance(error, away) or type(error) is sa.exc.DatabaseError
 
@@ -319,15 +324,7 @@ def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
-def _check_revision(connection: sa.Connection) -> None:
-    found = _revision(connection)
-    if found != REVISION:
-        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
-    connection.info["is_current"] = True
-
-
 def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables, None where there are none."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = run(connection, "SELECT version_num FROM alembic_version").scalar()
@@ -335,11 +332,6 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _parsed(url: str) -> sa.URL:
-    """Read a URL.
-
-    Raises:
-        StoreError: It is none of SQLite or PostgreSQL.
-    """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:

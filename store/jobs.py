@@ -1,11 +1,9 @@
 """Jobs: long work, done one after the other by a process of its own, kept as folders of files.
 
-`<directory>/<id>/` holds `job.json`, `log.txt` and what the job made. A job is submitted by making its
-folder, cancelled by a file `cancel` in it; all else is written by the runner alone. A job whose runner died
-or was stopped is begun again.
+`<directory>/<id>/` holds `job.json`, `log.txt` and what the job made; a file `cancel` in it asks for its
+end. All else is written by the runner alone, and a job whose runner died or was stopped is begun again.
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -14,8 +12,8 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -23,13 +21,14 @@ from typing import Any, Literal
 import msgspec
 
 from store.blobs.interface import Blobs
+from store.disk import locked, write_whole
 from store.errors import JournalError, NotFoundError, StoreError
 from store.inferences import Inferences
 from store.records import timestamp_text
 
 KINDS = {
-    "baseline": "monitor.drift.job:run_baseline",
-    "drift": "monitor.drift.job:run_drift",
+    "baseline": "monitor.drift_jobs:run_baseline",
+    "drift": "monitor.drift_jobs:run_drift",
     "evaluation": "monitor.evaluation.job:run_evaluation",
     "export": "store.exchange.export:run_export",
 }
@@ -107,11 +106,7 @@ class Jobs:
         self.directory = directory
 
     def submit(self, kind: str, parameters: dict[str, Any]) -> Job:
-        """Queue a job; its parameters are checked already.
-
-        Raises:
-            JournalError: It could not be kept, as on a full disk.
-        """
+        """Queue a job, its parameters checked; a JournalError where the disk is full."""
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, parameters, _now())
         hidden = self.directory / f".{job_id}"
@@ -146,19 +141,14 @@ class Jobs:
         except (
             FileNotFoundError,
             msgspec.MsgspecError,
-        ) as error:  # power was lost while it was made
+        ) as error:  # or power was lost as it was made
             raise NotFoundError(f"expected {job_id} to be a job, got none") from error
         if job.state == "queued" and (folder / "cancel").exists():
             job = msgspec.structs.replace(job, state="cancelled")
         return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
 
     def cancel(self, job_id: str) -> Job:
-        """End a job at its next step; one that has ended stays as it is.
-
-        Raises:
-            NotFoundError: There is none of this id.
-            JournalError: That could not be noted, as on a full disk.
-        """
+        """End a job at its next step; one that has ended stays as it is. Raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
             try:
                 (self._folder(job_id) / "cancel").touch()
@@ -194,12 +184,7 @@ class Run:
     """What the work of a job is handed."""
 
     def __init__(
-        self,
-        job: Job,
-        directory: Path,
-        inferences: Inferences,
-        blobs: Blobs,
-        stop: threading.Event,
+        self, job: Job, directory: Path, inferences: Inferences, blobs: Blobs, stop: threading.Event
     ) -> None:
         self.job = job
         self.directory = directory
@@ -224,13 +209,18 @@ class Run:
         with (self.directory / "log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{_now()} {text}\n")
 
+    def note(self, **changes: Any) -> None:
+        """Change fields of the job, and keep it."""
+        self.job = msgspec.structs.replace(self.job, **changes)
+        _write(self.directory, self.job)
+
+    def end(self, state: str, error: str | None = None, result: Result | None = None) -> None:
+        """Note that the job has ended, and how."""
+        self.note(state=state, ended_at=_now(), error=error, result=result)
+
 
 def run_jobs(
-    jobs: Jobs,
-    inferences: Inferences,
-    blobs: Blobs,
-    stop: threading.Event,
-    keep_days: float = 7.0,
+    jobs: Jobs, inferences: Inferences, blobs: Blobs, stop: threading.Event, keep_days: float = 7.0
 ) -> None:
     """Do the jobs one after the other, as they come, until `stop` is set."""
     ended: set[str] = set()
@@ -242,6 +232,8 @@ def run_jobs(
                 jobs.remove_old(keep_days)
         try:
             for job_id in jobs.ids():
+                if stop.is_set():
+                    break
                 if job_id not in ended and _take(jobs, job_id, inferences, blobs, stop):
                     ended.add(job_id)
             failing = False
@@ -256,88 +248,55 @@ def _take(
     jobs: Jobs, job_id: str, inferences: Inferences, blobs: Blobs, stop: threading.Event
 ) -> bool:
     """Do a job, unless another runner does it; tells whether it has ended."""
-    if stop.is_set():
-        return False
     directory = jobs.directory / job_id
-    with _locked(directory) as is_ours:
-        if not is_ours:
-            return False
+    try:
+        file = locked(directory / "lock")
+    except FileNotFoundError:  # removed since
+        return False
+    if file is None:
+        return False
+    with file:
         try:
-            job = jobs.read(job_id)
+            run = Run(jobs.read(job_id), directory, inferences, blobs, stop)
         except NotFoundError as error:
             _log.error("job %s cannot be read: %s", job_id, error)
             return True
-        if job.state in _ENDED:
-            if job.ended_at is None:  # cancelled before it was begun
-                _write(directory, msgspec.structs.replace(job, ended_at=_now()))
-            return True
-        job = msgspec.structs.replace(
-            job, state="running", starts=job.starts + 1, started_at=_now(), progress=Progress()
-        )
-        if job.starts > MAX_STARTS:
-            text = f"expected a run that ends, got {MAX_STARTS} whose process died"
-            _write(directory, _ended(job, "failed", text))
-            return True
-        _write(directory, job)
-        for left in directory.glob(".*/"):  # of a run that died
-            shutil.rmtree(left, ignore_errors=True)
-        return _work(Run(job, directory, inferences, blobs, stop))
+        return _do(run)
 
 
-def _work(run: Run) -> bool:
+def _do(run: Run) -> bool:
+    if run.job.state in _ENDED:
+        if run.job.ended_at is None:  # cancelled before it was begun
+            run.note(ended_at=_now())
+        return True
+    starts = run.job.starts + 1
+    run.note(state="running", starts=starts, started_at=_now(), progress=Progress())
     try:
+        if starts > MAX_STARTS:
+            raise StoreError(f"expected a run that ends, got {MAX_STARTS} whose process died")
+        for left in run.directory.glob(".*/"):  # of a run that died
+            shutil.rmtree(left, ignore_errors=True)
         module, _, function = KINDS[run.job.kind].partition(":")
         work: Callable[[Run], str] = getattr(import_module(module), function)
         name = work(run)
-        size = (run.directory / name).stat().st_size
-        ended = _ended(run.job, "succeeded", result=Result(name, size))
+        run.end("succeeded", result=Result(name, (run.directory / name).stat().st_size))
     except _Stopped:
-        job = msgspec.structs.replace(run.job, state="queued", starts=run.job.starts - 1)
-        _write(run.directory, job)
+        run.note(state="queued", starts=run.job.starts - 1)
         return False
     except _Cancelled:
-        ended = _ended(run.job, "cancelled")
+        run.end("cancelled")
     except StoreError as error:
-        ended = _ended(run.job, "failed", str(error))
+        run.end("failed", str(error))
     except Exception as error:  # noqa: BLE001 - whatever a job does, it may not stop the others
         _log.exception("job %s failed", run.job.id)
         with suppress(OSError):
             run.log(traceback.format_exc())
-        ended = _ended(run.job, "failed", f"{type(error).__name__}: {error}")
-    _write(run.directory, ended)
+        run.end("failed", f"{type(error).__name__}: {error}")
     return True
 
 
-def _ended(
-    job: Job,
-    state: Literal["succeeded", "failed", "cancelled"],
-    error: str | None = None,
-    result: Result | None = None,
-) -> Job:
-    return msgspec.structs.replace(job, state=state, ended_at=_now(), error=error, result=result)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[bool]:
-    """Hold the lock of a job's folder, if it is free."""
-    try:
-        file = (directory / "lock").open("a")
-    except FileNotFoundError:  # removed since
-        yield False
-        return
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-
-
 def _write(directory: Path, job: Job) -> None:
-    hidden = directory / ".job.json"
-    hidden.write_bytes(msgspec.json.encode(job))
-    hidden.replace(directory / "job.json")
+    write_whole(directory / "job.json", msgspec.json.encode(job))
 
 
 def _tail(path: Path) -> str:

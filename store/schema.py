@@ -8,7 +8,6 @@ partitioned by `seq`, which is the time.
 
 import enum
 from bisect import bisect_right
-from typing import NamedTuple
 
 INDEXED_CHARACTERS = 256
 """`meta_str` holds no more of a string; longer ones are told apart on the JSON."""
@@ -19,22 +18,10 @@ MAX_KEYS = 10_000
 BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
 """Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
 
-PARTITIONED = ("inference", "meta_num", "meta_str", "pred", "signal")
-
 
 def band(score: float) -> int:
     """Return the band of a score, 0 to `len(BANDS)`; a larger score has no smaller one."""
     return bisect_right(BANDS, score)
-
-
-class Month(NamedTuple):
-    """A partition of each of the partitioned tables."""
-
-    suffix: str
-    first: int
-    """The smallest id that it can hold."""
-    after: int
-    """The smallest id behind it."""
 
 
 class KeyType(enum.IntEnum):

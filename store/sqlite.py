@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from store.blobs.files import sync_path
+from store.disk import sync_path
 from store.errors import NotReadyError, StoreError
-from store.schema import Month
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer
@@ -62,12 +60,9 @@ def open_writer(url: sa.URL) -> sa.Engine:
 
 
 def check_in_place(connection: sa.Connection) -> None:
-    """See that the file that a writer has open is still the one at its path.
+    """See that the file that a writer has open is still the one at its path, as `database.check_in_place`.
 
     What the old file left beside the path is removed, or SQLite would mix it into the new one.
-
-    Raises:
-        NotReadyError: It was removed or replaced; what is committed to it now is lost.
     """
     info = connection.info
     if _identity(info["path"]) != info["file"]:
@@ -85,9 +80,6 @@ def make_durable(connection: sa.Connection) -> None:
     SQLite does so with the file itself, before it writes the log anew. We must not: to close a file lets go
     of all locks of this process on it, and another program that looks into the database would then take
     itself for the last one, and remove the log under us.
-
-    Raises:
-        OSError: The disk fails.
     """
     path: Path = connection.info["path"]
     with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
@@ -115,10 +107,10 @@ class Source:
         )
         event.listen(self.engine, "do_connect", self._note_files)
         event.listen(self.engine, "connect", _prepare_reader)
-        event.listen(self.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        event.listen(self.engine, "begin", _begin)
 
     def has_database(self) -> bool:
-        """Tell whether there is a database at all."""
+        """As `Readers.has_database`."""
         return self._path.exists()
 
     def prepare(self, connection: sa.Connection) -> None:
@@ -143,6 +135,11 @@ class Source:
         self._files = files
         if connection.info["files"] != files:
             connection.invalidate()  # its next use opens what is there now
+
+
+def _begin(connection: sa.Connection) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN")
 
 
 def _prepare_reader(connection: Any, entry: Any) -> None:
@@ -189,43 +186,3 @@ def _path(url: sa.URL) -> Path:
     if not url.database or url.database == ":memory:":
         raise StoreError("expected a sqlite URL with a file, as sqlite:////data/store.db, got none")
     return Path(url.database)
-
-
-def stored(connection: sa.Connection, seqs: list[int]) -> Iterable[int]:
-    """Return those ids that have a row."""
-    marks = ", ".join("?" * len(seqs))
-    statement = f"SELECT seq FROM inference WHERE seq IN ({marks})"
-    return connection.exec_driver_sql(statement, tuple(seqs)).scalars()
-
-
-def insert(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
-) -> None:
-    """Insert many rows."""
-    marks = ", ".join("?" * len(columns))
-    connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
-
-
-def delete(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
-) -> None:
-    """Delete many rows by key."""
-    condition = " AND ".join(f"{column} = ?" for column in columns)
-    connection.exec_driver_sql(f"DELETE FROM {table} WHERE {condition}", rows)
-
-
-def take_turn(connection: sa.Connection, *, alone: bool) -> None:
-    """Do nothing: only one transaction writes at a time."""
-
-
-def months(_: sa.Connection) -> list[Month]:
-    """Return nothing: there are no partitions."""
-    return []
-
-
-def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
-    """Do nothing: there are no partitions."""
-
-
-def lock(connection: sa.Connection) -> None:
-    """Do nothing: the writer has the database for itself."""

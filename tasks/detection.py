@@ -9,14 +9,15 @@ import numpy.typing as npt
 
 from tasks import parameters as read
 from tasks.decoders import DECODERS, Candidates, Decoder, take
-from tasks.geometry import clip_boxes, nms
+from tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
 from tasks.image import Image
-from tasks.labels import labelled
-from tasks.predictions import Detection, Outputs, Prediction
+from tasks.predictions import Detection, OutputError, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
-from tasks.specification import Defaults, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.rotated import probiou_matrix
+from tasks.sampling import Window
+from tasks.specification import Defaults, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -34,11 +35,7 @@ class DetectionOptions(msgspec.Struct, frozen=True):
 def read_options(
     parameters: Mapping[str, Any], actions: Sequence[str], defaults: Defaults
 ) -> DetectionOptions:
-    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`.
-
-    Raises:
-        tasks.parameters.ParameterError: One of them is not allowed.
-    """
+    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""
     return DetectionOptions(
         action=read.action(parameters, actions),
         score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
@@ -49,6 +46,47 @@ def read_options(
     )
 
 
+def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
+    """Number classes from the first label, `spec.labels[0]`; each must have one.
+
+    What lies before it is background, or fills up the output of a fixed size; it is dropped, as is
+    `spec.output.background`.
+    """
+    offset, count = spec.output.label_offset, len(spec.labels)
+    class_ids = found.class_ids - offset
+    kept = class_ids >= 0
+    if spec.output.background is not None:
+        kept &= class_ids != spec.output.background
+    highest = int(np.max(class_ids[kept], initial=-1))
+    if highest >= count:
+        counted = f" counted from {offset}" if offset else ""
+        raise OutputError(
+            f"expected a label for each class, got class {highest + offset} and {count} labels{counted}"
+        )
+    found = msgspec.structs.replace(found, class_ids=class_ids)
+    return found if kept.all() else take(found, kept)
+
+
+def suppressed(found: Candidates, options: DetectionOptions) -> Candidates:
+    """Keep the best of overlapping boxes of a class as the family's own program does.
+
+    Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; of rotated boxes by their IoU:
+    MMRotate, `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
+    """
+    boxes, scores, class_ids = found.boxes, found.scores, found.class_ids
+    limit = options.max_detections
+    if not found.suppress:
+        return take(found, np.argsort(-scores, kind="stable")[:limit])
+    if found.suppress is True:
+        return take(found, nms(boxes, scores, options.iou_threshold, class_ids, limit))
+
+    def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
+        over = probiou_matrix(boxes[rows], boxes[columns]) > options.iou_threshold
+        return np.asarray(over & (class_ids[rows][:, None] == class_ids[columns]))
+
+    return take(found, suppress_at_once(scores, overlapping, limit))
+
+
 class ObjectDetection:
     """Answers boxes by descending score; `predict` and `detect` are two names for the same."""
 
@@ -56,14 +94,10 @@ class ObjectDetection:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._decode: Decoder[Candidates] = resolve(spec.output.decoder, DECODERS, "output.decoder")
+        self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
-        """Read what a request asks; see `read_options`.
-
-        Raises:
-            tasks.parameters.ParameterError: A parameter is not allowed.
-        """
+        """Read what a request asks; see `read_options`."""
         return read_options(parameters, self.actions, self._spec.defaults)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
@@ -73,43 +107,29 @@ class ObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
-        """Answer the boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 
-        Suppression comes first because the families' own programs do it there.
-
         Returns:
             At most `max_detections`, by descending score, in pixels of the image, not clipped to it; its
             classes are places in the list of labels.
+
+        Raises:
+            OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
-        found = labelled(decoded, self._spec)
-        if found.suppress:
-            kept = nms(
-                found.boxes,
-                found.scores,
-                options.iou_threshold,
-                found.class_ids,
-                options.max_detections,
-            )
-        else:
-            kept = np.argsort(-found.scores, kind="stable")[: options.max_detections]
-        found = take(found, kept)
+        found = suppressed(labelled(decoded, self._spec), options)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
     def join(
-        self, found: Sequence[tuple[Tile, Candidates]], merging: Merging, options: DetectionOptions
+        self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.max_detections)
+        return merge(found, tiling, options.max_detections)
 
     def answer(
         self,

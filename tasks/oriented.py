@@ -8,23 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks import parameters as read
-from tasks.decoders import DECODERS, Decoder, OrientedCandidates, take
-from tasks.detection import DetectionOptions, read_options
-from tasks.geometry import Integers, suppress_at_once, suppress_greedily
+from tasks.decoders import DECODERS, Candidates, Decoder, take
+from tasks.detection import DetectionOptions, labelled, read_options, suppressed
 from tasks.image import Image
-from tasks.labels import labelled
 from tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
-from tasks.rotated import (
-    polygon_iou_matrix,
-    probiou_matrix,
-    unscaled,
-    with_angle,
-    xywhr_to_corners,
-)
-from tasks.specification import Angle, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.rotated import unscaled, with_angle, xywhr_to_corners
+from tasks.sampling import Window
+from tasks.specification import Angle, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class OrientedOptions(msgspec.Struct, frozen=True):
@@ -45,16 +38,10 @@ class OrientedObjectDetection:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._decode: Decoder[OrientedCandidates] = resolve(
-            spec.output.decoder, DECODERS, "output.decoder"
-        )
+        self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
-        """Read `angle`, `corners` and what `ObjectDetection.options` reads.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `angle`, `corners` and what `ObjectDetection.options` reads."""
         boxes = read_options(parameters, self.actions, self._spec.defaults)
         angle: Any = read.choice(parameters, "angle", get_args(Angle), self._spec.output.angle)
         corners = read.flag(parameters, "corners", default=False)
@@ -67,47 +54,35 @@ class OrientedObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: OrientedOptions
     ) -> list[Prediction]:
-        """Answer the rotated boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the rotated boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
-    def find(
-        self, outputs: Outputs, affine: Affine, options: OrientedOptions
-    ) -> OrientedCandidates:
-        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
-
-        Returns:
-            At most `max_detections`, by descending score, in pixels of the image; its classes are
-            places in the list of labels.
-        """
+    def find(self, outputs: Outputs, affine: Affine, options: OrientedOptions) -> Candidates:
+        """Find boxes as `ObjectDetection.find` does."""
         decoded = self._decode(outputs, options.boxes.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(
                 f"expected output.decoder to answer rotated boxes of 5 numbers, got"
                 f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
             )
-        found = labelled(decoded, self._spec)
-        found = take(found, _kept(found, options.boxes))
+        found = suppressed(labelled(decoded, self._spec), options.boxes)
         boxes = found.boxes.astype(np.float64)
         boxes[:, :2] -= affine.px, affine.py
         boxes = unscaled(boxes, affine.sx, affine.sy)
-        return msgspec.structs.replace(found, boxes=boxes, suppress="none")
+        return msgspec.structs.replace(found, boxes=boxes, suppress=False)
 
     def join(
         self,
-        found: Sequence[tuple[Tile, OrientedCandidates]],
-        merging: Merging,
+        found: Sequence[tuple[Window, Candidates]],
+        tiling: Tiling,
         options: OrientedOptions,
-    ) -> OrientedCandidates:
+    ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.boxes.max_detections)
+        return merge(found, tiling, options.boxes.max_detections)
 
     def answer(
-        self, found: OrientedCandidates, width: int, height: int, options: OrientedOptions
+        self, found: Candidates, width: int, height: int, options: OrientedOptions
     ) -> list[Prediction]:
         """Name the boxes, and take them as fractions of the image, which they may pass.
 
@@ -129,22 +104,3 @@ class OrientedObjectDetection:
                 strict=True,
             )
         ]
-
-
-def _kept(found: OrientedCandidates, options: DetectionOptions) -> Integers:
-    """Suppress overlaps of one class as the family's own program does.
-
-    Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; `polygon`: MMRotate,
-    `core/post_processing/bbox_nms_rotated.py`. Both keep classes apart by moving boxes.
-    """
-    if found.suppress == "none":
-        return np.argsort(-found.scores, kind="stable")[: options.max_detections]
-    boxes, class_ids = found.boxes, found.class_ids
-    matrix = probiou_matrix if found.suppress == "probiou" else polygon_iou_matrix
-    suppress = suppress_at_once if found.suppress == "probiou" else suppress_greedily
-
-    def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
-        over = matrix(boxes[rows], boxes[columns]) > options.iou_threshold
-        return np.asarray(over & (class_ids[rows][:, None] == class_ids[columns]))
-
-    return suppress(found.scores, overlapping, options.max_detections)

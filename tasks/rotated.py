@@ -1,7 +1,7 @@
-"""Rotated boxes as plain arrays: corners, angles, overlap.
+"""Rotated boxes as plain arrays: corners, angles, common areas.
 
-Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y down.
-A box of rotation 0 has its width along x.
+Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y
+down. A box of rotation 0 has its width along x.
 """
 
 import math
@@ -9,22 +9,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tasks.geometry import ratio
 from tasks.specification import Angle
 
 Doubles = npt.NDArray[np.float64]
 
 
 def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
-    """Turn rotated boxes into their corners.
-
-    Args:
-        boxes: float (N, 5), xywhr.
-
-    Returns:
-        float64 (N, 4, 2), x and y, clockwise on the screen; without rotation the left top corner is
-        the first.
-    """
+    """Give the corners, float64 (N, 4, 2), clockwise, of an upright box the left top one first."""
     x, y, w, h, r = boxes.astype(np.float64).T
     along = np.stack([np.cos(r) * w, np.sin(r) * w], axis=1) / 2
     across = np.stack([-np.sin(r) * h, np.cos(r) * h], axis=1) / 2
@@ -34,15 +25,10 @@ def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
 
 
 def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
-    """Describe the same rectangles with angles in another range.
+    """Describe the same rectangles, float (N, 5), xywhr, with angles in another range.
 
-    Args:
-        boxes: float (N, 5), xywhr.
-        angle: `raw` as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which
-            becomes the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
-
-    Returns:
-        float64 (N, 5), xywhr, with width and height swapped where it needs to be.
+    `raw` are as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which becomes
+    the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
 
     Source: MMRotate, "Introduction of the rotated box", definitions; OpenCV `minAreaRect`.
     """
@@ -62,18 +48,10 @@ def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
 
 
 def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
-    """Undo a scaling of the axes by `sx` and `sy`.
+    """Undo a scaling of the axes of rotated boxes, float (N, 5), xywhr, by `sx` and `sy`.
 
     Where the two differ a rectangle becomes a parallelogram: the answer is the rectangle of its area
     along its longer side. Where they are equal the rotation stays as it is.
-
-    Args:
-        boxes: float (N, 5), xywhr.
-        sx: What x was multiplied with.
-        sy: What y was multiplied with.
-
-    Returns:
-        float64 (N, 5), xywhr.
     """
     x, y, w, h, r = boxes.astype(np.float64).T
     cos, sin = np.cos(r), np.sin(r)
@@ -83,20 +61,16 @@ def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
     # the turn of the side that leads: cross and dot product of before and after
     cross = np.where(wide, cos * sin * (1 / sy - 1 / sx), cos * sin * (1 / sx - 1 / sy))
     dot = np.where(wide, cos**2 / sx + sin**2 / sy, sin**2 / sx + cos**2 / sy)
-    shares = ratio(area, np.where(wide, width, height))
+    leading = np.where(wide, width, height)
+    shares = np.divide(area, leading, out=np.zeros_like(area), where=leading > 0)
     sides = np.where(wide, width, shares), np.where(wide, shares, height)
     return np.stack([x / sx, y / sy, *sides, r + np.arctan2(cross, dot)], axis=1)
 
 
 def probiou_matrix(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
-    """Likeness of each rotated box with each other, both taken as normal distributions.
+    """Likeness of rotated boxes, (N, 5) and (M, 5), each taken as a normal distribution.
 
-    Args:
-        boxes: float (N, 5), xywhr.
-        others: float (M, 5), xywhr.
-
-    Returns:
-        float64 (N, M), 0 to 1: 1 less the Hellinger distance.
+    It is 0 to 1: 1 less the Hellinger distance.
 
     Source: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union";
     the small number as in Ultralytics 8.4, `utils/metrics.py` batch_probiou.
@@ -128,36 +102,8 @@ def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
     )
 
 
-def polygon_iou_matrix(
-    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
-) -> Doubles:
-    """Exact overlap of each rotated box with each other: intersection over union.
-
-    Args:
-        boxes: float (N, 5), xywhr.
-        others: float (M, 5), xywhr.
-
-    Returns:
-        float64 (N, M), 0 to 1; 0 where both boxes are empty.
-    """
-    overlap = _intersections(boxes, others)
-    return ratio(overlap, _areas(boxes)[:, None] + _areas(others) - overlap)
-
-
-def polygon_ios_matrix(
-    boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]
-) -> Doubles:
-    """Exact overlap: intersection over the smaller of the two; as `polygon_iou_matrix`."""
-    smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
-    return ratio(_intersections(boxes, others), smaller)
-
-
-def _areas(boxes: npt.NDArray[np.floating]) -> Doubles:
-    return np.asarray(boxes[:, 2].astype(np.float64) * boxes[:, 3])
-
-
-def _intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
-    """Common area of each box and each other; only those are clipped whose upright frames meet."""
+def intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
+    """Common area of each rotated box, (N, 5), with each other, (M, 5), exactly: float64 (N, M)."""
     corners, clips = xywhr_to_corners(boxes), xywhr_to_corners(others)
     low, high = corners.min(axis=1)[:, None], corners.max(axis=1)[:, None]
     meet = ((low < clips.max(axis=1)) & (clips.min(axis=1) < high)).all(axis=2)
@@ -168,14 +114,10 @@ def _intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.float
 
 
 def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
-    """Common area of pairs of convex polygons.
+    """Common area of pairs of convex polygons, in the square of their unit: float64 (P,).
 
-    Args:
-        polygons: float64 (P, K, 2), corners in either direction.
-        clips: float64 (P, L, 2), corners clockwise on the screen; a degenerate one has no area.
-
-    Returns:
-        float64 (P,), in the square of their unit.
+    `polygons` are float64 (P, K, 2), corners in either direction; `clips` float64 (P, L, 2),
+    clockwise on the screen; a degenerate one has no area.
 
     Source: Sutherland and Hodgman, "Reentrant Polygon Clipping".
     """

@@ -7,8 +7,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 
 from monitor.charts.drawing import INK, SERIES, Chart, chart, name_rows, shown, single
-from monitor.drift.what_moved import by_effect
-from monitor.report import Report, Signal
+from monitor.report import Report, Signal, by_effect
 from monitor.wording import brief, plain
 
 MOST_SIGNALS = 24

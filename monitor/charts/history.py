@@ -24,8 +24,7 @@ from monitor.charts.drawing import (
     shown,
     single,
 )
-from monitor.drift.what_moved import by_effect
-from monitor.report import PastSignal, PastWindow, Report
+from monitor.report import PastSignal, PastWindow, Report, by_effect
 from monitor.wording import brief, plain
 
 MOST_WINDOWS = 100

@@ -2,15 +2,14 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 import time
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
 
 from store.blobs.interface import Blobs
+from store.disk import made_once
 from store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
@@ -18,12 +17,10 @@ PATH = "/api/blobs/"
 
 
 class BlobUrls:
-    """Signs URLs of blobs and reads signed ones.
+    """Signs URLs of blobs, good for so many seconds, and reads signed ones.
 
-    Args:
-        blobs: Where they are.
-        key_file: What this server signs with; made where it is missing, readable by its owner alone.
-        seconds: How long a URL is good.
+    What this server signs with stands in `key_file`, made where it is missing, readable by its
+    owner alone.
     """
 
     def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
@@ -32,12 +29,7 @@ class BlobUrls:
         self._seconds = seconds
 
     def signed(self, key: str, mime: str, server: str) -> str:
-        """Return a URL of a blob.
-
-        Args:
-            key: Of the blob; whether it is there is not looked at.
-            mime: Its media type.
-            server: Where this server answers, as `https://host`.
+        """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
 
         Raises:
             NotReadyError: The object store cannot sign, or the key cannot be made, as on a full disk.
@@ -73,23 +65,8 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            if not self._key_file.exists():
-                _make_key(self._key_file)
-            return self._key_file.read_bytes()
+            return made_once(self._key_file, secrets.token_hex(32), 0o600).encode()
         except OSError as error:
             raise NotReadyError(
                 f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"
             ) from error
-
-
-def _make_key(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_hex(32).encode())
-        with suppress(FileExistsError):  # whole or not at all, and the first one stays
-            os.link(hidden, path)
-    finally:
-        hidden.unlink()

@@ -1,7 +1,7 @@
 """Zip files with images beside files of text, each written page by page."""
 
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 from store.blobs.interface import Blobs
@@ -21,13 +21,10 @@ _LEVEL = 1
 
 
 class Archive:
-    """A zip file that is being written.
+    """A zip file that is being written, in a folder of its own; None leaves out images.
 
-    Texts are written beside it and packed at the end: a zip takes one member at a time.
-
-    Args:
-        target: The file; its folder is the archive's alone.
-        images: Where the images are; None leaves them out.
+    Texts are written beside it and packed at the end: a zip takes one member at a time. What was
+    written until an error is not packed.
     """
 
     def __init__(self, target: Path, images: Blobs | None) -> None:
@@ -36,10 +33,19 @@ class Archive:
         self._images = images
         self._texts: dict[str, BinaryIO] = {}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        with self._zip:
+            for file in self._texts.values():
+                file.close()
+            for name, file in self._texts.items() if error is None else ():
+                self._zip.write(file.name, name, ZIP_DEFLATED, _LEVEL)
+
     def text(self, name: str) -> BinaryIO:
-        """Begin a member with text, or go on with it."""
-        if name not in self._texts:
-            self._texts[name] = (self._folder / f"{name}.part").open("wb")
+        """Begin a member with text."""
+        self._texts[name] = (self._folder / f"{name}.part").open("wb")
         return self._texts[name]
 
     def image(self, record: StoredInference) -> str | None:
@@ -50,17 +56,14 @@ class Archive:
         name = f"{record.id}.{EXTENSIONS.get(record.input.mime or '', 'bin')}"
         if self._images is None:
             return name
-        image = record.input
-        data = self._images.get(image.hash) if image.hash and image.kept else None
+        data = image_of(record, self._images)
         if data is None:
             return None
         self._zip.writestr(f"images/{name}", data)
         return name
 
-    def close(self, *, is_whole: bool) -> None:
-        """Pack the texts, unless the export was ended before; close the file."""
-        with self._zip:
-            for file in self._texts.values():
-                file.close()
-            for name, file in self._texts.items() if is_whole else ():
-                self._zip.write(file.name, name, ZIP_DEFLATED, _LEVEL)
+
+def image_of(record: StoredInference, images: Blobs) -> bytes | None:
+    """Return the image of an inference; None where it was not kept."""
+    image = record.input
+    return images.get(image.hash) if image.hash and image.kept else None

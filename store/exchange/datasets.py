@@ -4,10 +4,11 @@ Source: Chariot, dataset archives; COCO, "Data format" and "Results format".
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -17,6 +18,7 @@ from store.exchange import shapes
 from store.exchange.archives import Archive
 from store.records import StoredInference
 
+Pages = Iterable[Sequence[StoredInference]]
 Annotated = Literal["either", "ground_truth", "predictions"]
 GPS = {"latitude": "GPSLatitude", "longitude": "GPSLongitude", "captured_at": "GPSDateTime"}
 """Our metadata keys, and those that Chariot reads place and time from."""
@@ -45,38 +47,16 @@ OWN = {
 _encode = msgspec.json.encode
 
 
-class ChariotDataset:
-    """Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`.
-
-    Args:
-        target: The file; its folder is the archive's alone.
-        images: Where the images are; None leaves them out.
-        annotated: See `store.exchange.export.ExportParameters`.
-    """
-
-    def __init__(self, target: Path, images: Blobs | None, annotated: Annotated) -> None:
-        self._archive = Archive(target, images)
-        self._annotated = annotated
-        self._annotations = self._archive.text("annotations.jsonl")
-        self._metadata = self._archive.text("metadata.jsonl")
-
-    def add(self, page: Sequence[StoredInference]) -> None:
-        """Write a page."""
-        for record in page:
-            chosen = annotations_of_record(record, self._annotated)
-            name = None if chosen is None else self._archive.image(record)
-            if chosen is None or name is None:
-                continue
-            source, annotations = chosen
-            path = f"images/{name}"
-            shown = filter(None, map(shapes.chariot_annotation, annotations))
-            self._annotations.write(_encode({"path": path, "annotations": list(shown)}) + b"\n")
-            described = _described(record, source)
-            self._metadata.write(_encode({"path": path, "metadata": described}) + b"\n")
-
-    def close(self, *, is_whole: bool) -> None:
-        """As `store.exchange.export.Format.close`."""
-        self._archive.close(is_whole=is_whole)
+def write_chariot(pages: Pages, target: Path, images: Blobs | None, annotated: Annotated) -> None:
+    """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
+    with Archive(target, images) as archive:
+        annotations_file = archive.text("annotations.jsonl")
+        metadata_file = archive.text("metadata.jsonl")
+        for record, name, source, annotations in _annotated(pages, archive, annotated):
+            path = {"path": f"images/{name}"}
+            shown = [*filter(None, map(shapes.chariot_annotation, annotations))]
+            annotations_file.write(_encode({**path, "annotations": shown}) + b"\n")
+            metadata_file.write(_encode({**path, "metadata": _described(record, source)}) + b"\n")
 
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
@@ -101,95 +81,85 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-class Coco:
-    """A zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
+class _Array:
+    """A JSON array that is being written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.length = 0
+
+    def add(self, one: Any) -> None:
+        self._file.write((b",\n" if self.length else b"\n") + _encode(one))
+        self.length += 1
+
+
+def write_coco(pages: Pages, target: Path, images: Blobs | None, annotated: Annotated) -> None:
+    """Write a zip of COCO: `annotations.json`, `results.json` with the predictions, `images/`.
 
     An image also has its whole record, as `inference`; an annotation of an oriented box also has
     `oriented_bbox`, as Chariot writes it.
     """
-
-    def __init__(self, target: Path, images: Blobs | None, annotated: Annotated) -> None:
-        self._archive = Archive(target, images)
-        self._annotated = annotated
-        self._categories: dict[str, int] = {}
-        self._images = self._annotations = self._results = 0
-        self._annotation_lines = target.with_name("annotations.lines").open("w+b")
-        self._archive.text("annotations.json").write(
-            b'{"info":{"description":"Quadriga"},"images":['
-        )
-        self._archive.text("results.json").write(b"[")
-
-    def add(self, page: Sequence[StoredInference]) -> None:
-        """Write a page."""
-        for record in page:
-            chosen = annotations_of_record(record, self._annotated)
-            name = None if chosen is None else self._archive.image(record)
-            if chosen is not None and name is not None:
-                self._add(record, name, chosen[1])
-
-    def _add(self, record: StoredInference, name: str, annotations: list[dict[str, Any]]) -> None:
-        image = {
-            "id": self._images + 1,
-            "file_name": name,
-            "width": record.input.width,
-            "height": record.input.height,
-            "date_captured": record.created_at,
-            "inference": record,
-        }
-        comma = b",\n" if self._images else b"\n"
-        self._images += 1
-        self._archive.text("annotations.json").write(comma + _encode(image))
-        for one in annotations:
-            if (found := self._annotation(one, record)) is not None:
-                comma = b",\n" if self._annotations else b"\n"
-                self._annotations += 1
-                line = {"id": self._annotations, "iscrowd": int(bool(one.get("crowd")))} | found
-                self._annotation_lines.write(comma + _encode(line))
-        for one in shapes.objects(record.predictions):
-            if (found := self._annotation(one, record)) is not None:
-                comma = b",\n" if self._results else b"\n"
-                self._results += 1
-                line = found | {"score": shapes.score(one)}
-                self._archive.text("results.json").write(comma + _encode(line))
-
-    def _annotation(self, one: Mapping[str, Any], record: StoredInference) -> dict[str, Any] | None:
-        """Return what annotations and results have in common; None without a label."""
-        name = shapes.label(one)
-        if name is None:
-            return None
-        category = self._categories.setdefault(name, len(self._categories) + 1)
-        found: dict[str, Any] = {"image_id": self._images, "category_id": category}
-        size = record.input.width, record.input.height
-        if (box := shapes.box(one, *size)) is not None:
-            xmin, ymin, xmax, ymax = box
-            found["bbox"] = [xmin, ymin, xmax - xmin, ymax - ymin]
-            rings = shapes.rings(one)
-            if (corners := shapes.corners(one, *size)) is not None:
-                rings = [corners]
-                found["oriented_bbox"] = {name: one[name] for name in shapes.ORIENTED}
-            if rings:
-                found["segmentation"] = shapes.polygons(rings)
-            found["area"] = shapes.area(rings) if rings else (xmax - xmin) * (ymax - ymin)
-        return found
-
-    def close(self, *, is_whole: bool) -> None:
-        """As `store.exchange.export.Format.close`."""
-        if is_whole:
-            self._end()
-        self._annotation_lines.close()
-        self._archive.close(is_whole=is_whole)
-
-    def _end(self) -> None:
-        file = self._archive.text("annotations.json")
+    categories: dict[str, int] = {}
+    lines = target.with_name("annotations.lines")
+    with Archive(target, images) as archive, lines.open("w+b") as beside:
+        file, predicted = archive.text("annotations.json"), archive.text("results.json")
+        file.write(b'{"info":{"description":"Quadriga"},"images":[')
+        predicted.write(b"[")
+        pictures, truths, results = _Array(file), _Array(beside), _Array(predicted)
+        for record, name, _, annotations in _annotated(pages, archive, annotated):
+            size = {"width": record.input.width, "height": record.input.height}
+            image = {"id": pictures.length + 1, "file_name": name, **size}
+            pictures.add({**image, "date_captured": record.created_at, "inference": record})
+            for one in annotations:
+                if found := _coco_annotation(one, record, pictures.length, categories):
+                    crowd = int(bool(one.get("crowd")))
+                    truths.add({"id": truths.length + 1, "iscrowd": crowd, **found})
+            for one in shapes.objects(record.predictions):
+                if found := _coco_annotation(one, record, pictures.length, categories):
+                    results.add({**found, "score": shapes.score(one)})
         file.write(b'],\n"annotations":[')
-        self._annotation_lines.seek(0)
-        shutil.copyfileobj(self._annotation_lines, file)
-        categories = [{"id": number, "name": name} for name, number in self._categories.items()]
-        file.write(b'],\n"categories":' + _encode(categories) + b"}\n")
-        self._archive.text("results.json").write(b"]\n")
+        beside.seek(0)
+        shutil.copyfileobj(beside, file)
+        named = [{"id": number, "name": name} for name, number in categories.items()]
+        file.write(b'],\n"categories":' + _encode(named) + b"}\n")
+        predicted.write(b"]\n")
 
 
-def annotations_of_record(
+def _coco_annotation(
+    one: Mapping[str, Any], record: StoredInference, image_id: int, categories: dict[str, int]
+) -> dict[str, Any] | None:
+    """Return what annotations and results have in common; None without a label."""
+    name = shapes.label(one)
+    if name is None:
+        return None
+    category = categories.setdefault(name, len(categories) + 1)
+    found: dict[str, Any] = {"image_id": image_id, "category_id": category}
+    size = record.input.width, record.input.height
+    if (box := shapes.box(one, *size)) is not None:
+        xmin, ymin, xmax, ymax = box
+        found["bbox"] = [xmin, ymin, xmax - xmin, ymax - ymin]
+        rings = shapes.rings(one)
+        if (corners := shapes.corners(one, *size)) is not None:
+            rings = [corners]
+            found["oriented_bbox"] = {name: one[name] for name in shapes.ORIENTED}
+        if rings:
+            found["segmentation"] = shapes.polygons(rings)
+        found["area"] = shapes.area(rings) if rings else (xmax - xmin) * (ymax - ymin)
+    return found
+
+
+def _annotated(
+    pages: Pages, archive: Archive, annotated: Annotated
+) -> Iterator[tuple[StoredInference, str, str, list[dict[str, Any]]]]:
+    """Yield inferences with the names of their images, whose annotations they get, and these."""
+    for record in chain.from_iterable(pages):
+        chosen = _chosen(record, annotated)
+        name = None if chosen is None else archive.image(record)
+        if chosen is not None and name is not None:
+            yield record, name, *chosen
+
+
+def _chosen(
     record: StoredInference, annotated: Annotated
 ) -> tuple[str, list[dict[str, Any]]] | None:
     """Return whose annotations an inference gets, and these; None where it has none such.

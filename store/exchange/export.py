@@ -5,18 +5,18 @@ whole or not at all.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
 from store.blobs.interface import Blobs
 from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
 from store.exchange.archives import Archive
-from store.exchange.datasets import Annotated, ChariotDataset, Coco
+from store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
 from store.inferences import Inferences
 from store.jobs import Run
 from store.query.json_form import parse
@@ -40,25 +40,11 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `chariot` and `coco` annotate: `either` is the truth where there is one, else the predictions."""
 
 
-class Format(Protocol):
-    """Writes inferences, page by page."""
-
-    def add(self, page: Sequence[StoredInference]) -> None:
-        """Write a page."""
-
-    def close(self, *, is_whole: bool) -> None:
-        """Write what comes last, unless the export was ended before; close the file."""
-
-
 _decoder = msgspec.json.Decoder(ExportParameters)
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
-    """Read the parameters of an export from JSON.
-
-    Raises:
-        QueryError: They are none, or ask for what is not installed.
-    """
+    """Read the parameters of an export; a QueryError where they mean nothing, or need an extra."""
     parameters = decode_body(body, _decoder)
     check(parameters)
     return parameters
@@ -104,33 +90,23 @@ def export(
     target: Path,
     tell: Tell = lambda *_: None,
 ) -> int:
-    """Write what matches to a file.
-
-    Args:
-        inferences: Where they are found.
-        blobs: Their images.
-        parameters: What, and how.
-        target: The file; a file of this name is replaced.
-        tell: See `Tell`.
-
-    Returns:
-        How many inferences were found.
-    """
+    """Write what matches to a file, or to it anew, and return how many inferences that was."""
     tell(0, None)
     where = _until_now(inferences, parameters.where)
     total = _total(inferences, where)
+    done = 0
+
+    def pages() -> Iterator[Sequence[StoredInference]]:
+        """Yield pages; goes on once one is written."""
+        nonlocal done
+        for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE)):
+            yield page.inferences
+            done += len(page.inferences)
+            tell(done, total)
+
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         temporary = Path(folder) / target.name
-        writing = _format(parameters, temporary, blobs)
-        done, is_whole = 0, False
-        try:
-            for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE)):
-                writing.add(page.inferences)
-                done += len(page.inferences)
-                tell(done, total)
-            is_whole = True
-        finally:
-            writing.close(is_whole=is_whole)
+        _write(pages(), parameters, temporary, blobs if _with_images(parameters) else None)
         temporary.replace(target)
     return done
 
@@ -148,40 +124,30 @@ def _total(inferences: Inferences, where: Any) -> int | None:
     return None
 
 
-def _format(parameters: ExportParameters, target: Path, blobs: Blobs) -> Format:
-    images = blobs if _with_images(parameters) else None
+def _write(pages: Pages, parameters: ExportParameters, target: Path, images: Blobs | None) -> None:
     match parameters.format:
         case "jsonl":
-            return JsonLines(target, images)
+            _write_lines(pages, target, images)
         case "parquet":
-            from store.exchange.parquet import ParquetFile  # noqa: PLC0415 - an extra
+            from store.exchange.parquet import write_parquet  # noqa: PLC0415 - an extra
 
-            return ParquetFile(target, images)
+            write_parquet(pages, target, images)
         case "chariot":
-            return ChariotDataset(target, images, parameters.annotations)
+            write_chariot(pages, target, images, parameters.annotations)
         case "coco":
-            return Coco(target, images, parameters.annotations)
+            write_coco(pages, target, images, parameters.annotations)
 
 
-class JsonLines:
-    """One inference a line, as the API answers it; with images, a zip of that and `images/`."""
-
-    def __init__(self, target: Path, images: Blobs | None) -> None:
-        self._archive = None if images is None else Archive(target, images)
-        self._file = (
-            target.open("wb") if self._archive is None else self._archive.text("inferences.jsonl")
-        )
-        self._encoder = msgspec.json.Encoder()
-
-    def add(self, page: Sequence[StoredInference]) -> None:
-        """Write a page."""
-        self._file.write(self._encoder.encode_lines(page))
-        if self._archive is not None:
+def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:
+    """Write one inference a line, as the API answers it; with images, a zip of that and `images/`."""
+    encode = msgspec.json.Encoder().encode_lines
+    if images is None:
+        with target.open("wb") as file:
+            file.writelines(map(encode, pages))
+        return
+    with Archive(target, images) as archive:
+        text = archive.text("inferences.jsonl")
+        for page in pages:
+            text.write(encode(page))
             for record in page:
-                self._archive.image(record)
-
-    def close(self, *, is_whole: bool) -> None:
-        """As `Format.close`."""
-        self._file.close()
-        if self._archive is not None:
-            self._archive.close(is_whole=is_whole)
+                archive.image(record)

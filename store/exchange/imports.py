@@ -3,12 +3,11 @@
 Inferences keep their ids, so that importing twice is importing once.
 """
 
-import fcntl
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import msgspec
 
@@ -16,15 +15,16 @@ from store import journal
 from store.blobs.interface import Blobs, key_of
 from store.changes.annotations import annotations_of
 from store.database import answering
+from store.disk import locked
 from store.errors import QueryError, StoreError
 from store.exchange.import_files import ImportedInference, Item
 from store.ids import WORKERS, IdSource, milliseconds
 from store.journal import Journal
 from store.lag import read_offsets
 from store.records import (
-    InferenceRecord,
     InputReference,
     JournaledChange,
+    JournaledRecord,
     ModelReference,
     TruthStatement,
 )
@@ -43,6 +43,7 @@ MOVED_S = 60.0
 
 _DAY_MS = 86_400_000
 What = Literal["inferences", "ground-truth"]
+Entry = JournaledRecord | JournaledChange
 
 
 class Imported(msgspec.Struct):
@@ -56,15 +57,10 @@ class Imported(msgspec.Struct):
 
 
 class Importer:
-    """Puts items into the journal of a data folder.
+    """Puts inferences with their ground truth, or the truth alone, into the journal of a data folder.
 
-    Args:
-        journal_directory: Of the data folder.
-        url: The database.
-        blobs: Where images go.
-        what: Inferences with their ground truth, or the ground truth alone.
-        join: What tells the inference of a ground truth; see `TruthStatement.join`. By default that is
-            the id where the file has one, else the hash of the image.
+    `join` tells the inference of a ground truth, see `TruthStatement.join`. By default that is the
+    id where the file has one, else the hash of the image.
     """
 
     def __init__(
@@ -79,13 +75,10 @@ class Importer:
         self._imported = Imported()
 
     def run(self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None) -> Imported:
-        """Import all items.
+        """Import all items, and say now and then how many are done.
 
-        A server that runs on the data folder moves them into the database; where none runs this does.
-
-        Args:
-            items: Of a file.
-            tell: Told now and then how many items are done.
+        A server that runs on the data folder moves them into the database; where none runs this
+        does.
 
         Raises:
             StoreError: An item means nothing; its message names the place. Those before it may have
@@ -102,55 +95,36 @@ class Importer:
                 appending.close()
         return self._imported
 
-    def _entries(self, item: Item) -> list[InferenceRecord | JournaledChange]:
+    def _entries(self, item: Item) -> list[Entry]:
         try:
             if self._what == "ground-truth":
-                return self._truth(item, self._join or _usual_join(item))
-            entries = [*self._inference(item), *self._truth(item, "id")]
+                usual = "id" if item.value("id") is not None else "input.hash"
+                return self._truth(item, self._join or usual)
+            return [self._record(item.inference, item.image()), *self._truth(item, "id")]
         except StoreError as error:
             raise QueryError(f"{item.place}: {error}") from error
-        return entries
 
-    def _inference(self, item: Item) -> Iterator[InferenceRecord]:
-        if item.inference is None:
+    def _record(self, given: ImportedInference | None, image: bytes | None) -> JournaledRecord:
+        if given is None:
             raise QueryError(
                 "expected an inference as an export writes it, got none; a dataset of others can be "
                 "imported as ground truth"
             )
-        yield self._record(item.inference, item.image())
-        self._imported.inferences += 1
-
-    def _record(self, given: ImportedInference, image: bytes | None) -> InferenceRecord:
         seq = int(given.id)
         if milliseconds(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
-        asked = given.input
-        key = self._kept(asked.hash, image)
-        values: dict[str, Any] = {  # JSON that passes through as it is
-            "predictions": given.predictions,
-            "metadata": given.metadata,
-            "standard": given.standard_metadata,
+        asked = msgspec.structs.asdict(given.input)
+        asked |= {
+            "hash": self._kept(given.input.hash, image),
+            "kept": given.input.kept or image is not None,
         }
-        return InferenceRecord(
-            seq=seq,
-            request_id=given.request_id,
-            image_no=given.image_no,
-            model=ModelReference(given.model.name, given.model.version, given.model.sha256),
-            task=given.task,
-            action=given.action,
-            latency_ms=given.latency_ms,
-            input=InputReference(
-                asked.name,
-                key,
-                asked.width,
-                asked.height,
-                asked.mime,
-                asked.kept or image is not None,
-                asked.bytes,
-            ),
-            status=given.status,
-            **values,
-        )
+        self._imported.inferences += 1
+        return JournaledRecord(
+            seq, given.request_id, given.image_no,
+            ModelReference(**msgspec.structs.asdict(given.model)), given.task, given.action,
+            given.latency_ms, InputReference(**asked), given.predictions, given.metadata,
+            given.status, given.standard_metadata,
+        )  # fmt: skip
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
         """Keep the image, if it came along; returns its key."""
@@ -163,7 +137,7 @@ class Importer:
         self._imported.images += 1
         return found
 
-    def _truth(self, item: Item, join: str) -> list[InferenceRecord | JournaledChange]:
+    def _truth(self, item: Item, join: str) -> list[Entry]:
         if item.truth is None:
             self._imported.passed_over += self._what == "ground-truth"
             return []
@@ -175,19 +149,12 @@ class Importer:
         return [JournaledChange(self._ids.next(), statement)]
 
 
-def _usual_join(item: Item) -> str:
-    return "id" if item.value("id") is not None else "input.hash"
-
-
-def _batches(
-    entries: Iterable[list[InferenceRecord | JournaledChange]],
-) -> Iterator[tuple[int, list[InferenceRecord | JournaledChange]]]:
+def _batches(entries: Iterable[list[Entry]]) -> Iterator[tuple[int, list[Entry]]]:
     """Yield how many items are done, and what they come to since the last time."""
-    batch: list[InferenceRecord | JournaledChange] = []
+    batch: list[Entry] = []
     done = size = 0
-    for of_item in entries:
+    for done, of_item in enumerate(entries, 1):
         batch += of_item
-        done += 1
         size += sum(map(_size, of_item))
         if len(batch) >= BATCH or size >= BATCH_BYTES:
             yield done, batch
@@ -195,10 +162,10 @@ def _batches(
     yield done, batch
 
 
-def _size(entry: InferenceRecord | JournaledChange) -> int:
+def _size(entry: Entry) -> int:
     """Return about how many bytes an entry takes."""
-    if isinstance(entry, InferenceRecord):
-        return len(bytes(entry.predictions)) + len(bytes(cast("msgspec.Raw", entry.metadata)))
+    if isinstance(entry, JournaledRecord):
+        return len(bytes(entry.predictions)) + len(bytes(entry.metadata))
     return len(msgspec.json.encode(entry))
 
 
@@ -206,11 +173,10 @@ def _size(entry: InferenceRecord | JournaledChange) -> int:
 def _alone(data: Path) -> Iterator[None]:
     """Keep other imports away: ids are given once."""
     data.mkdir(parents=True, exist_ok=True)
-    with (data / "import.lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StoreError(f"expected one import at a time into {data}, got another") from error
+    file = locked(data / "import.lock")
+    if file is None:
+        raise StoreError(f"expected one import at a time into {data}, got another")
+    with file:
         yield
 
 
@@ -222,21 +188,18 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
         writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)
-        until = time.monotonic() + MOVED_S
-        while _own_segments(directory) and time.monotonic() < until:
+        until, own = time.monotonic() + MOVED_S, f"{WORKER:04d}-"
+        while any(name.startswith(own) for name in journal.sizes(directory)):
+            if time.monotonic() > until:
+                break
             time.sleep(0.05)
         return
-
     try:
         with answering():
             yield writer.drain
             writer.drain()
     finally:
         writer.close()
-
-
-def _own_segments(directory: Path) -> bool:
-    return any(name.startswith(f"{WORKER:04d}-") for name in journal.sizes(directory))
 
 
 def _wait(directory: Path) -> None:

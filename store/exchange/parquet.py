@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 from store.blobs.interface import Blobs
 from store.errors import QueryError
 from store.exchange import shapes
-from store.exchange.datasets import nested
+from store.exchange.archives import image_of
+from store.exchange.datasets import Pages, nested
 from store.ids import milliseconds
 from store.records import StoredInference, timestamp_text
 
@@ -56,74 +57,47 @@ SCHEMA = pa.schema(
 _IMAGE = pa.field("image", pa.binary())
 
 
-class ParquetFile:
-    """A Parquet file that is being written, compressed with zstd.
+def write_parquet(pages: Pages, target: Path, images: Blobs | None) -> None:
+    """Write a Parquet file, compressed with zstd; with images there is a column `image`."""
+    schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
+    step = 1000 if images is None else 50
+    batches: list[pa.RecordBatch] = []
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for page in pages:
+            for start in range(0, len(page), step):
+                batches.append(_batch(page[start : start + step], schema, images))
+                rows = sum(batch.num_rows for batch in batches)
+                size = sum(batch.nbytes for batch in batches)
+                if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.Table.from_batches(batches))
+                    batches = []
+        if batches:
+            writer.write_table(pa.Table.from_batches(batches))
 
-    Args:
-        target: The file.
-        images: Where the images are, for a column `image`; None leaves them out.
-    """
 
-    def __init__(self, target: Path, images: Blobs | None) -> None:
-        self._schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
-        self._images = images
-        self._writer = pq.ParquetWriter(target, self._schema, compression="zstd")
-        self._batches: list[pa.RecordBatch] = []
-
-    def add(self, page: Sequence[StoredInference]) -> None:
-        """Write a page."""
-        step = len(page) if self._images is None else 50
-        for start in range(0, len(page), step or 1):
-            self._batches.append(self._batch(page[start : start + step]))
-            rows = sum(batch.num_rows for batch in self._batches)
-            size = sum(batch.nbytes for batch in self._batches)
-            if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
-                self._flush()
-
-    def close(self, *, is_whole: bool) -> None:
-        """As `store.exchange.export.Format.close`."""
-        if is_whole:
-            self._flush()
-        self._writer.close()
-
-    def _flush(self) -> None:
-        if self._batches:
-            self._writer.write_table(pa.Table.from_batches(self._batches))
-            self._batches = []
-
-    def _batch(self, page: Sequence[StoredInference]) -> pa.RecordBatch:
-        columns: dict[str, list[Any]] = {
-            "id": [int(record.id) for record in page],
-            "created_at": [milliseconds(int(record.id)) for record in page],
-        }
-        for name, (field, _) in _FIELDS.items():
-            columns[name] = list(map(attrgetter(field), page))
-        predictions = [shapes.objects(record.predictions) for record in page]
-        columns["labels"] = [[shapes.label(one) for one in of] for of in predictions]
-        columns["scores"] = [[shapes.score(one) for one in of] for of in predictions]
-        columns["boxes"] = [
+def _batch(
+    page: Sequence[StoredInference], schema: pa.Schema, images: Blobs | None
+) -> pa.RecordBatch:
+    predictions = [shapes.objects(record.predictions) for record in page]
+    columns: dict[str, list[Any]] = {
+        "id": [int(record.id) for record in page],
+        "created_at": [milliseconds(int(record.id)) for record in page],
+        **{name: list(map(attrgetter(field), page)) for name, (field, _) in _FIELDS.items()},
+        "labels": [[shapes.label(one) for one in of] for of in predictions],
+        "scores": [[shapes.score(one) for one in of] for of in predictions],
+        "boxes": [
             [_box(one, record) for one in of] for of, record in zip(predictions, page, strict=True)
-        ]
-        for name in _JSON:
-            columns[name] = [_text(getattr(record, name)) for record in page]
-        if self._images is not None:
-            columns["image"] = [self._image(record) for record in page]
-        arrays = [pa.array(columns[field.name], field.type) for field in self._schema]
-        return pa.record_batch(arrays, self._schema)
-
-    def _image(self, record: StoredInference) -> bytes | None:
-        image = record.input
-        if self._images is None or not image.hash or not image.kept:
-            return None
-        return self._images.get(image.hash)
+        ],
+        **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
+    }
+    if images is not None:
+        columns["image"] = [image_of(record, images) for record in page]
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.record_batch(arrays, schema)
 
 
 def row_groups(path: Path) -> int:
-    """Return how many parts a file has that can be read by themselves.
-
-    Raises:
-        QueryError: It is no Parquet file.
-    """
+    """Return how many parts a file has that can be read by themselves; a QueryError if none."""
     try:
         with pq.ParquetFile(path) as file:
             return int(file.num_row_groups)
@@ -134,12 +108,7 @@ def row_groups(path: Path) -> int:
 def read_parquet(
     path: Path, group: int | None = None, *, images: bool = True
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield each row as JSON, as the API answers an inference, and its image.
-
-    Args:
-        path: Of the file.
-        group: The one part of it that is read; None: all.
-        images: Whether images are read.
+    """Yield each row, of a row group or of all, as the JSON that the API answers, and its image.
 
     Raises:
         QueryError: It is no Parquet file, or none of inferences.

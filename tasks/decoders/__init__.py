@@ -1,12 +1,12 @@
 """Model families: a function each turns raw outputs into candidate boxes. Tables, no discovery."""
 
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import Outputs
+from tasks.predictions import Outputs, Size
 
 DECODERS = {
     "ultralytics": "tasks.decoders.ultralytics:raw_head",
@@ -27,9 +27,9 @@ DECODERS = {
     "tensorflow": "tasks.decoders.finished:tensorflow",
     "ssd": "tasks.decoders.finished:ssd",
     "mmdeploy": "tasks.decoders.finished:mmdeploy",
-    "ultralytics_obb": "tasks.decoders.oriented:ultralytics",
-    "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
-    "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
+    "ultralytics_obb": "tasks.decoders.ultralytics:obb",
+    "ultralytics_obb_end2end": "tasks.decoders.ultralytics:obb_end_to_end",
+    "mmdeploy_rotated": "tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
 reference of its own."""
@@ -39,56 +39,32 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
     boxes: npt.NDArray[np.floating]
-    """float32 (N, 4), xyxy, pixels of the network's input; float64 once in pixels of the image."""
+    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; in pixels of the
+    network's input. float64 once in pixels of the image."""
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
-    """int64 (N,), as the network counts them; see `tasks.labels`."""
-    suppress: bool = True
-    """Whether overlapping boxes are still in; networks that answer each object once say False."""
+    """int64 (N,), as the network counts them; see `tasks.detection.labelled`."""
+    suppress: bool | Literal["probiou"] = True
+    """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
+    answer each object once say False."""
 
 
-class OrientedCandidates(msgspec.Struct, frozen=True, eq=False):
-    """Rotated boxes that a network proposes, before overlapping ones are suppressed."""
-
-    boxes: npt.NDArray[np.floating]
-    """float32 (N, 5), xywhr: centre x, centre y, width, height in pixels of the network's input, then the
-    rotation in radians, clockwise on the screen; float64 once in pixels of the image."""
-    scores: npt.NDArray[np.floating]
-    """float32 (N,), 0 to 1."""
-    class_ids: npt.NDArray[np.int64]
-    """int64 (N,), as the network counts them; see `tasks.labels`."""
-    suppress: Literal["none", "probiou", "polygon"] = "none"
-    """How overlapping boxes are suppressed; see `tasks.oriented`."""
-
-
-Found = TypeVar("Found", Candidates, OrientedCandidates)
-Found_co = TypeVar("Found_co", Candidates, OrientedCandidates, covariant=True)
-
-
-def take(found: Found, rows: npt.NDArray[Any]) -> Found:
+def take(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
     """Keep some candidates: `rows` is int (K,), indices, or bool (N,)."""
-    return msgspec.structs.replace(
-        found,
-        boxes=found.boxes[rows],
-        scores=found.scores[rows],
-        class_ids=found.class_ids[rows],
-    )
+    return Candidates(found.boxes[rows], found.scores[rows], found.class_ids[rows], found.suppress)
 
 
-class Decoder(Protocol[Found_co]):
+class Decoder(Protocol):
     """A function from the outputs of one image to upright or rotated candidates."""
 
-    def __call__(
-        self, outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-    ) -> Found_co:
+    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
         """Read the boxes that score above the threshold.
 
         Args:
             outputs: The graph's outputs by name, in its order, without the batch axis where they have one.
             score_threshold: What does not score above it is left out.
-            size_wh: Width and height of the network's input for this image, pixels, for heads that
-                answer fractions of it.
+            size_wh: Width and height of the network's input for this image, pixels.
 
         Raises:
             tasks.predictions.OutputError: The outputs are not what this family answers.

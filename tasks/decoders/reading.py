@@ -7,19 +7,14 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
 def first(outputs: Outputs, *shape: str | int) -> Floats:
-    """Read the first output, whatever its name.
+    """Read the first output, whatever its name, as float32 of a shape.
 
-    Args:
-        outputs: At least one.
-        shape: Its axes: a number is a length, a text names an axis of any length. `classes` has at
-            least 1, as has `4 + classes` beside its 4.
-
-    Returns:
-        float32 of that shape.
+    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1,
+    as has `4 + classes` beside its 4.
 
     Raises:
         OutputError: It has another shape.
@@ -28,11 +23,7 @@ def first(outputs: Outputs, *shape: str | int) -> Floats:
 
 
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
-    """Read an output by its name; else as `first`.
-
-    Raises:
-        OutputError: There is none of that name, or it has another shape.
-    """
+    """Read an output by its name; else as `first`."""
     if name not in outputs:
         raise OutputError(f"expected an output {name!r}, got {', '.join(map(repr, outputs))}")
     return _shaped(outputs[name], f"output {name!r}", shape)
@@ -62,41 +53,19 @@ def above(scores: Floats, score_threshold: float) -> npt.NDArray[np.int64]:
 
 
 def of_first_image(rows: Floats) -> Floats:
-    """Keep the rows of image 0: `rows` is float32 (N, ...), whose first column numbers images.
-
-    Raises:
-        OutputError: A number of an image is not finite.
-    """
+    """Keep the rows of image 0: `rows` is float32 (N, ...), whose first column numbers images."""
     check_finite(rows[:, 0])
     return np.asarray(rows[rows[:, 0] == 0])
 
 
-def check_finite(*arrays: npt.NDArray[np.floating]) -> None:
-    """Refuse numbers that would become boxes or scores and are none.
-
-    Raises:
-        OutputError: One of the arrays holds NaN or infinity.
-    """
-    if not all(np.isfinite(array).all() for array in arrays):
-        raise OutputError("expected the outputs to hold finite numbers, got NaN or infinity")
-
-
 @np.errstate(over="ignore", invalid="ignore")
-def fractions_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
-    """Turn fractions of the network's input into its pixels; what is not finite stays so, silently.
-
-    Args:
-        boxes: float32 (N, 4), xyxy, 0 to 1.
-        size_wh: Width and height of the network's input, pixels.
-
-    Returns:
-        float32 (N, 4), xyxy.
-    """
+def fractions_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
+    """Turn fractions of the network's input, float32 (N, 4), into its pixels; NaN stays NaN."""
     return boxes * np.array([*size_wh, *size_wh], np.float32)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def centred_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
+def centred_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
     """Turn centre and size, fractions of the network's input, into corners; as `fractions_to_pixels`."""
     return fractions_to_pixels(xywh_to_xyxy(boxes), size_wh)
 
@@ -107,22 +76,12 @@ def finished(
     """Take what scores above the threshold of boxes that are free of overlaps.
 
     Args:
-        boxes: float32 (N, 4), xyxy, pixels of the network's input.
+        boxes: float32 (N, 4), xyxy, or (N, 5), xywhr, pixels of the network's input.
         scores: float32 (N,).
         class_ids: float32 (N,), whole numbers.
-        score_threshold: 0 to 1.
-
-    Raises:
-        OutputError: A box above the threshold is not finite.
+        score_threshold: 0 to 1; what is above it must be finite.
     """
-    return Candidates(*scoring(boxes, scores, class_ids, score_threshold), suppress=False)
-
-
-def scoring(
-    boxes: Floats, scores: Floats, class_ids: Floats, score_threshold: float
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Take what scores above the threshold, of boxes of any kind; else as `finished`."""
     kept = above(scores, score_threshold)
     boxes, scores, class_ids = boxes[kept], scores[kept], class_ids[kept]
     check_finite(boxes, scores, class_ids)
-    return boxes, scores, class_ids.astype(np.int64)
+    return Candidates(boxes, scores, class_ids.astype(np.int64), suppress=False)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.activations import sigmoid
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, bilinear, grid_of, visible
 from tasks.segmenters import Asked, Region, are_probabilities
@@ -17,24 +17,16 @@ _TILE_PX = 512
 
 
 def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the first output, float (1, h, w) or (h, w), as probabilities or logits.
+    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if any is none.
 
-    Where any value lies outside of 0 to 1, by more than rounding, the sigmoid is applied. A pixel belongs to the thing whose
-    probability, enlarged to the image, is above one half. The thing has the last of at most two
-    labels.
-
-    Raises:
-        OutputError: The output has another shape, or holds values that are not finite.
+    A pixel belongs to the thing whose probability, enlarged to the image, is above one half. The
+    thing has the last of at most two labels.
     """
     return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
 
 
 def last(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the last of several outputs as `single` does: the finest of BiRefNet.
-
-    Raises:
-        OutputError: As `single`.
-    """
+    """Read the last of several outputs as `single` does: the finest of BiRefNet."""
     return _thing(_probabilities(list(outputs.values())[-1], asked), affine, asked)
 
 
@@ -42,9 +34,6 @@ def stretched(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
     """Read the first of several outputs, its lowest value as 0 and its highest as 1.
 
     U2Net and IS-Net are used so; they expect that there is a thing in every image.
-
-    Raises:
-        OutputError: As `single`.
 
     Source: U2Net, `u2net_test.py`, normPRED.
     """
@@ -61,8 +50,7 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
             f"expected an output to have the shape (1, height, width), got {output.shape}"
         )
     cells = output.astype(np.float32, copy=False)
-    if not np.isfinite(cells).all():
-        raise OutputError("expected the output to hold finite numbers, got NaN or infinity")
+    check_finite(cells, what="the output")
     return cells
 
 

@@ -8,22 +8,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, grid_of, visible
 from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import Candidate, region_of
+from tasks.segmenters.instances import region_of
 
 _INSIDE = 0.5
-
-
-class _Found(msgspec.Struct, frozen=True, eq=False):
-    boxes: npt.NDArray[np.float64]
-    """float64 (N, 4), xyxy, pixels of the network's input."""
-    scores: npt.NDArray[np.float64]
-    class_ids: npt.NDArray[np.int64]
-    masks: npt.NDArray[Any]
-    """float (N, h, w), probabilities."""
 
 
 def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
@@ -34,38 +25,32 @@ def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
     of the size of the network's input, or smaller and then each within its box. A pixel above one
     half is inside. Overlapping boxes are suppressed in the graph.
 
-    Raises:
-        OutputError: An output is missing or has another shape.
-
     Source: torchvision 0.28, `models/detection/roi_heads.py` paste_masks_in_image; mmdeploy.
     """
-    found = _read(outputs)
-    order = np.argsort(-found.scores, kind="stable")
-    kept = order[found.scores[order] > asked.score_threshold][: asked.limit]
-    class_ids = found.class_ids - asked.label_offset
+    boxes, scores, labels, masks = _read(outputs)
+    order = np.argsort(-scores, kind="stable")
+    kept = order[scores[order] > asked.score_threshold][: asked.limit]
+    class_ids = labels.astype(np.int64) - asked.label_offset
     for index in kept.tolist():
         if class_ids[index] < 0:
             continue  # the background
-        candidate = Candidate(int(class_ids[index]), float(found.scores[index]))
-        mask = found.masks[index].astype(np.float32) - np.float32(_INSIDE)
-        if not np.isfinite(mask).all():
-            raise OutputError("expected masks to hold finite numbers, got NaN or infinity")
+        thing = int(class_ids[index]), float(scores[index])
+        mask = masks[index].astype(np.float32) - np.float32(_INSIDE)
+        check_finite(mask, what="masks")
         if mask.shape == affine.network_wh[::-1]:
             grid = grid_of(affine, mask.shape)
-            region = region_of(mask, grid, candidate, visible(grid))
+            yield from region_of(mask, grid, visible(grid), *thing)
         else:
-            region = _pasted(mask, found.boxes[index], affine, candidate)
-        if region is not None:
-            yield region
+            yield from _pasted(mask, boxes[index], affine, *thing)
 
 
 def _pasted(
-    mask: Floats, box: npt.NDArray[np.float64], affine: Affine, candidate: Candidate
-) -> Region | None:
+    mask: Floats, box: npt.NDArray[np.float64], affine: Affine, class_id: int, score: float
+) -> Iterator[Region]:
     """Lay a mask over its box; a row of cells around it is outside, as torchvision pads it."""
     left, top, right, bottom = affine.to_image(box[None])[0].tolist()
     if right <= left or bottom <= top:
-        return None
+        return
     height, width = mask.shape
     cell_w, cell_h = (right - left) / width, (bottom - top) / height
     # an image so large that no edge of it cuts the box: cells beyond an edge would take no part
@@ -84,10 +69,9 @@ def _pasted(
         seen.left + before_x, seen.top + before_y, seen.right + before_x, seen.bottom + before_y
     )
     padded = np.pad(mask, 1, constant_values=-_INSIDE)
-    region = region_of(padded, grid, candidate, within)
-    if region is None:
-        return None
-    return msgspec.structs.replace(region, left=region.left - before_x, top=region.top - before_y)
+    for region in region_of(padded, grid, within, class_id, score):
+        left, top = region.left - before_x, region.top - before_y
+        yield msgspec.structs.replace(region, left=left, top=top)
 
 
 def _only(
@@ -100,7 +84,8 @@ def _only(
     return found[0]
 
 
-def _read(outputs: Outputs) -> _Found:
+def _read(outputs: Outputs) -> tuple[npt.NDArray[Any], ...]:
+    """Give boxes (N, 4), scores, labels and masks (N, h, w)."""
     arrays = list(outputs.values())
     masks = _only(arrays, "masks", lambda array: array.ndim >= 3)
     labels = _only(arrays, "labels", lambda array: array.ndim == 1 and array.dtype.kind in "iu")
@@ -116,6 +101,4 @@ def _read(outputs: Outputs) -> _Found:
         raise OutputError(f"expected as many boxes, scores, labels and masks, got {shapes}")
     if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
         raise OutputError("expected boxes and scores to be finite, got NaN or infinity")
-    return _Found(
-        boxes[:, :4].astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), masks
-    )
+    return boxes[:, :4].astype(np.float64), scores.astype(np.float64), labels, masks

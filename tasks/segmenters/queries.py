@@ -12,7 +12,7 @@ from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, grid_of, visible
 from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import Candidate, named, region_of
+from tasks.segmenters.instances import named, region_of
 from tasks.segmenters.semantic import best_classes
 
 _MASK2FORMER_PX = 384
@@ -24,9 +24,6 @@ def rf_detr(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
 
     Each class of each query is a candidate with the sigmoid of its logit as score; the mask is
     enlarged to the image, above zero is inside. The boxes, `dets`, are not needed.
-
-    Raises:
-        OutputError: An output is missing or has another shape.
 
     Source: RF-DETR, `models/lwdetr.py` PostProcess.
     """
@@ -41,29 +38,16 @@ def maskformer_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Itera
 
     Each class of each query is a candidate, of which the Q most probable are taken. The score is the
     softmax of the class, without the last, times the mean probability of the mask where it is above
-    one half.
+    one half. Masks are enlarged before they are cut, not after.
 
-    Raises:
-        OutputError: An output is missing or has another shape.
-
-    Source: transformers 4.57, MaskFormer, `post_process_instance_segmentation`; masks are enlarged
-    before they are cut, not after.
+    Source: transformers 4.57, MaskFormer and Mask2Former, `post_process_instance_segmentation`.
     """
-    chances, masks = _maskformer(outputs, asked)
-    return _instances(chances, masks, affine, asked)
+    return _instances(*_maskformer(outputs, asked), affine, asked)
 
 
 def mask2former_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the same outputs as `maskformer_instance`, from masks enlarged to 384 x 384.
-
-    Raises:
-        OutputError: An output is missing or has another shape.
-
-    Source: transformers 4.57, Mask2Former, `post_process_instance_segmentation`; masks are enlarged
-    before they are cut, not after.
-    """
-    chances, masks = _maskformer(outputs, asked)
-    return _instances(chances, _squared(masks), affine, asked)
+    """Read what `maskformer_instance` reads, from masks enlarged to 384 x 384."""
+    return _instances(*_squared(outputs, asked), affine, asked)
 
 
 def _instances(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
@@ -77,34 +61,21 @@ def maskformer_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Itera
     """Read the same outputs for a class at each pixel.
 
     The score of a class in a cell is the sum over the queries of the probability of the class times
-    that of the mask. It is enlarged to the image; the best class wins, and its score, at most 1,
-    counts as probability.
+    that of the mask. It is enlarged to the image, where the best class wins, with at most 1.
 
-    Raises:
-        OutputError: An output is missing or has another shape.
-
-    Source: transformers 4.57, MaskFormer, `post_process_semantic_segmentation`.
+    Source: transformers 4.57, MaskFormer and Mask2Former, `post_process_semantic_segmentation`.
     """
-    chances, masks = _maskformer(outputs, asked)
-    return _classes_of(chances, masks, affine, asked)
+    return _classes_of(*_maskformer(outputs, asked), affine, asked)
 
 
 def mask2former_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the same outputs as `maskformer_semantic`, from masks enlarged to 384 x 384.
-
-    Raises:
-        OutputError: An output is missing or has another shape.
-
-    Source: transformers 4.57, Mask2Former, `post_process_semantic_segmentation`.
-    """
-    chances, masks = _maskformer(outputs, asked)
-    return _classes_of(chances, _squared(masks), affine, asked)
+    """Read what `maskformer_semantic` reads, from masks enlarged to 384 x 384."""
+    return _classes_of(*_squared(outputs, asked), affine, asked)
 
 
 def _classes_of(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
     scores = chances.T @ sigmoid(masks).reshape(len(masks), -1)
-    maps = scores.reshape(-1, *masks.shape[1:])
-    return best_classes(maps, affine, asked, "none")
+    return best_classes(scores.reshape(-1, *masks.shape[1:]), affine, asked, "none")
 
 
 def _maskformer(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
@@ -134,11 +105,12 @@ def _masks(masks: npt.NDArray[Any], queries: Floats) -> Floats:
     return masks.astype(np.float32, copy=False)
 
 
-def _squared(masks: Floats) -> Floats:
+def _squared(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
     """Enlarge, or shrink without a filter, each mask to the square that Mask2Former reads."""
+    chances, masks = _maskformer(outputs, asked)
     square = (_MASK2FORMER_PX, _MASK2FORMER_PX)
     enlarged = [cv2.resize(mask, square, interpolation=cv2.INTER_LINEAR) for mask in masks]
-    return np.stack(enlarged).astype(np.float32, copy=False)
+    return chances, np.stack(enlarged).astype(np.float32, copy=False)
 
 
 def _best(
@@ -153,7 +125,4 @@ def _best(
     grid = grid_of(affine, masks.shape[1:])
     for index in top.tolist():
         query, class_id = divmod(index, count)
-        candidate = Candidate(class_id, float(flat[index]))
-        region = region_of(masks[query], grid, candidate, visible(grid))
-        if region is not None:
-            yield region
+        yield from region_of(masks[query], grid, visible(grid), class_id, float(flat[index]))

@@ -1,7 +1,7 @@
 """A class for each pixel: SegFormer, DeepLab, FCN, UperNet, U-Net, and graphs that end in an argmax.
 
-Needs about ten bytes for each pixel of the image, whatever the number of classes: scores are enlarged
-tile by tile, and of a tile only those classes that may win or matter in the softmax.
+Needs about ten bytes a pixel of the image, whatever the number of classes: scores are enlarged tile
+by tile, and of a tile only those classes that may win or matter in the softmax.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.activations import sigmoid
 from tasks.contours import Mask
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
 from tasks.segmenters import Asked, Region, are_probabilities
@@ -27,11 +27,7 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
-    softmax of its enlarged scores, unless all scores lie in 0 to 1, but for rounding: then they are
-    probabilities.
-
-    Raises:
-        OutputError: The output has another shape, or holds values that are not finite.
+    softmax of its enlarged scores, unless all lie in 0 to 1, but for rounding: then they are it.
 
     Source: transformers 4.57, SegFormer, `post_process_semantic_segmentation`.
     """
@@ -41,8 +37,7 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
             f"expected output 0 to have the shape (classes, height, width) with"
             f" {max(asked.label_count, 2)} classes, got {scores.shape}"
         )
-    if not np.isfinite(scores).all():
-        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    check_finite(scores, what="output 0")
     activation = asked.activation
     if activation == "none" and not are_probabilities(scores):
         activation = "softmax"
@@ -52,11 +47,8 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
 def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) -> Iterator[Region]:
     """Give the pixels that each class wins, with the probability of the class there.
 
-    Args:
-        scores: float32 (C, h, w), C at least 1.
-        affine: How the image lies in the network's input.
-        asked: What is wanted.
-        activation: What makes probabilities of scores; with `none` they are, and are cut at 1.
+    `scores` are float32 (C, h, w), C at least 1, of which `activation` makes probabilities; with
+    `none` they are, and are cut at 1.
     """
     grid = grid_of(affine, scores.shape[1:])
     window = visible(grid)
@@ -89,9 +81,6 @@ def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
     A model of one label says where it is by numbers above 0.
-
-    Raises:
-        OutputError: The output has another shape or type, or names a class without label.
 
     Source: Ultralytics 8.4, `models/yolo/semantic/predict.py`.
     """

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates, ultralytics
 from tasks.geometry import clip_boxes, nms
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, cut, grid_of, visible
 from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import Candidate, pixels_of_box, region_of
+from tasks.segmenters.instances import pixels_of_box, region_of
 
 _WHOLE = 1e-6
 
@@ -23,11 +23,8 @@ _WHOLE = 1e-6
 def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
-    The first 4 + classes rows are those of a detection head; the other k are the shares of the
-    prototypes in the mask. Overlapping boxes are suppressed before masks are made.
-
-    Raises:
-        OutputError: The outputs have other shapes, or hold values that are not finite.
+    The first rows are those of a detection head; the other k are the shares of the prototypes in
+    the mask. Overlapping boxes are suppressed before masks are made.
 
     Source: Ultralytics 8.4, `models/yolo/segment/predict.py` and `utils/ops.py` process_mask_native.
     """
@@ -50,9 +47,6 @@ def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Regio
 
     A row is left, top, right, bottom in pixels of the network's input, score, class and the shares
     of the prototypes.
-
-    Raises:
-        OutputError: The outputs have other shapes, or hold values that are not finite.
     """
     rows, prototypes = _split(outputs)
     if rows.shape[1] != 6 + len(prototypes):
@@ -61,8 +55,7 @@ def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Regio
             f" and prototypes, got {rows.shape[1]}"
         )
     rows = rows[~(rows[:, 4] <= asked.score_threshold)].astype(np.float32, copy=False)
-    if not np.isfinite(rows).all():
-        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    check_finite(rows, what="output 0")
     kept = np.argsort(-rows[:, 4], kind="stable")[: asked.limit]
     found = Candidates(
         boxes=rows[:, :4],
@@ -79,8 +72,7 @@ def _split(outputs: Outputs) -> tuple[npt.NDArray[Any], Floats]:
     if len(heads) != 1 or len(prototypes) != 1:
         shapes = ", ".join(str(output.shape) for output in outputs.values())
         raise OutputError(f"expected a head of 2 axes and prototypes of 3 axes, got {shapes}")
-    if not np.isfinite(prototypes[0]).all():
-        raise OutputError("expected prototypes to hold finite numbers, got NaN or infinity")
+    check_finite(prototypes[0], what="prototypes")
     return heads[0], prototypes[0].astype(np.float32, copy=False)
 
 
@@ -91,8 +83,7 @@ def _regions(
     prototypes: Floats,
     affine: Affine,
 ) -> Iterator[Region]:
-    if not np.isfinite(shares).all():
-        raise OutputError("expected output 0 to hold finite numbers, got NaN or infinity")
+    check_finite(shares, what="output 0")
     factor = _enlargement(affine, prototypes.shape[1:])
     grid = grid_of(affine, prototypes.shape[1:])
     boxes = clip_boxes(affine.to_image(found.boxes), affine.width, affine.height)
@@ -103,10 +94,8 @@ def _regions(
         part, part_grid = cut(prototypes, grid, window, margin=2)
         # the mask in its box alone; not by matrix product, whose threads cost more than they give
         logits = np.einsum("k,khw->hw", shares[index].astype(np.float32), part)
-        found_here = Candidate(int(found.class_ids[index]), float(found.scores[index]))
-        region = region_of(logits, part_grid, found_here, window, factor)
-        if region is not None:
-            yield region
+        thing = int(found.class_ids[index]), float(found.scores[index])
+        yield from region_of(logits, part_grid, window, *thing, upsample=factor)
 
 
 def _enlargement(affine: Affine, cells_hw: tuple[int, ...]) -> int:

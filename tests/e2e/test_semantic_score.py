@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.model import Model
-from monitor.similarity import References, write
+from monitor.drift.similarity import References, write
 from proto.grpc_messages import message
 from tasks.image import decode
 from tests.e2e.test_grpc import Client

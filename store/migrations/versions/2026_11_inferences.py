@@ -1,218 +1,141 @@
 """Inferences, what they are found by and counted in, what is made and said of them later, journal offsets."""
 
-from typing import Any
+import re
 
-import sqlalchemy as sa
 from alembic import op
-from sqlalchemy.dialects import postgresql
 
 revision = "2026.11"
 down_revision = None
 
-_BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
-_CODE_POINTS = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-_JSON: sa.types.TypeEngine[str] = sa.Text().with_variant(postgresql.JSONB(), "postgresql")
-_STRICT: dict[str, Any] = {"sqlite_strict": True}
-_BY_KEY: dict[str, Any] = {**_STRICT, "sqlite_with_rowid": False}
-_BY_SEQ: dict[str, Any] = {"postgresql_partition_by": "RANGE (seq)"}
+_TYPES = {
+    "SERIAL": ("INTEGER", "SERIAL"),
+    "BIGINT": ("INTEGER", "BIGINT"),
+    "DOUBLE": ("REAL", "DOUBLE PRECISION"),
+    "NAME": ("TEXT", 'TEXT COLLATE "C"'),
+    "JSON": ("TEXT", "JSONB"),
+    "BYTES": ("BLOB", "BYTEA"),
+    "OF_ROWS": ("STRICT", ""),
+    "BY_KEY": ("WITHOUT ROWID, STRICT", ""),
+    "PER_MONTH": ("", "PARTITION BY RANGE (seq)"),
+    "WITH_SCORE": ("", "INCLUDE (score)"),
+}
+"""What stands in braces, in SQLite and in PostgreSQL; a `NAME` is compared by code point."""
 
-
-def _set(name: str, kind: Any, **options: Any) -> sa.Column[Any]:
-    return sa.Column(name, kind, nullable=False, **options)
-
-
-def _key(name: str, kind: Any, **options: Any) -> sa.Column[Any]:
-    return _set(name, kind, autoincrement=False, **options)
+_TABLES = """
+CREATE TABLE model (
+    id {SERIAL} NOT NULL, name {NAME} NOT NULL, version {NAME} NOT NULL, sha256 {NAME} NOT NULL,
+    task {NAME} NOT NULL, CONSTRAINT pk_model PRIMARY KEY (id),
+    CONSTRAINT uq_model_name_version_sha256_task UNIQUE (name, version, sha256, task)
+) {OF_ROWS};
+CREATE TABLE label (
+    id {SERIAL} NOT NULL, name {NAME} NOT NULL, CONSTRAINT pk_label PRIMARY KEY (id),
+    CONSTRAINT uq_label_name UNIQUE (name)
+) {OF_ROWS};
+CREATE TABLE meta_key (
+    id {SERIAL} NOT NULL, path {NAME} NOT NULL,
+    type INTEGER NOT NULL,              -- a `KeyType`
+    CONSTRAINT pk_meta_key PRIMARY KEY (id), CONSTRAINT uq_meta_key_path_type UNIQUE (path, type)
+) {OF_ROWS};
+CREATE TABLE inference (
+    seq {BIGINT} NOT NULL,              -- `store.ids`, the time too
+    request_id {NAME} NOT NULL, image_no INTEGER NOT NULL, model_id INTEGER NOT NULL,
+    action {NAME} NOT NULL, status INTEGER DEFAULT '200' NOT NULL, latency_us {BIGINT} NOT NULL,
+    input_name TEXT NOT NULL, input_hash {NAME}, input_width INTEGER, input_height INTEGER,
+    input_mime TEXT, input_bytes {BIGINT}, input_kept INTEGER NOT NULL,
+    prediction_count INTEGER,           -- NULL where predictions are no list of objects
+    predictions TEXT NOT NULL,          -- JSON, as answered
+    meta TEXT NOT NULL,                 -- JSON, as given, with later changes
+    meta_flat {JSON},                   -- `store.metadata.index`, NULL in SQLite where it equals `meta`
+    standard TEXT DEFAULT '{{}}' NOT NULL, -- JSON, the engine's
+    CONSTRAINT pk_inference PRIMARY KEY (seq)
+) {PER_MONTH} {OF_ROWS};
+CREATE INDEX ix_inference_input_hash ON inference (input_hash) WHERE input_hash IS NOT NULL;
+CREATE INDEX ix_inference_model_id_seq ON inference (model_id, seq);
+CREATE INDEX ix_inference_request_id ON inference (request_id);
+CREATE TABLE meta_num (
+    "key" INTEGER NOT NULL,
+    val {DOUBLE} NOT NULL,              -- booleans as 0 and 1, presence alone as 0
+    seq {BIGINT} NOT NULL, CONSTRAINT pk_meta_num PRIMARY KEY ("key", val, seq)
+) {PER_MONTH} {BY_KEY};
+CREATE TABLE meta_str (
+    "key" INTEGER NOT NULL,
+    val {NAME} NOT NULL,                -- the first `INDEXED_CHARACTERS` characters
+    seq {BIGINT} NOT NULL, CONSTRAINT pk_meta_str PRIMARY KEY ("key", val, seq)
+) {PER_MONTH} {BY_KEY};
+CREATE TABLE pred (
+    label INTEGER NOT NULL,
+    band INTEGER NOT NULL,              -- of `score`, see `store.schema.band`
+    seq {BIGINT} NOT NULL,
+    score {DOUBLE} NOT NULL,            -- the label's best, -inf where none has a score
+    worst {DOUBLE} NOT NULL,            -- the label's worst, as `score`
+    n INTEGER NOT NULL,                 -- predictions with the label
+    CONSTRAINT pk_pred PRIMARY KEY (label, band, seq) {WITH_SCORE}
+) {PER_MONTH} {BY_KEY};
+CREATE INDEX ix_pred_seq_label_score ON pred (seq, label, score);
+CREATE TABLE signal (
+    seq {BIGINT} NOT NULL,
+    picture {BYTES},                    -- float32, little-endian
+    embedding {BYTES},                  -- float16, little-endian
+    space TEXT,                         -- of the embedding, those of two are not compared
+    CONSTRAINT pk_signal PRIMARY KEY (seq)
+) {PER_MONTH} {OF_ROWS};
+CREATE TABLE rollup (
+    model_id INTEGER NOT NULL,
+    minute {BIGINT} NOT NULL,           -- since 1970
+    n {BIGINT} NOT NULL,
+    errors {BIGINT} NOT NULL,           -- of `n`, those with a status of 500 or more
+    latency TEXT NOT NULL,              -- JSON, bucket of `store.rollups` to number
+    labels TEXT NOT NULL,               -- JSON, label id to number of predictions
+    kept_bytes {BIGINT} NOT NULL,       -- of inputs kept, 0 where there are none
+    CONSTRAINT pk_rollup PRIMARY KEY (model_id, minute)
+) {BY_KEY};
+CREATE INDEX ix_rollup_model_id_minute_kept_bytes ON rollup (model_id, minute, kept_bytes)
+    WHERE kept_bytes > 0;
+CREATE TABLE metadata_change (
+    id {BIGINT} NOT NULL,               -- of the change, its time
+    seq {BIGINT} NOT NULL,
+    change TEXT NOT NULL,               -- JSON of a `MetadataChange`
+    "before" TEXT NOT NULL,             -- JSON, the metadata until then
+    CONSTRAINT pk_metadata_change PRIMARY KEY (id)
+) {OF_ROWS};
+CREATE INDEX ix_metadata_change_seq ON metadata_change (seq);
+CREATE TABLE truth (
+    id {BIGINT} NOT NULL,               -- of the statement, its time
+    join_on {NAME} NOT NULL,            -- `TruthStatement.join`
+    value {NAME} NOT NULL, source TEXT NOT NULL,
+    annotations TEXT,                   -- JSON, NULL takes the truth away
+    CONSTRAINT pk_truth PRIMARY KEY (id)
+) {OF_ROWS};
+CREATE INDEX ix_truth_join_on_value_id ON truth (join_on, value, id);
+CREATE TABLE ground_truth (
+    seq {BIGINT} NOT NULL,
+    truth_id {BIGINT} NOT NULL,         -- the latest that holds
+    CONSTRAINT pk_ground_truth PRIMARY KEY (seq)
+) {OF_ROWS};
+CREATE INDEX ix_ground_truth_truth_id ON ground_truth (truth_id);
+CREATE TABLE feedback (
+    id {BIGINT} NOT NULL,               -- its time
+    seq {BIGINT} NOT NULL, kind TEXT NOT NULL, value {DOUBLE}, comment TEXT NOT NULL,
+    source TEXT NOT NULL, CONSTRAINT pk_feedback PRIMARY KEY (id)
+) {OF_ROWS};
+CREATE INDEX ix_feedback_seq ON feedback (seq);
+CREATE TABLE retention (
+    model TEXT NOT NULL,                -- name, of all versions
+    inputs_days {DOUBLE},               -- NULL is for ever
+    inferences_days {DOUBLE},           -- NULL is for ever
+    CONSTRAINT pk_retention PRIMARY KEY (model)
+) {OF_ROWS};
+CREATE TABLE journal_offset (
+    segment {NAME} NOT NULL,            -- with the id of its journal before it
+    "offset" {BIGINT} NOT NULL,         -- bytes whose records are committed
+    CONSTRAINT pk_journal_offset PRIMARY KEY (segment)
+) {BY_KEY}
+"""
 
 
 def upgrade() -> None:
     """Create all tables of the first release."""
-    op.create_table(
-        "model",
-        _set("id", sa.Integer),
-        _set("name", _CODE_POINTS),
-        _set("version", _CODE_POINTS),
-        _set("sha256", _CODE_POINTS),
-        _set("task", _CODE_POINTS),
-        sa.PrimaryKeyConstraint("id", name="pk_model"),
-        sa.UniqueConstraint(
-            "name", "version", "sha256", "task", name="uq_model_name_version_sha256_task"
-        ),
-        **_STRICT,
-    )
-    op.create_table(
-        "label",
-        _set("id", sa.Integer),
-        _set("name", _CODE_POINTS),
-        sa.PrimaryKeyConstraint("id", name="pk_label"),
-        sa.UniqueConstraint("name", name="uq_label_name"),
-        **_STRICT,
-    )
-    op.create_table(
-        "meta_key",
-        _set("id", sa.Integer),
-        _set("path", _CODE_POINTS),
-        _set("type", sa.Integer, doc="A `KeyType`."),
-        sa.PrimaryKeyConstraint("id", name="pk_meta_key"),
-        sa.UniqueConstraint("path", "type", name="uq_meta_key_path_type"),
-        **_STRICT,
-    )
-    op.create_table(
-        "inference",
-        _key("seq", _BIG, doc="`store.ids`; the time too."),
-        _set("request_id", _CODE_POINTS),
-        _set("image_no", sa.Integer),
-        _set("model_id", sa.Integer),
-        _set("action", _CODE_POINTS),
-        _set("status", sa.Integer, server_default="200"),
-        _set("latency_us", _BIG),
-        _set("input_name", sa.Text),
-        sa.Column("input_hash", _CODE_POINTS),
-        sa.Column("input_width", sa.Integer),
-        sa.Column("input_height", sa.Integer),
-        sa.Column("input_mime", sa.Text),
-        sa.Column("input_bytes", _BIG),
-        _set("input_kept", sa.Integer),
-        sa.Column(
-            "prediction_count", sa.Integer, doc="NULL where predictions are no list of objects."
-        ),
-        _set("predictions", sa.Text, doc="JSON, as answered."),
-        _set("meta", sa.Text, doc="JSON, as given, with later changes."),
-        sa.Column(
-            "meta_flat",
-            _JSON,
-            doc="JSON, path to value, see `store.metadata.index`; NULL where it equals `meta`, in SQLite.",
-        ),
-        _set("standard", sa.Text, server_default="{}", doc="JSON, the engine's."),
-        sa.PrimaryKeyConstraint("seq", name="pk_inference"),
-        **_STRICT,
-        **_BY_SEQ,
-    )
-    op.create_index(
-        "ix_inference_input_hash",
-        "inference",
-        ["input_hash"],
-        sqlite_where=sa.text("input_hash IS NOT NULL"),
-        postgresql_where=sa.text("input_hash IS NOT NULL"),
-    )
-    op.create_index("ix_inference_model_id_seq", "inference", ["model_id", "seq"])
-    op.create_index("ix_inference_request_id", "inference", ["request_id"])
-    op.create_table(
-        "meta_num",
-        _key("key", sa.Integer),
-        _set("val", _REAL, doc="Booleans as 0 and 1; presence alone as 0."),
-        _key("seq", _BIG),
-        sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_num"),
-        **_BY_KEY,
-        **_BY_SEQ,
-    )
-    op.create_table(
-        "meta_str",
-        _key("key", sa.Integer),
-        _set("val", _CODE_POINTS, doc="The first `INDEXED_CHARACTERS` characters."),
-        _key("seq", _BIG),
-        sa.PrimaryKeyConstraint("key", "val", "seq", name="pk_meta_str"),
-        **_BY_KEY,
-        **_BY_SEQ,
-    )
-    op.create_table(
-        "pred",
-        _key("label", sa.Integer),
-        _set("band", sa.Integer, doc="Of `score`: `store.schema.band`."),
-        _key("seq", _BIG),
-        _set("score", _REAL, doc="The label's best; -inf where none has a score."),
-        _set("worst", _REAL, doc="The label's worst; -inf as `score`."),
-        _set("n", sa.Integer, doc="Predictions with the label."),
-        sa.PrimaryKeyConstraint(
-            "label", "band", "seq", name="pk_pred", postgresql_include=["score"]
-        ),
-        **_BY_KEY,
-        **_BY_SEQ,
-    )
-    op.create_index("ix_pred_seq_label_score", "pred", ["seq", "label", "score"])
-    op.create_table(
-        "signal",
-        _key("seq", _BIG),
-        sa.Column("picture", sa.LargeBinary, doc="float32, little-endian."),
-        sa.Column("embedding", sa.LargeBinary, doc="float16, little-endian."),
-        sa.Column("space", sa.Text, doc="Of the embedding; those of two are not compared."),
-        sa.PrimaryKeyConstraint("seq", name="pk_signal"),
-        **_STRICT,
-        **_BY_SEQ,
-    )
-    op.create_table(
-        "rollup",
-        _key("model_id", sa.Integer),
-        _key("minute", _BIG, doc="Since 1970."),
-        _set("n", _BIG),
-        _set("errors", _BIG, doc="Of `n`, those with a status of 500 or more."),
-        _set("latency", sa.Text, doc="JSON of a `store.upkeep.rollups.Sketch`."),
-        _set("labels", sa.Text, doc="JSON, label id to number of predictions."),
-        _set("kept_bytes", _BIG, doc="Of inputs kept; 0 where there are none."),
-        sa.PrimaryKeyConstraint("model_id", "minute", name="pk_rollup"),
-        **_BY_KEY,
-    )
-    op.create_index(
-        "ix_rollup_model_id_minute_kept_bytes",
-        "rollup",
-        ["model_id", "minute", "kept_bytes"],
-        sqlite_where=sa.text("kept_bytes > 0"),
-        postgresql_where=sa.text("kept_bytes > 0"),
-    )
-    op.create_table(
-        "metadata_change",
-        _key("id", _BIG, doc="Of the change; its time."),
-        _set("seq", _BIG),
-        _set("change", sa.Text, doc="JSON of a `MetadataChange`."),
-        _set("before", sa.Text, doc="JSON, the metadata until then."),
-        sa.PrimaryKeyConstraint("id", name="pk_metadata_change"),
-        **_STRICT,
-    )
-    op.create_index("ix_metadata_change_seq", "metadata_change", ["seq"])
-    op.create_table(
-        "truth",
-        _key("id", _BIG, doc="Of the statement; its time."),
-        _set("join_on", _CODE_POINTS, doc="`TruthStatement.join`."),
-        _set("value", _CODE_POINTS),
-        _set("source", sa.Text),
-        sa.Column("annotations", sa.Text, doc="JSON; NULL takes the truth away."),
-        sa.PrimaryKeyConstraint("id", name="pk_truth"),
-        **_STRICT,
-    )
-    op.create_index("ix_truth_join_on_value_id", "truth", ["join_on", "value", "id"])
-    op.create_table(
-        "ground_truth",
-        _key("seq", _BIG),
-        _set("truth_id", _BIG, doc="The latest that holds."),
-        sa.PrimaryKeyConstraint("seq", name="pk_ground_truth"),
-        **_STRICT,
-    )
-    op.create_index("ix_ground_truth_truth_id", "ground_truth", ["truth_id"])
-    op.create_table(
-        "feedback",
-        _key("id", _BIG, doc="Its time."),
-        _set("seq", _BIG),
-        _set("kind", sa.Text),
-        sa.Column("value", _REAL),
-        _set("comment", sa.Text),
-        _set("source", sa.Text),
-        sa.PrimaryKeyConstraint("id", name="pk_feedback"),
-        **_STRICT,
-    )
-    op.create_index("ix_feedback_seq", "feedback", ["seq"])
-    op.create_table(
-        "retention",
-        _set("model", sa.Text, doc="Name, of all versions."),
-        sa.Column("inputs_days", _REAL, doc="NULL is for ever."),
-        sa.Column("inferences_days", _REAL, doc="NULL is for ever."),
-        sa.PrimaryKeyConstraint("model", name="pk_retention"),
-        **_STRICT,
-    )
-    op.create_table(
-        "journal_offset",
-        _set("segment", _CODE_POINTS, doc="With the id of its journal before it."),
-        _set("offset", _BIG, doc="Bytes whose records are committed."),
-        sa.PrimaryKeyConstraint("segment", name="pk_journal_offset"),
-        **_BY_KEY,
-    )
+    column = 0 if op.get_bind().dialect.name == "sqlite" else 1
+    types = {name: by_database[column] for name, by_database in _TYPES.items()}
+    for statement in re.sub(r" *--.*", "", _TABLES).format_map(types).split(";"):
+        op.execute(statement)

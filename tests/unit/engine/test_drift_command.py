@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engine.baseline_command import baseline_command
 from engine.cli import main
-from engine.drift_command import drift_command
+from engine.commands.baseline import baseline_command
+from engine.commands.drift import drift_command
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

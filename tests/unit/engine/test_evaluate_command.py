@@ -9,7 +9,7 @@ import ray
 from click.testing import CliRunner
 
 from engine.cli import main
-from engine.evaluate_command import evaluate_command
+from engine.commands.evaluate import evaluate_command
 from monitor.evaluation.on_ray import Cluster
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from engine.onnx_file import OnnxFileError, check_external_data, read_header
+from engine.onnx_file import OnnxFileError, check_external_data, read_onnx
 from tests.onnx_models import doubling, save, value
 
 
@@ -18,7 +18,7 @@ def test_a_header_says_what_the_onnx_package_says(tmp_path):
         {"w": np.ones(1, np.float32)},
         metadata={"names": "{0: 'ä'}", "stride": "32"},
     )
-    header = read_header(path)
+    header, _ = read_onnx(path)
     assert header.ir_version == 8
     assert header.opsets == {"": 17}
     assert header.producer == "quadriga-tests"
@@ -39,7 +39,7 @@ def external(folder, location="weights.bin"):
 
 def test_external_weights_are_found_and_checked(tmp_path):
     path = external(tmp_path)
-    header = read_header(path)
+    header, _ = read_onnx(path)
     (part,) = header.external_data
     assert (part.location, part.offset, part.length) == ("weights.bin", 8, 16)
     with pytest.raises(OnnxFileError, match="no such file"):
@@ -56,7 +56,7 @@ def test_external_weights_stay_inside_the_folder(tmp_path, location):
     (tmp_path / "weights.bin").write_bytes(bytes(24))
     path = external(tmp_path / "model", location)
     with pytest.raises(OnnxFileError, match="inside the model's folder"):
-        check_external_data(path, read_header(path))
+        check_external_data(path, read_onnx(path)[0])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_onnx_model_is_refused(tmp_path, content):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
     with pytest.raises(OnnxFileError, match="expected"):
-        read_header(path)
+        read_onnx(path)
 
 
 def test_every_cut_of_a_file_is_refused_or_read_but_never_a_crash(tmp_path):
@@ -84,11 +84,11 @@ def test_every_cut_of_a_file_is_refused_or_read_but_never_a_crash(tmp_path):
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         try:
-            read_header(path)
+            read_onnx(path)
         except OnnxFileError:
             continue
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(OnnxFileError, match=r"none\.onnx"):
-        read_header(tmp_path / "none.onnx")
+        read_onnx(tmp_path / "none.onnx")

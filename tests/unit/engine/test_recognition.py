@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from engine.model_toml import read_model_toml
 from engine.recognition import recognise
 from engine.session import LoadError, Session
 from tests.onnx_models import classifier, detector, doubling
@@ -17,7 +18,7 @@ ULTRALYTICS = {
 
 
 def recognised(path, score_threshold=None):
-    return recognise(path.parent, Session(path), score_threshold)
+    return recognise(path.parent, Session(path), read_model_toml(path.parent), score_threshold)
 
 
 def reasons(recognition):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from engine.evidence import Evidence, labels_from
+from engine.evidence import Evidence
 from engine.families import FAMILIES
+from engine.labels import labels_from
 from engine.rules import readings
 from proto.messages import TensorInfo
 from tasks import TASKS
@@ -21,9 +22,6 @@ def evidence(outputs, inputs=(IMAGES,), metadata=None, config=None, producers=No
             TensorInfo(name, datatype, shape) for name, (datatype, shape) in outputs.items()
         ),
         config=config or {},
-        preprocessor={},
-        labels=None,
-        labels_file="",
     )
 
 

@@ -14,7 +14,7 @@ from engine.recording import Recorder
 from engine.repository import ModelRepository
 from engine.room import RoomLimits
 from engine.semantic_score import REFERENCES, SemanticScores
-from monitor.similarity import References, write
+from monitor.drift.similarity import References, write
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, InferResponse, Tensor
 from store.blobs.files import BlobStore

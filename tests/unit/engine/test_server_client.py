@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from engine import server_client
-from engine.server_client import Refused, ServerClient, ServerError
+from engine.commands import server_client
+from engine.commands.server_client import Refused, ServerClient, ServerError
 
 
 class Server:

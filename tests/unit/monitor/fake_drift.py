@@ -2,9 +2,9 @@
 
 import msgspec
 
-from monitor.drift.history import note, with_history
 from monitor.drift.parameters import DriftParameters
 from monitor.reports import REPORT
+from monitor.watch.history import note, with_history
 from store.jobs import Run
 from tests.unit.monitor.drift_windows import report
 

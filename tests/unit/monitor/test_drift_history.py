@@ -7,11 +7,11 @@ import pytest
 from litestar import Litestar, Response
 from litestar.testing import TestClient
 
-from monitor.drift import history as history_module
-from monitor.drift.history import history, note, note_failure, with_history
-from monitor.drift.online import WARM_UP
 from monitor.schedule_routes import schedule_routes
-from monitor.schedules import Schedules
+from monitor.watch import history as history_module
+from monitor.watch.history import history, note, note_failure, with_history
+from monitor.watch.online import WARM_UP
+from monitor.watch.schedules import Schedules
 from store.errors import StoreError
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 

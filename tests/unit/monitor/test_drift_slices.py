@@ -6,7 +6,8 @@ import pytest
 from monitor.drift.comparison import compare
 from monitor.drift.samples import sample
 from monitor.drift.summary import summarise
-from monitor.drift.what_moved import by_effect, slices
+from monitor.drift.what_moved import slices
+from monitor.report import by_effect
 
 RNG = np.random.default_rng(9)
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from monitor.drift.samples import DriftError
-from monitor.similarity import LEAST, MOST, NEAREST, References, write
+from monitor.drift.similarity import LEAST, MOST, NEAREST, References, write
 
 SPACE = "0123456789abcdef"
 

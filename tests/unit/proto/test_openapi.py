@@ -4,8 +4,7 @@ import pytest
 
 from proto.openapi import add_operations
 from proto.operations import Answer, Operation
-from proto.v2_envelope import InferBody
-from proto.v2_rest import InferAnswer
+from proto.v2_envelope import InferAnswer, InferBody
 
 INFER = Operation(
     "POST",

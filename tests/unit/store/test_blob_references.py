@@ -9,9 +9,10 @@ from store.blobs import references as blob_references
 from store.blobs.files import BlobStore
 from store.blobs.interface import key_of, path_of
 from store.blobs.references import keep_swept, moved_until, remove_unreferenced, sweep
-from store.database import Readers, make_room, migrate, open_writer, run
+from store.database import Readers, migrate, open_writer, run
 from store.ids import first_at
 from store.journal import Journal
+from store.partitions import make_room
 from store.records import InputReference
 from store.writer import Writer
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from store.database import Readers, make_durable, migrate, open_writer, run
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.schema import PARTITIONED
+from store.partitions import TABLES
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_migrations_make_strict_tables(url: str) -> None:
         )
     engine.dispose()
     del created["alembic_version"]
-    assert {*PARTITIONED, "rollup", "truth", "journal_offset"} <= created.keys()
+    assert {*TABLES, "rollup", "truth", "journal_offset"} <= created.keys()
     assert all("STRICT" in made for made in created.values())
     assert {name for name, made in created.items() if "WITHOUT ROWID" in made} == {
         "meta_num",

@@ -17,11 +17,11 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
+from store.rollups import decoded
 from store.rows import Names
 from store.upkeep import rebuild as module
 from store.upkeep.rebuild import Progress, rebuild
 from store.upkeep.retention import Upkeep
-from store.upkeep.rollups import decoded
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

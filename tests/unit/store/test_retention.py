@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from store.blobs.files import BlobStore
 from store.blobs.interface import key_of
-from store.database import months, open_writer, run
+from store.database import open_writer, run
 from store.ids import first_at
 from store.journal import Journal
+from store.partitions import months
 from store.records import (
     InferenceRecord,
     InputReference,
@@ -20,10 +21,10 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
+from store.rollups import size_kept
 from store.rows import Names
 from store.upkeep import retention
 from store.upkeep.retention import Upkeep
-from store.upkeep.rollups import size_kept
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 

@@ -9,12 +9,13 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.database import make_room, open_writer, run
+from store.database import open_writer, run
 from store.ids import first_at
 from store.journal import Journal
+from store.partitions import make_room
 from store.records import InputReference, JournaledRecord, ModelReference
+from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.rows import Names, Rows
-from store.upkeep.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.writer import Writer
 from tests.unit.store.conftest import make_record
 

@@ -292,8 +292,8 @@ FAMILIES: dict[str, tuple[Any, Any, Any]] = {
     "ssd": (make_ssd, read_ssd, False),
     "mmdeploy": (make_mmdeploy, read_mmdeploy, False),
     "ultralytics_obb": (make_obb, read_obb, "probiou"),
-    "ultralytics_obb_end2end": (make_obb_end_to_end, read_obb_end_to_end, "none"),
-    "mmdeploy_rotated": (make_mmrotate, read_mmdeploy, "polygon"),
+    "ultralytics_obb_end2end": (make_obb_end_to_end, read_obb_end_to_end, False),
+    "mmdeploy_rotated": (make_mmrotate, read_mmdeploy, True),
 }
 
 

@@ -1,11 +1,9 @@
-from typing import Any
-
 import numpy as np
 import pytest
 
 from tasks import OutputError
-from tasks.decoders import Candidates, OrientedCandidates
-from tasks.labels import labelled
+from tasks.decoders import Candidates
+from tasks.detection import labelled
 from tasks.specification import InputSpec, ModelSpec, OutputSpec
 
 
@@ -18,10 +16,9 @@ def spec(offset):
     )
 
 
-def found(kind: Any, *class_ids: int):
-    columns = 4 if kind is Candidates else 5
+def found(columns: int, *class_ids: int):
     boxes = np.arange(len(class_ids) * columns, dtype=np.float32).reshape(-1, columns)
-    return kind(boxes, np.ones(len(class_ids), np.float32), np.array(class_ids, np.int64))
+    return Candidates(boxes, np.ones(len(class_ids), np.float32), np.array(class_ids, np.int64))
 
 
 # offset, classes of the network; those of the labels, rows that stay
@@ -34,11 +31,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kind", [Candidates, OrientedCandidates])
+@pytest.mark.parametrize("columns", [4, 5])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_classes_become_places_in_the_list_of_labels(case, kind):
+def test_classes_become_places_in_the_list_of_labels(case, columns):
     offset, class_ids, places, rows = case
-    given = found(kind, *class_ids)
+    given = found(columns, *class_ids)
     numbered = labelled(given, spec(offset))
     assert numbered.class_ids.tolist() == places
     np.testing.assert_array_equal(numbered.boxes, given.boxes[rows])
@@ -50,4 +47,4 @@ def test_classes_become_places_in_the_list_of_labels(case, kind):
 )
 def test_a_class_without_label_is_an_output_error(offset, text):
     with pytest.raises(OutputError, match=text):
-        labelled(found(Candidates, 2 + offset), spec(offset))
+        labelled(found(4, 2 + offset), spec(offset))

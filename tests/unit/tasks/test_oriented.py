@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tasks import OutputError, Task
+from tasks.geometry import iou_matrix
 from tasks.image import Image
 from tasks.oriented import OrientedObjectDetection
 from tasks.parameters import ParameterError
 from tasks.predictions import OrientedDetection
 from tasks.rotated import (
     convex_intersection_areas,
-    polygon_iou_matrix,
     probiou_matrix,
     xywhr_to_corners,
 )
@@ -52,7 +52,7 @@ def pixels(item, image_wh):
 
 
 def iou(one, other):
-    return polygon_iou_matrix(np.array([one], float), np.array([other], float))[0, 0]
+    return iou_matrix(np.array([one], float), np.array([other], float))[0, 0]
 
 
 def test_an_oriented_detector_is_a_task():
@@ -180,7 +180,7 @@ def fast_nms(rows, scores, threshold):
 
 def greedy_nms(rows, scores, threshold):
     kept: list[int] = []
-    overlap = polygon_iou_matrix(rows, rows)
+    overlap = iou_matrix(rows, rows)
     for index in sorted(range(len(rows)), key=lambda index: -scores[index]):
         if all(overlap[index, other] <= threshold for other in kept):
             kept.append(index)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.geometry import ios_matrix, iou_matrix
 from tasks.rotated import (
     convex_intersection_areas,
-    polygon_ios_matrix,
-    polygon_iou_matrix,
     probiou_matrix,
     unscaled,
     with_angle,
@@ -147,7 +146,7 @@ def test_a_sub_pixel_difference_of_scales_keeps_the_overlap_above_99_percent(une
         corners = xywhr_to_corners(boxes([x, y, w, h, r]))[0] * (sx, sy)
         seen = cv2.minAreaRect(corners.astype(np.float32))
         network = boxes([*seen[0], *seen[1], math.radians(seen[2])])
-        [[iou]] = polygon_iou_matrix(unscaled(network, sx, sy), boxes([x, y, w, h, r]))
+        [[iou]] = iou_matrix(unscaled(network, sx, sy), boxes([x, y, w, h, r]))
         assert iou > 0.985  # of which minAreaRect, which wraps the parallelogram, takes a part
     turned = boxes([50, 50, 40, 20, math.pi / 4])
     for_ = unscaled(turned, 0.4, 0.4 * uneven)
@@ -196,19 +195,17 @@ OVERLAPS = {
 
 @pytest.mark.parametrize(("one", "other", "iou"), OVERLAPS.values(), ids=OVERLAPS)
 def test_overlap_of_two_rotated_boxes(one, other, iou):
-    assert polygon_iou_matrix(boxes(one), boxes(other))[0, 0] == pytest.approx(iou, abs=1e-6)
-    assert polygon_iou_matrix(boxes(other), boxes(one))[0, 0] == pytest.approx(iou, abs=1e-6)
+    assert iou_matrix(boxes(one), boxes(other))[0, 0] == pytest.approx(iou, abs=1e-6)
+    assert iou_matrix(boxes(other), boxes(one))[0, 0] == pytest.approx(iou, abs=1e-6)
 
 
 def test_overlap_over_the_smaller_is_1_for_a_box_inside():
-    inside = polygon_ios_matrix(
-        boxes([5, 5, 20, 20, 0.2]), boxes([5, 5, 4, 2, 1], [99, 9, 1, 1, 0])
-    )
+    inside = ios_matrix(boxes([5, 5, 20, 20, 0.2]), boxes([5, 5, 4, 2, 1], [99, 9, 1, 1, 0]))
     np.testing.assert_allclose(inside, [[1, 0]])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 0), (0, 3), (3, 0), (2, 5)])
-@pytest.mark.parametrize("matrix", [polygon_iou_matrix, polygon_ios_matrix, probiou_matrix])
+@pytest.mark.parametrize("matrix", [iou_matrix, ios_matrix, probiou_matrix])
 def test_overlap_matrices_have_a_row_and_a_column_for_each(rows, columns, matrix):
     assert matrix(np.ones((rows, 5), np.float32), np.ones((columns, 5))).shape == (rows, columns)
 
@@ -216,7 +213,7 @@ def test_overlap_matrices_have_a_row_and_a_column_for_each(rows, columns, matrix
 def test_overlap_of_polygons_is_that_of_opencv():
     random = np.random.default_rng(4)
     ours, others = random_boxes(random, 40), random_boxes(random, 40)
-    found = polygon_iou_matrix(ours, others)
+    found = iou_matrix(ours, others)
     seen = 0
     for row, one in enumerate(ours):
         for column, other in enumerate(others):
@@ -237,8 +234,8 @@ def test_overlap_of_polygons_is_that_of_opencv():
 )
 def test_shared_edges_and_corners_keep_overlap_symmetric_and_within_1(one, other):
     first, second = (boxes([*box[:4], box[4] * math.pi / 8]) for box in (one, other))
-    there, back = polygon_iou_matrix(first, second)[0, 0], polygon_iou_matrix(second, first)[0, 0]
+    there, back = iou_matrix(first, second)[0, 0], iou_matrix(second, first)[0, 0]
     assert there == pytest.approx(back, abs=1e-9)
     assert 0 <= there <= 1 + 1e-9
-    smaller = polygon_ios_matrix(first, second)[0, 0]
+    smaller = ios_matrix(first, second)[0, 0]
     assert there - 1e-9 <= smaller <= 1 + 1e-9

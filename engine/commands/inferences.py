@@ -1,0 +1,143 @@
+"""The commands `quadriga query`, `export` and `import`: inferences found, taken out, brought in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from engine.commands.options import PATH, filter_of, option, store_options, store_settings
+from engine.commands.output import tell
+
+
+@click.command()
+@click.argument("where", metavar="FILTER", default="")
+@store_options
+@option("--limit", "Inferences to show.", type=click.IntRange(1, 1000), default=20)
+@click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
+@option("--json as_json", "Print one JSON record a line.", is_flag=True)
+def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
+    """Find stored inferences by FILTER, in JSON or on one line.
+
+    For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
+    """
+    from engine.stored import open_stored
+    from store.query.request import QueryRequest
+
+    inferences, _ = open_stored(store_settings(**store))
+    page = inferences.query(
+        QueryRequest(filter_of(where), limit=limit, order=order, count="capped")
+    )
+    if as_json:
+        for record in page.inferences:
+            click.echo(msgspec.json.encode(record))
+        return
+    table = Table(show_lines=True)
+    table.add_column("inference", no_wrap=True, overflow="fold")
+    for name in ("predictions", "metadata"):
+        table.add_column(name, overflow="fold")
+    for record in page.inferences:
+        predictions = json.loads(bytes(record.predictions))
+        shown = ", ".join(filter(None, map(_in_words, predictions[:4])))
+        more = f" and {len(predictions) - 4} more" if len(predictions) > 4 else ""
+        name = f"{record.id}\n{record.created_at}\n{record.model.name}\n{record.input.name}"
+        cells = (name, shown + more, bytes(record.metadata).decode())
+        table.add_row(*map(Text, cells))  # what stands in brackets is no markup
+    console = Console()
+    console.print(table)
+    more = "" if page.count_is_exact else " or more"
+    console.print(f"{len(page.inferences)} of {page.count}{more} shown")
+    if page.partial:
+        console.print(
+            "The search ended before all were looked at: narrow it, for example by a time."
+        )
+
+
+def _in_words(prediction: dict[str, Any]) -> str:
+    if "label" in prediction:
+        return f"{prediction['label']} {prediction['score']:.2f}"
+    return str(prediction.get("answer", ""))
+
+
+@click.command("export")
+@click.argument("where", metavar="FILTER", default="{}")
+@option(
+    "--format",
+    "JSON lines, Parquet, a dataset for Chariot, or COCO.",
+    type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
+    default="jsonl",
+)
+@option("--output", "The file to make.", required=True, type=PATH)
+@option("--images/--no-images", "With the images; default: with chariot and coco.")
+@option(
+    "--annotations",
+    "What chariot and coco annotate; either: the truth where there is one, else the predictions.",
+    type=click.Choice(["either", "ground_truth", "predictions"]),
+    default="either",
+)
+@store_options
+def export_command(
+    where: str, output: Path, data: str | None, database: str | None, **asked: Any
+) -> None:
+    """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
+    from engine.stored import open_stored
+    from store.exchange.export import ExportParameters, check, export
+    from store.jobs import QUERY_S
+
+    inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
+    parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
+    check(parameters)
+    count = export(inferences, blobs, parameters, output.absolute(), _show)
+    tell("")
+    click.echo(f"{count} inferences in {output}")
+
+
+@click.command("import")
+@click.argument("file", type=PATH)
+@option(
+    "--as what",
+    "Inferences, with their ids and ground truth; or the ground truth alone.",
+    type=click.Choice(["inferences", "ground-truth"]),
+    default="inferences",
+)
+@option(
+    "--join",
+    "What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
+    "[default: id where FILE has one, else input.hash]",
+    "FIELD",
+)
+@store_options
+def import_command(file: Path, what: Any, join: str | None, **store: Any) -> None:
+    """Bring FILE into the store: .jsonl, .parquet, COCO's .json, or a .zip that an export wrote.
+
+    Works beside a server and without one. Importing twice is importing once.
+    """
+    from store.blobs.files import open_blobs
+    from store.exchange.import_files import read
+    from store.exchange.imports import Importer
+
+    if join is not None and (what == "inferences" or not _is_join(join)):
+        raise click.BadParameter(
+            f"expected id, request_id, input.hash or meta.<key>, with --as ground-truth, got {join}",
+            param_hint="--join",
+        )
+    settings = store_settings(**store)
+    blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
+    importer = Importer(settings.journal_directory, settings.database_url, blobs, what, join)
+    imported = importer.run(read(file), _show)
+    tell("")
+    counts = msgspec.structs.asdict(imported).items()
+    click.echo(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts))
+
+
+def _is_join(text: str) -> bool:
+    return text in {"id", "request_id", "input.hash"} or (text[:5] == "meta." and len(text) > 5)
+
+
+def _show(done: int, total: int | None = None) -> None:
+    of = "" if total is None else f" of {total}"
+    tell(f"{done}{of} inferences")

@@ -1,0 +1,130 @@
+"""Options that several commands have, and what is read off them; they go on as a namespace."""
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+from click import get_current_context
+from click.core import ParameterSource
+
+from engine import settings
+from engine.settings import Settings
+
+Decorator = Callable[[Any], Any]
+
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+PATH = click.Path(path_type=Path)
+
+
+def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
+    """Return what gives a command an option: click's, with spaces between names; a default is shown."""
+    shown = {"show_default": "default" in more} | more
+    return click.option(*names.split(), help=text, metavar=metavar, **shown)
+
+
+def _together(*options: Decorator) -> Decorator:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+    """See that a report's file is one that can be written, before all the work."""
+    if output is None:
+        return None
+    if output.suffix not in {".html", ".json"}:
+        raise click.BadParameter(f"expected a file .html or .json, got {output.name}")
+    if not output.parent.is_dir():
+        raise click.BadParameter(f"expected a folder {output.parent}, got none")
+    if output.is_dir():
+        raise click.BadParameter(f"expected a file, got the folder {output}")
+    return output
+
+
+store_options = _together(
+    option("--data", "Data folder of the server. [default: data]"),
+    option("--database", "SQLAlchemy URL of the store."),
+)
+"""Of every command that opens a store; `store_settings` reads them."""
+
+report_options = _together(
+    option(
+        "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
+    ),
+    option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
+    option(
+        "--output",
+        "Write the report, too: .html for people, .json for programs.",
+        type=PATH,
+        callback=_checked,
+    ),
+)
+"""Of every command that makes a report."""
+
+dataset_options = _together(
+    option("--snapshot", "What --dataset is called. [default: a hash of its images]", "NAME"),
+    option("--threads", "Requests over --dataset at once.", type=click.IntRange(1, 64), default=4),
+)
+"""Of every command that runs a model over a dataset."""
+
+
+def store_settings(data: str | None, database: str | None) -> Settings:
+    """Return the settings of a server with these; what is None is left to it."""
+    given = {"data": data, "database": database}
+    flags = {name: value for name, value in given.items() if value is not None}
+    return settings.load(flags, os.environ)
+
+
+def refuse_unread(read: Collection[str], beside: str) -> None:
+    """See that no option was given beside another which, for that one, is not among those read."""
+    context = get_current_context()
+    for one in context.command.params:
+        is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+        if is_given and one.name not in read:
+            raise click.UsageError(f"expected no {one.opts[0]} with --{beside}, got one")
+
+
+def filter_of(text: str | None, flag: str | None = None) -> Any:
+    """Return the filter of an option, or of the argument FILTER, as a query takes it; None for none."""
+    if not text:
+        return None
+    try:
+        return json.loads(text) if text.lstrip().startswith("{") else text
+    except json.JSONDecodeError as error:
+        expected = "FILTER to be JSON" if flag is None else "JSON"
+        said = f"expected {expected}, got {text}: {error}"
+        raise click.BadParameter(said, param_hint=flag) from error
+
+
+def name_and_version(text: str) -> tuple[str, str | None]:
+    """Take NAME@VERSION apart; without a version it is None."""
+    name, _, version = text.partition("@")
+    return name, version or None
+
+
+def cluster(address: str | None) -> AbstractContextManager[Any]:
+    """Give the Ray cluster of --on, left at the end; None where none is wanted."""
+    if address is None:
+        return nullcontext()
+    from monitor.evaluation.on_ray import Cluster
+
+    return closing(Cluster(address))
+
+
+@contextmanager
+def places(address: str | None, database_url: str) -> Iterator[Any]:
+    """Give the places of --on where a database is read; None for here."""
+    with cluster(address) as found:
+        if found is None:
+            yield None
+            return
+        from monitor.evaluation.on_ray import StoredOnCluster
+
+        yield StoredOnCluster(found, database_url)

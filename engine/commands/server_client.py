@@ -1,0 +1,198 @@
+"""A server for commands: speaks to one that runs, over kept connections, or starts its own."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from engine.commands.output import Page
+from monitor.report import Report
+
+TIMEOUT_S = 300.0
+"""That an answer may take."""
+
+PATIENCE_S = 60.0
+"""That a server may be busy, or a model not loaded yet."""
+
+POLL_S = 0.2
+"""Between looks at what takes a while."""
+
+_BUSY = {429, 503}
+_STOP_S = 30.0
+_SAID_BYTES = 2000
+
+
+class ServerError(OSError):
+    """The server does not answer, or not as expected."""
+
+
+class Refused(ServerError):
+    """The server answered a request with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{text} ({status})")
+        self.status = status
+
+
+class ServerClient:
+    """A server at a URL, maybe with a path; safe to use from several threads.
+
+    Methods raise a `Refused` where the server answers an error, else a `ServerError`.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ServerError(f"expected a URL such as http://127.0.0.1:8080, got {url}")
+        self.url = url
+        self._host, self._prefix = parts.netloc, parts.path.rstrip("/")
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._idle: list[HTTPConnection] = []
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send JSON, and read the JSON of the answer."""
+        sent = None if body is None else json.dumps(body).encode()
+        return json.loads(self.read(method, path, sent))
+
+    def read(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        """Send a request on a connection of its own, and return the body of the answer."""
+        self.close()
+        try:
+            return self._patient(method, path, body, {})
+        finally:
+            self.close()
+
+    def infer(self, model: str, image: bytes, name: str, parameters: dict[str, Any]) -> Any:
+        """Send the file of an image by chariot-v2-kserve, as it is, and return the answer.
+
+        The model is as `model_path` names it; name and parameters are the input's.
+        """
+        size = len(image).to_bytes(4, "little")
+        parameters = {**parameters, "binary_data_size": len(image) + 4}
+        tensor = {"name": name, "shape": [1], "datatype": "BYTES", "parameters": parameters}
+        text = json.dumps({"inputs": [tensor]}).encode()
+        headers = {"Inference-Header-Content-Length": str(len(text))}
+        path = f"/v2/models/{model}/infer"
+        return json.loads(self._patient("POST", path, text + size + image, headers))
+
+    def close(self) -> None:
+        """Close the connections that wait."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _patient(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            status, wait_s, answer = self._send(method, path, body, headers)
+            if status in _BUSY and time.monotonic() + wait_s < until:
+                self.close()  # or the server may close it meanwhile
+                time.sleep(wait_s)
+                continue
+            if status >= 400:
+                raise Refused(status, _error(answer))
+            return answer
+
+    def _send(
+        self, method: str, path: str, body: bytes | None, headers: Any
+    ) -> tuple[int, float, bytes]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._kind(self._host, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, self._prefix + path, body, headers)
+            response = connection.getresponse()
+            wait = response.getheader("Retry-After") or ""
+            answer = response.read()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise ServerError(
+                f"expected a server at {self.url}, got: {str(error) or repr(error)}"
+            ) from error
+        self._idle.append(connection)
+        return response.status, float(wait) if wait.isdigit() else 1.0, answer
+
+
+def model_path(name: str, version: str | None) -> str:
+    """Return how paths name a model."""
+    named = quote(name, safe="")
+    return named if version is None else f"{named}/versions/{quote(version, safe='')}"
+
+
+Show = Callable[[int, int | None], None]
+"""Is told how far a job is, and of how much."""
+
+
+def done(server: ServerClient, job: Any, show: Show) -> str:
+    """Wait for a job, as it was answered, and return its id.
+
+    Raises:
+        ServerError: The server does not answer, or the job ends without a result.
+    """
+    while job["state"] in {"queued", "running"}:
+        show(job["progress"]["done"], job["progress"]["total"])
+        time.sleep(POLL_S)
+        job = server.call("GET", f"/api/jobs/{job['id']}")
+    if job["state"] != "succeeded":
+        raise ServerError(job["error"] or f"the job was {job['state']}")
+    return str(job["id"])
+
+
+def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
+    """Wait for a job, as `done`; return its report, and what answers its page."""
+    path = f"/api/reports/{done(server, job, show)}"
+    report = msgspec.json.decode(server.read("GET", path), type=Report)
+    page = server.read("GET", f"{path}/page").decode()
+    return report, lambda _: page
+
+
+@contextmanager
+def own_server(model: Path, data: str) -> Iterator[str]:
+    """Serve a model's folder on a free port for as long as the block lasts; gives the URL.
+
+    Raises:
+        ServerError: It does not start.
+    """
+    command = [sys.executable, "-m", "engine.cli", "serve", str(model), "--data", data]
+    with (
+        TemporaryFile() as log,
+        subprocess.Popen(  # noqa: S603 - our own program
+            [*command, "--port", "0", "--grpc-port", "-1"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C ends the evaluation, which then ends the server
+        ) as process,
+    ):
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if "http" not in line:
+                process.wait(_STOP_S)
+                log.seek(0)
+                said = log.read()[-_SAID_BYTES:].decode(errors="replace").strip()
+                raise ServerError(f"expected a server of {model}, got: {said}")
+            yield line.split()[-1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _error(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["error"])
+    except (ValueError, TypeError, KeyError):
+        return f"{answer!r:.200}"

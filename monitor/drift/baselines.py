@@ -1,0 +1,291 @@
+"""Baselines of models: what is usual, frozen as a summary, or a window that moves along.
+
+`<directory>/<model>/<name>.json` is a `Baseline`, `<name>.summary` what was read for it, and `<name>.similarity`
+what the semantic score compares with.
+"""
+
+import fcntl
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from monitor.drift import similarity
+from monitor.drift.parameters import (
+    DEFAULT,
+    SOURCE_KEYS,
+    DriftParameters,
+    StoredWindow,
+    fixed,
+    span_s,
+)
+from monitor.drift.samples import EMBEDDING, DriftError
+from monitor.drift.summary import from_bytes, to_bytes
+from monitor.drift.windows import About, WindowRead
+from monitor.kept import MOST_NAME_BYTES, keeping, put, read, write
+from monitor.report import ReportedModel, Window
+from store.errors import NotFoundError, NotReadyError, QueryError
+from store.query.json_form import parse
+from store.query.moments import microseconds
+from store.query.request import decode_body
+from store.records import timestamp_text
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+State = Literal["building", "ready", "stale", "failed"]
+
+
+class BaselineRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}
+):
+    """What a baseline shall be: inferences of the model within a time, or those before each window."""
+
+    name: str = DEFAULT
+    version: str | None = None
+    where: Any = None
+    """A filter, as of a query."""
+    start: str | None = None
+    """As of `StoredWindow`."""
+    end: str | None = None
+    dataset: str | None = None
+    """What a dataset that the model was run over is called: `meta.dataset_snapshot_id`."""
+    rolling: str | None = None
+    """Such as `7d`: the time before the window that is compared."""
+    source_keys: Annotated[list[str], msgspec.Meta(max_length=20)] = msgspec.field(
+        default_factory=lambda: list(SOURCE_KEYS)
+    )
+    """As of `DriftParameters`."""
+
+    @property
+    def window(self) -> StoredWindow:
+        """What is read."""
+        where = self.where
+        if self.dataset is not None:
+            of_dataset = {"meta.dataset_snapshot_id": {"eq": self.dataset}}
+            where = of_dataset if where is None else {"and": [of_dataset, where]}
+        return StoredWindow(self.start, self.end, self.version, where)
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """What is usual of a model."""
+
+    name: str
+    model: str
+    state: State
+    created: str
+    """RFC 3339, UTC."""
+    version: str = ""
+    """All that answered."""
+    sha256: str = ""
+    """Of the model that answered; empty where several did."""
+    window: Window = Window()
+    """What was read, or is to be."""
+    n: int = 0
+    job: str | None = None
+    """What reads it; None of one that moves along."""
+    error: str = ""
+    """Why it failed."""
+    rolling: str | None = None
+    references: int = 0
+    """Embeddings that the semantic score compares with."""
+    task: str = ""
+    source_key: str | None = None
+    space: str = ""
+    excluded: dict[str, int] = {}
+    left_out: dict[str, str] = {}
+
+    @property
+    def turn(self) -> tuple[str, str]:
+        """What tells the newer of two."""
+        return self.created, self.job or ""
+
+    @property
+    def about(self) -> About:
+        """What was read."""
+        model = ReportedModel(self.model, self.version, self.sha256)
+        return About(model, self.task, self.window, **{one: getattr(self, one) for one in _READ})
+
+
+_READ = ("source_key", "space", "excluded", "left_out")
+"""What a baseline has as `About` has it."""
+
+_decoder = msgspec.json.Decoder(BaselineRequest)
+
+
+def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
+    """Read what a baseline shall be from JSON; its times become moments.
+
+    Raises:
+        QueryError: It is none.
+    """
+    asked = decode_body(body, _decoder)
+    if _NAME.fullmatch(asked.name) is None:
+        raise QueryError(
+            f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
+        )
+    parse(asked.where, 0)
+    moments = fixed(model, asked.window, now_us)
+    if asked.rolling is not None:
+        span_s(asked.rolling, "rolling")
+        if (asked.start, asked.end, asked.dataset) != (None, None, None):
+            raise QueryError("expected rolling without from, to and dataset, got one of them")
+    return replace(asked, start=moments.start, end=moments.end)
+
+
+class Baselines:
+    """The baselines of a folder; safe to use from several threads and processes.
+
+    What is asked of a baseline that there is not is a `NotFoundError`, what cannot be the name of a model a
+    `QueryError`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def all(self, model: str) -> list[Baseline]:
+        """Return a model's baselines, by name."""
+        found = (read(path, Baseline) for path in sorted(self._folder(model).glob("*.json")))
+        return [one for one in found if one is not None]
+
+    def get(self, model: str, name: str) -> Baseline:
+        """Return one."""
+        path = self._path(model, name, "json")
+        found = None if _NAME.fullmatch(name) is None else read(path, Baseline)
+        if found is None:
+            raise NotFoundError(
+                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
+                " PUT on the model's /baseline, says what is usual"
+            )
+        return found
+
+    def begin(self, baseline: Baseline) -> Baseline:
+        """Keep one that is to be read, or moves along, in place of what had its name.
+
+        Returns:
+            What is kept: of two that are asked for at once, the newer.
+
+        Raises:
+            JournalError: It could not be kept, as on a full disk.
+        """
+        model, name = baseline.model, baseline.name
+        with keeping("keep the baseline"), self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
+            if known is not None and baseline.job and known.turn >= baseline.turn:
+                return known
+            self._clear(model, name)
+            write(self._path(model, name, "json"), baseline)
+        return baseline
+
+    def finish(self, baseline: Baseline, found: WindowRead) -> Baseline | None:
+        """Keep what was read; None where a newer one took its place meanwhile.
+
+        Raises:
+            OSError: It could not be kept.
+        """
+        about = found.about
+        model, name = baseline.model, baseline.name
+        with self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
+            if known is not None and known.turn > baseline.turn:
+                return None
+            self._clear(model, name)
+            made = replace(
+                baseline,
+                state="ready",
+                version=about.model.version,
+                sha256=about.model.sha256,
+                window=about.window,
+                n=about.window.n,
+                references=_write_references(self._path(model, name, "similarity"), found),
+                task=about.task,
+                **{one: getattr(about, one) for one in _READ},
+            )
+            summary = to_bytes(found.summary.with_embeddings())
+            put(self._path(model, name, "summary"), summary)
+            write(self._path(model, name, "json"), made)
+            return made
+
+    def read(self, model: str, name: str) -> WindowRead:
+        """Return a baseline to compare with.
+
+        Raises:
+            NotReadyError: It is not read yet.
+            DriftError: It is damaged.
+        """
+        baseline = self.get(model, name)
+        try:
+            data = self._path(model, name, "summary").read_bytes()
+        except FileNotFoundError as error:
+            job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
+            raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
+        return WindowRead(from_bytes(data), baseline.about)
+
+    def resolved(self, parameters: DriftParameters) -> DriftParameters:
+        """Put a window in place of a baseline that moves along.
+
+        Raises:
+            QueryError: There is no such baseline, or it moves along with a window that begins nowhere.
+        """
+        if not isinstance(parameters.baseline, str):
+            return parameters
+        try:
+            baseline = self.get(parameters.model, parameters.baseline)
+        except NotFoundError as error:
+            raise QueryError(str(error)) from error
+        if baseline.rolling is None:
+            return parameters
+        if parameters.start is None:
+            raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
+        start_ms = microseconds(parameters.start, 0) // 1000
+        before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
+        start, end = timestamp_text(before_ms), timestamp_text(start_ms)
+        window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
+        return replace(parameters, baseline=window)
+
+    def remove(self, model: str, name: str) -> Baseline:
+        """Remove one, and return what it was.
+
+        Raises:
+            JournalError: It could not be.
+        """
+        baseline = self.get(model, name)
+        with keeping("remove the baseline"), self._locked(model):
+            self._clear(model, name)
+        return baseline
+
+    def _clear(self, model: str, name: str) -> None:
+        for suffix in ("json", "summary", "similarity"):
+            self._path(model, name, suffix).unlink(missing_ok=True)
+
+    def _folder(self, model: str) -> Path:
+        name = quote(model, safe="")
+        if not 0 < len(name) <= MOST_NAME_BYTES or not name.strip("."):
+            raise QueryError(f"expected the name of a model, got {model!r:.80}")
+        return self.directory / name
+
+    def _path(self, model: str, name: str, suffix: str) -> Path:
+        return self._folder(model) / f"{name}.{suffix}"
+
+    @contextmanager
+    def _locked(self, model: str) -> Iterator[None]:
+        folder = self._folder(model)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _write_references(path: Path, found: WindowRead) -> int:
+    """Write what the semantic score compares with, and return how many; of too few there is no score."""
+    sample = found.summary.sample
+    column = sample.column(EMBEDDING)
+    with suppress(DriftError):
+        if column is not None:
+            ids = sample.order[column.rows]
+            return similarity.write(path, column.values, ids, found.about.space)
+    return 0

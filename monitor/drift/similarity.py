@@ -1,0 +1,223 @@
+"""How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
+
+An image is as strange as its mean distance to its `NEAREST` nearest references. Its score is the share of
+all, references and itself, that are at least as strange; see docs/drift.md.
+
+Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
+"Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
+"""
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from monitor.drift.samples import EMBEDDING, DriftError, Sample
+from monitor.report import Neighbour, Unlike
+
+NEAREST = 5
+"""Neighbours of which the mean distance counts."""
+
+LEAST, MOST = 100, 10_000
+"""References; with N of them the least score is 1 / (N + 1)."""
+
+MOST_UNLIKE, SHOWN = 12, 3
+"""Images of a window that a report shows, and neighbours of each."""
+
+_BLOCK = 500
+"""Rows whose distances to all are in memory at once."""
+
+Half = npt.NDArray[np.float16]
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+
+class References:
+    """Embeddings of a baseline; read-only, and so safe to use from many threads.
+
+    Args:
+        embeddings: float16 (N, D), finite.
+        ids: int64 (N,), of their inferences.
+        space: Which embedding this is; those of two spaces are not comparable.
+        apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
+    """
+
+    def __init__(
+        self,
+        embeddings: Half,
+        ids: Ids,
+        space: str,
+        apart: Floats | None = None,
+    ) -> None:
+        self.ids = ids
+        self.space = space
+        self._units = _unit(embeddings)
+        self.apart = _apart(self._units, self._units, others=True) if apart is None else apart
+        """float32 (N, NEAREST)."""
+        self._strangeness = self.apart.mean(axis=1)
+        self._farthest = self.apart.max(axis=1)
+
+    def score(self, embedding: npt.NDArray[np.floating[Any]]) -> float:
+        """Give the conformal p-value of an embedding (D,), in (0, 1]; low is unlike the references.
+
+        It is exact: the references' neighbours are looked for with the new one among them, which counts where
+        it is nearer than the farthest of the old ones.
+
+        Raises:
+            DriftError: It is not finite in float16, or of another length.
+        """
+        distances = self._distances(embedding)
+        own = np.partition(distances, NEAREST - 1)[:NEAREST].mean()
+        nearer = np.minimum(distances - self._farthest, 0)
+        at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
+        return (1 + at_least) / (1 + len(self.ids))
+
+    def strangeness(self, embeddings: Half) -> Floats:
+        """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
+        return np.asarray(_apart(_unit(embeddings), self._units).mean(axis=1), np.float32)
+
+    def nearest(self, embedding: npt.NDArray[np.floating[Any]], count: int) -> tuple[Ids, Floats]:
+        """Find the references most like an embedding (D,), nearest first.
+
+        Returns:
+            Their ids, int64 (M,), and distances, float32 (M,), from 0 to 2; M is `count` or all there are.
+
+        Raises:
+            DriftError: As `score`.
+        """
+        distances = self._distances(embedding)
+        order = np.argsort(distances, kind="stable")[:count]
+        return self.ids[order], distances[order]
+
+    @classmethod
+    def read(cls, path: Path) -> "References":
+        """Read what `write` wrote.
+
+        Raises:
+            DriftError: The file is none of these, or torn.
+            OSError: It cannot be read.
+        """
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+                embeddings, ids, apart = saved["embeddings"], saved["ids"], saved["apart"]
+                space = str(saved["space"])
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise DriftError(f"{path}: expected references of a baseline, got: {error}") from error
+        if embeddings.ndim != 2 or apart.shape != (len(embeddings), NEAREST):
+            raise DriftError(
+                f"{path}: expected the {NEAREST} nearest of each embedding, got the shapes "
+                f"{embeddings.shape} and {apart.shape}"
+            )
+        return cls(embeddings, ids, space, apart)
+
+    def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Floats:
+        """Measure float32 (N,), after the rounding that the references have had."""
+        with np.errstate(over="ignore"):
+            rounded = np.asarray(embedding).astype(np.float16)
+        beyond = np.count_nonzero(~np.isfinite(rounded))
+        if rounded.shape != self._units.shape[1:] or beyond:
+            raise DriftError(
+                f"expected an embedding of {self._units.shape[1]} numbers up to 65504, got the shape "
+                f"{rounded.shape} and {beyond} numbers beyond"
+            )
+        # einsum, not BLAS: that starts threads, which wait for each other where all cores are busy
+        return _from_cosines(np.einsum("nd,d->n", self._units, _unit(rounded)))
+
+
+def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space: str) -> int:
+    """Write references; a reader finds the old file or the new one, whole.
+
+    Embeddings that are not finite are left out, and of equal ones all but the first: an image that came
+    five times would otherwise have itself for a neighbour.
+
+    Args:
+        path: Where to; its folder exists.
+        embeddings: (N, D), any float; kept as float16.
+        ids: (N,), of their inferences.
+        space: Which embedding this is.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        DriftError: They are fewer than `LEAST` or more than `MOST`.
+    """
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(embeddings, np.float16)
+    rounded = rounded + np.float16(0)  # -0 is 0
+    finite = np.flatnonzero(np.isfinite(rounded).all(axis=1))
+    _, first = np.unique(rounded[finite].view(np.uint16), axis=0, return_index=True)
+    kept = finite[np.sort(first)]
+    if not LEAST <= len(kept) <= MOST:
+        raise DriftError(
+            f"expected {LEAST} to {MOST} different embeddings of a baseline, got {len(kept)}"
+        )
+    references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
+    hidden = path.with_name(f".{path.name}")
+    with hidden.open("wb") as file:
+        np.savez(
+            file,
+            embeddings=rounded[kept],
+            ids=references.ids,
+            apart=references.apart,
+            space=np.array(space),
+        )
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(path)
+    return len(kept)
+
+
+def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
+    """Return the images of a window that are farthest from their neighbours in the baseline.
+
+    Args:
+        baseline: With embeddings (N, D), and inferences as its order.
+        current: With embeddings (M, D) of the same space.
+        space: Which that is.
+    """
+    before, now = (one.column(EMBEDDING) for one in (baseline, current))
+    if before is None or now is None or len(before.rows) <= NEAREST or not len(now.rows):
+        return []
+    references = References(before.values.astype(np.float16), baseline.order[before.rows], space)
+    rows, ids = now.values.astype(np.float16), current.order[now.rows]
+    found = []
+    for at in np.argsort(-references.strangeness(rows), kind="stable")[:MOST_UNLIKE].tolist():
+        near = zip(*(each.tolist() for each in references.nearest(rows[at], SHOWN)), strict=True)
+        nearest = [Neighbour(str(one), distance) for one, distance in near]
+        score = float(references.score(rows[at]))
+        found.append(Unlike(str(ids[at]), score, nearest=nearest))
+    return found
+
+
+def _unit(embeddings: Half) -> Floats:
+    """Scale embeddings (..., D) to length 1; those of length 0 stay.
+
+    Each by itself: what is learnt of the references, such as their mean, would fit them better than it fits
+    the next one, and the score would not be exact.
+    """
+    found = embeddings.astype(np.float32)
+    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
+    np.divide(found, lengths, out=found, where=lengths > 0)
+    return found
+
+
+def _apart(rows: Floats, units: Floats, *, others: bool = False) -> Floats:
+    """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
+    found = np.empty((len(rows), NEAREST), np.float32)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        distances = _from_cosines(block @ units.T)
+        if others:
+            at = np.arange(len(block))
+            distances[at, start + at] = np.inf
+        found[start : start + _BLOCK] = np.partition(distances, NEAREST - 1)[:, :NEAREST]
+    return found
+
+
+def _from_cosines(cosines: Floats) -> Floats:
+    """Turn cosines of unit vectors into their distances, 0 to 2."""
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

@@ -1,0 +1,1 @@
+"""A model watched: schedules of drift reports, the history of its windows, alerts."""

@@ -1,0 +1,51 @@
+"""Files that appear whole or not at all, that are made once, that are locked or synced."""
+
+import fcntl
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, which others see whole or as it was; so it is left where the disk is full."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_bytes(data)
+    hidden.replace(path)
+
+
+def made_once(path: Path, data: str, mode: int = 0o644) -> str:
+    """Return what a file holds: what the first one wrote, of all who make it at once."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            with os.fdopen(os.open(hidden, flags, mode), "w") as file:
+                file.write(data)
+            with suppress(FileExistsError):  # whole or not at all, and the first one stays
+                os.link(hidden, path)
+        finally:
+            hidden.unlink(missing_ok=True)
+    return path.read_text()
+
+
+def locked(path: Path) -> IO[str] | None:
+    """Open a file to append to, locked until it is closed; None where another process has locked it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def sync_path(path: Path) -> None:
+    """Bring a file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,111 @@
+"""Partitions of PostgreSQL's tables, one a month, by id, which is the time; SQLite has none."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from store.database import lock_tables, run
+from store.ids import first_at, milliseconds
+
+TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
+_SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)
+_FORGET_TRUTH = (  # what is said of inferences or requests of which none will come any more
+    "DELETE FROM truth AS t USING truth AS latest, ground_truth AS g"
+    " WHERE g.seq >= ? AND g.seq < ? AND latest.id = g.truth_id"
+    " AND latest.join_on IN ('id', 'request_id')"
+    " AND t.join_on = latest.join_on AND t.value = latest.value AND t.id <= latest.id"
+    " AND NOT EXISTS (SELECT 1 FROM ground_truth AS other"
+    " WHERE other.truth_id = t.id AND (other.seq < ? OR other.seq >= ?))"
+)
+_AHEAD = timedelta(days=7)
+"""Partitions are made so long before they are needed."""
+
+
+class Month(NamedTuple):
+    """A partition of each of the tables."""
+
+    suffix: str
+    first: int
+    """The smallest id that it can hold."""
+    after: int
+    """The smallest id behind it."""
+
+
+def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
+    """Make the partitions that ids fall into, and those of the days to come, and commit that."""
+    if connection.dialect.name == "sqlite":
+        return
+    made: set[tuple[int, int]] = connection.info.get("partitions", set())
+    now = datetime.now(UTC)
+    soon = now + _AHEAD
+    needed = {_month(milliseconds(seq)) for seq in seqs} | {(soon.year, soon.month)}
+    if needed <= made:
+        return
+    lock_tables(connection)
+    for year, month in sorted(needed - made):
+        _make_partitions(connection, _bounds(year, month))
+    connection.commit()
+    lasting = {month for month in needed if month >= (now.year, now.month)}  # others are dropped
+    connection.info["partitions"] = made | lasting
+
+
+def months(connection: sa.Connection) -> list[Month]:
+    """Return the partitions that the tables have, oldest first."""
+    if connection.dialect.name == "sqlite":
+        return []
+    names = connection.exec_driver_sql(
+        "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = 'inference'::regclass ORDER BY c.relname"
+    )
+    found = (_SUFFIX.fullmatch(name) for (name,) in names)
+    return [_bounds(int(match[1]), int(match[2])) for match in found if match]
+
+
+def drop_month(connection: sa.Connection, month: Month) -> bool:
+    """Drop a partition of each table, and what hangs on its inferences in other tables.
+
+    False where others read or write it for longer than they may be kept waiting.
+    """
+    window = (month.first, month.after)
+    try:
+        with connection.begin_nested():
+            run(connection, "SET LOCAL lock_timeout = '500ms'")
+            for table in TABLES:
+                run(connection, f"DROP TABLE {table}_{month.suffix}")
+            run(connection, _FORGET_TRUTH, window * 2)
+            for table in ("metadata_change", "feedback", "ground_truth"):
+                run(connection, f"DELETE FROM {table} WHERE seq >= ? AND seq < ?", window)
+            run(connection, "SET LOCAL lock_timeout = '5s'")
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
+            raise
+        return False
+    return True
+
+
+def _make_partitions(connection: sa.Connection, month: Month) -> None:
+    """Make one partition of each table; attaching it keeps no reader waiting."""
+    for table in TABLES:
+        name = f"{table}_{month.suffix}"
+        if run(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
+            run(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
+            run(
+                connection,
+                f"ALTER TABLE {table} ATTACH PARTITION {name} "
+                f"FOR VALUES FROM ({month.first}) TO ({month.after})",
+            )
+
+
+def _month(milliseconds_since_1970: int) -> tuple[int, int]:
+    moment = datetime.fromtimestamp(milliseconds_since_1970 / 1000, UTC)
+    return moment.year, moment.month
+
+
+def _bounds(year: int, month: int) -> Month:
+    start = datetime(year, month, 1, tzinfo=UTC)
+    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    first, after = (first_at(round(at.timestamp() * 1000)) for at in (start, end))
+    return Month(f"y{year:04d}m{month:02d}", first, after)

@@ -1,0 +1,193 @@
+"""Counts per model and minute, kept by the writer in the transaction that stores what they count.
+
+They outlive the rows that retention removes, and say what was served. Rows that a user deletes are taken
+off again.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+import msgspec
+import sqlalchemy as sa
+
+from store.database import run, run_in, upsert
+from store.ids import milliseconds
+
+MINUTE_MS = 60_000
+GROWTH = 1.02
+"""Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
+
+FIRST_ERROR = 500
+"""The smallest status that counts as an error."""
+
+COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
+_LOG_GROWTH = math.log(GROWTH)
+_ZERO = -1
+"""The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
+
+_counts = msgspec.json.Decoder(dict[int, int])
+
+
+class Tally(msgspec.Struct):
+    """What is counted of some inferences."""
+
+    n: int = 0
+    errors: int = 0
+    """Of these, with a status of `FIRST_ERROR` or more."""
+    latency: dict[int, int] = {}
+    """Of each bucket of the sketch, the inferences that fall into it."""
+    labels: dict[int, int] = {}
+    """Of each label, by id, the predictions that have it."""
+    kept_bytes: int = 0
+    """Of inputs kept, see `size_kept`."""
+
+    def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
+        """Count one inference; the bytes as of `size_kept`."""
+        self.n += 1
+        self.errors += status >= FIRST_ERROR
+        at = bucket(latency_us)
+        self.latency[at] = self.latency.get(at, 0) + 1
+        self.kept_bytes += kept_bytes
+
+    def count_label(self, label: int, n: int) -> None:
+        """Count predictions with a label."""
+        self.labels[label] = self.labels.get(label, 0) + n
+
+    def add(self, other: "Tally", sign: int = 1) -> None:
+        """Add another tally, or take it off (sign -1); nothing falls below 0."""
+        self.n = max(self.n + sign * other.n, 0)
+        self.errors = max(self.errors + sign * other.errors, 0)
+        self.kept_bytes = max(self.kept_bytes + sign * other.kept_bytes, 0)
+        _add(self.latency, other.latency, sign)
+        _add(self.labels, other.labels, sign)
+
+    def latency_ms(self, quantile: float) -> float | None:
+        """Return the latency that so large a part of the inferences did not exceed, by nearest rank.
+
+        Within 1 % of the exact one; None where nothing was counted.
+        """
+        left = max(math.ceil(quantile * sum(self.latency.values())), 1)
+        for at in sorted(self.latency):
+            left -= self.latency[at]
+            if left <= 0:
+                return _middle_us(at) / 1000
+        return None
+
+
+class Counts:
+    """What one transaction adds to the counts, or takes off."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
+
+    def of(self, model_id: int, seq: int) -> Tally:
+        """Return the tally that an inference belongs to."""
+        return self._tallies[model_id, minute(seq)]
+
+    def apply(self, connection: sa.Connection, sign: int = 1) -> None:
+        """Add to what is stored, or take off (sign -1); the last thing that a transaction does.
+
+        Where several servers count in one database, the rows are locked, in order, until the commit.
+        """
+        tallies = lock(connection, self._tallies)
+        for key, change in self._tallies.items():
+            tallies[key].add(change, sign)
+        store(connection, tallies)
+
+
+def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
+    """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
+    counts, tallies = Counts(), {}
+    columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
+    text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+    for seq, model_id, status, latency_us, kept, size in run_in(connection, text, seqs):
+        tallies[seq] = counts.of(model_id, seq)
+        tallies[seq].count(status, latency_us, size_kept(kept, size))
+    text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
+    for seq, label, n in run_in(connection, text, seqs):
+        if seq in tallies:
+            tallies[seq].count_label(label, n)
+    counts.apply(connection, -1)
+
+
+def drop_input_sizes(
+    connection: sa.Connection, rows: Iterable[tuple[int, int, int | None]]
+) -> None:
+    """Take inputs that are kept no longer off `kept_bytes`, in the transaction that marks them, alone.
+
+    Of each there are its id, its model's id and its bytes.
+    """
+    counts = Counts()
+    for seq, model_id, size in rows:
+        counts.of(model_id, seq).kept_bytes += size_kept(True, size)
+    counts.apply(connection, -1)
+
+
+def lock(
+    connection: sa.Connection, keys: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Tally]:
+    """Return what is counted of models and minutes, new rows where need be, locked until the commit."""
+    ordered = sorted(keys)
+    if not ordered:
+        return {}
+    columns, values = ", ".join(COLUMNS), tuple(number for key in ordered for number in key)
+    empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
+    text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+    run(connection, text, values)
+    for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
+    pairs = ", ".join(["(?, ?)"] * len(ordered))
+    text = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+    rows = run(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
+    return {
+        (row[0], row[1]): Tally(row[2], row[3], decoded(row[4]), decoded(row[5]), row[6])
+        for row in rows
+    }
+
+
+def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
+    """Write tallies to rows that `lock` returned."""
+    rows = [
+        (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
+        for key, one in tallies.items()
+    ]
+    if rows:
+        upsert(connection, "rollup", COLUMNS, rows, keys=2)
+
+
+def _encoded(counts: dict[int, int]) -> str:
+    return msgspec.json.encode(counts).decode()
+
+
+def decoded(text: str) -> dict[int, int]:
+    """Read what is counted by number."""
+    return _counts.decode(text)
+
+
+def minute(seq: int) -> int:
+    """Return the minute of an id, since 1970."""
+    return milliseconds(seq) // MINUTE_MS
+
+
+def size_kept(kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
+    """Return what an input counts as kept: never 0, so that whatever is kept is found by it."""
+    return max(size or 0, 1) if kept else 0
+
+
+def bucket(latency_us: int) -> int:
+    """Return the bucket of the sketch that a latency falls into."""
+    return math.ceil(math.log(latency_us) / _LOG_GROWTH) if latency_us >= 1 else _ZERO
+
+
+def _middle_us(at: int) -> float:
+    """Return the value from which none of a bucket differs by more than 1 %."""
+    return 2 * GROWTH**at / (1 + GROWTH) if at > _ZERO else 0.0
+
+
+def _add(counts: dict[int, int], others: dict[int, int], sign: int) -> None:
+    for key, n in others.items():
+        total = counts.get(key, 0) + sign * n
+        if total > 0:
+            counts[key] = total
+        else:
+            counts.pop(key, None)

@@ -25,13 +25,11 @@ from monitor.evaluation.matching import (
     IGNORED,
     RIGHT,
     Overlap,
-    Predictions,
-    Truths,
     match,
     near_pairs,
 )
 from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
-from monitor.evaluation.operating import Answers, at_thresholds
+from monitor.evaluation.operating import at_thresholds
 from monitor.evaluation.reliability import BINS, RULE, Reliability
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State
@@ -56,13 +54,7 @@ class EvaluatedObjects:
         self.state = state
         self.overlap = overlap
         self.parameters = parameters or {}
-        found, there = state.tables["predictions"], state.tables["truths"]
-        self.predictions = Predictions(
-            *(found[name] for name in ("image", "label", "score", "area"))
-        )
-        self.truths = Truths(
-            *(there[name] for name in ("image", "label", "area", "crowd", "difficult"))
-        )
+        self.predictions, self.truths = state.tables["predictions"], state.tables["truths"]
         self.ranking = match(
             self.predictions,
             self.truths,
@@ -87,7 +79,7 @@ class EvaluatedObjects:
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
         labels, ranking = self.state.labels, self.ranking
-        seen = np.isin(np.arange(len(labels)), self.truths.label)
+        seen = np.isin(np.arange(len(labels)), self.truths["label"])
         to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
         drawn = curves(ranking)
         counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
@@ -96,9 +88,8 @@ class EvaluatedObjects:
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
-        area = self.predictions.area[ranking.row]
         near = near_pairs(
-            Predictions(ranking.image, ranking.label, ranking.score, area),
+            {"image": ranking.image},
             self.truths,
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             FAR,
@@ -108,13 +99,13 @@ class EvaluatedObjects:
         sure = ranking.row[ranking.score >= SCORE]
         pairs = confused(self.predictions, self.truths, sure, overlap)
         excluded = {  # from all numbers but the confusion
-            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
-            "over_max_dets": len(self.predictions.label) - len(ranking.row),
+            "unseen_label": int(np.count_nonzero(~seen[self.predictions["label"]])),
+            "over_max_dets": len(self.predictions["label"]) - len(ranking.row),
         }
         return Findings(
             metrics=[
                 *label_metrics(drawn, labels, to_find),
-                *at_thresholds(Answers(ranking.label[counted], score, right, to_find), labels),
+                *at_thresholds(labels, ranking.label[counted], score, right, to_find),
                 *(
                     Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
@@ -141,18 +132,18 @@ class EvaluatedObjects:
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
         rows, truth = pairs.prediction, pairs.truth
-        kind = np.full(len(self.predictions.label) + 1, -1, np.int64)  # the last is for -1
+        kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)  # the last is for -1
         kind[self.ranking.row] = mistakes.kind
         loose = (kind[rows] == KINDS.index("Loc")) & (truth < 0)
-        predicted, true = self.predictions.label, self.truths.label
+        predicted, true = self.predictions["label"], self.truths["label"]
         other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
 
         def per_image(which: Flags) -> Doubles:
             of = rows[which & (rows >= 0)]
-            image, score = self.predictions.image[of], self.predictions.score[of]
+            image, score = self.predictions["image"][of], self.predictions["score"][of]
             return np.bincount(image, score, len(self.state.ids)).astype(np.float64)
 
-        missed = self.truths.image[truth[rows < 0]]
+        missed = self.truths["image"][truth[rows < 0]]
         return {
             "miss": np.bincount(missed, minlength=len(self.state.ids)).astype(np.float64),
             "false_positive": per_image((truth < 0) & ~loose),

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Metric, Report, Signal, Slice, by_effect
+from monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
 
 _MOST_LABELS = 10
 _MOST_MOVED = 5
@@ -136,8 +136,6 @@ def _counts(report: Report) -> Text:
 
 def _slices(report: Report) -> Iterator[Table]:
     """Give a table for each thing that is sliced by, with the first headlines."""
-    from monitor.evaluation.slicing import TIMES
-
     for by in dict.fromkeys(one.by for one in report.slices):
         found = [one for one in report.slices if one.by == by]
         slices = found[:_MOST_SLICES]

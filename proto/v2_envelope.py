@@ -207,7 +207,13 @@ def _decode(text: bytes) -> InferBody:
         place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
         raise InvalidRequest(f"expected a V2 inference request: {place}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise InvalidRequest(f"expected a body in JSON: {error}") from error
+        is_text = text[:1].isascii()
+        hint = (
+            ""
+            if is_text
+            else "; an image as it is goes to /api/serve/serve-model-<name>-pred/infer"
+        )
+        raise InvalidRequest(f"expected a body in JSON: {error}{hint}") from error
     except RecursionError as error:
         raise InvalidRequest("expected a body in JSON, got one nested too deeply") from error
 

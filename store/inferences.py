@@ -335,8 +335,8 @@ def _stored(row: Any) -> StoredInference:
         str(seq), request_id, image_no, ModelReference(name, version, sha256), task, action,
         timestamp_text(milliseconds(seq)), latency_us / 1000,
         InputReference(input_name, digest, width, height, mime, bool(kept), size),
-        msgspec.Raw(predictions.encode()), msgspec.Raw(given.encode()), status,
-        msgspec.Raw(standard.encode()), None if truth is None else msgspec.Raw(truth.encode()),
+        msgspec.Raw(predictions), msgspec.Raw(given), status,
+        msgspec.Raw(standard), None if truth is None else msgspec.Raw(truth),
     )  # fmt: skip
 
 

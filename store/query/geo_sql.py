@@ -15,10 +15,10 @@ from store.query.words import Words
 from store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
-MAX_SQUARES = 48
-"""That cover a box; of 10 km, a third of what they hold lies outside its circle."""
+MAX_SQUARES = 100
+"""That cover a box."""
 
-_AT_ONCE = 8
+_AT_ONCE = 4
 """Ranges are a multiple of so many, so that a database sees few statements."""
 
 _MARGIN = 1e-9
@@ -47,69 +47,45 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
         Sql("d.key = r.column1 AND d.val BETWEEN r.column2 AND r.column3", bounds),
         ordered=False,
     )
-    text = f"EXISTS (SELECT 1 FROM {words.place} WHERE {test.text})"
+    text = f"EXISTS (SELECT 1 FROM {words.place} AND {test.text})"
     return Test(Sql(text, test.values), (scan,))
 
 
 def cells(box: Box) -> list[tuple[int, int]]:
     """Return ranges of cells, apart from each other, that together hold every place in a box."""
-    found: list[tuple[int, int]] = []
-    for part in _spans(box):
-        rows = geo.row(max(part.south - _MARGIN, -90)), geo.row(min(part.north + _MARGIN, 90))
-        columns = (
-            geo.column(max(part.west - _MARGIN, -180)),
-            geo.column(min(part.east + _MARGIN, 180)),
-        )
-        found += _quads(rows, columns)
-    return _merged(found)
+    bits, parts = 0, [_cells_of(part) for part in _spans(box)]
+    while sum(len(rows) * len(columns) for rows, columns in parts) > MAX_SQUARES:
+        bits += 1  # of the side of a square
+        parts = [(_halved(rows), _halved(columns)) for rows, columns in parts]
+    squares: set[int] = set()
+    for rows, columns in parts:
+        of_columns = [geo.morton(0, column) for column in columns]
+        for row in rows:
+            of_row = geo.morton(row, 0)
+            squares.update([of_row | of_column for of_column in of_columns])
+    first, *others = sorted(squares)
+    after = first + 1
+    ranges = []
+    for square in others:
+        if square > after:
+            ranges.append((first << 2 * bits, (after << 2 * bits) - 1))
+            first = square
+        after = square + 1
+    return [*ranges, (first << 2 * bits, (after << 2 * bits) - 1)]
 
 
-def _quads(rows: tuple[int, int], columns: tuple[int, int]) -> list[tuple[int, int]]:
-    """Cover a rectangle of cells with few ranges, by quartering squares that are partly inside."""
-    (south, north), (west, east) = rows, columns
-    bits = max((south ^ north).bit_length(), (west ^ east).bit_length())  # of the side of a square
-    whole: list[tuple[int, int]] = []
-    partly = [(geo.morton(south >> bits, west >> bits), south >> bits, west >> bits)]
-    while bits and partly:
-        bits -= 1
-        rest = (1 << bits) - 1
-        partly_rows = range(south >> bits, (north >> bits) + 1)
-        partly_columns = range(west >> bits, (east >> bits) + 1)
-        whole_rows = range((south + rest) >> bits, (north + 1) >> bits)
-        whole_columns = range((west + rest) >> bits, (east + 1) >> bits)
-        found, quartered = [], []
-        for code, y, x in partly:
-            for at, row, column in _quarters(code, y, x):
-                if row in whole_rows and column in whole_columns:
-                    found.append(_range_of(at, bits))
-                elif row in partly_rows and column in partly_columns:
-                    quartered.append((at, row, column))
-        if len(whole) + len(found) + len(quartered) > MAX_SQUARES:
-            bits += 1
-            break
-        whole += found
-        partly = quartered
-    return [*whole, *(_range_of(code, bits) for code, _, _ in partly)]
+def _cells_of(box: Box) -> tuple[range, range]:
+    """Return the rows and columns of a box that does not cross 180 degrees."""
+    south, north = max(box.south - _MARGIN, -90), min(box.north + _MARGIN, 90)
+    west, east = max(box.west - _MARGIN, -180), min(box.east + _MARGIN, 180)
+    return (
+        range(geo.row(south), geo.row(north) + 1),
+        range(geo.column(west), geo.column(east) + 1),
+    )
 
 
-def _quarters(code: int, y: int, x: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the number, row and column of each quarter of a square, in squares of that size."""
-    code, y, x = 4 * code, 2 * y, 2 * x
-    return (code, y, x), (code + 1, y, x + 1), (code + 2, y + 1, x), (code + 3, y + 1, x + 1)
-
-
-def _range_of(code: int, bits: int) -> tuple[int, int]:
-    return code << 2 * bits, ((code + 1) << 2 * bits) - 1
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    result: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if result and low <= result[-1][1] + 1:
-            result[-1] = result[-1][0], max(high, result[-1][1])
-        else:
-            result.append((low, high))
-    return result
+def _halved(cells: range) -> range:
+    return range(cells.start >> 1, (cells.stop + 1) >> 1)
 
 
 def _spans(box: Box) -> Iterator[Box]:
@@ -203,8 +179,7 @@ def _in_ring(edges: list[_Edge]) -> Sql:
         return Sql("1 = 0")
     along = "CASE WHEN f.r < 0 THEN f.r + 360 WHEN f.r >= 360 THEN f.r - 360 ELSE f.r END"
     text = (
-        "p.latitude + p.longitude IS NOT NULL"
-        " AND (SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
+        "(SELECT count(*) & 1 FROM (SELECT (p.longitude - e.column1) * e.column2 AS r,"
         " e.column3 AS span, e.column4 AS south, e.column5 AS slope"
         f" FROM (VALUES {', '.join(['(?, ?, ?, ?, ?)'] * len(rows))}) AS e) AS f"
         f" WHERE {along} < f.span AND f.south + f.slope * {along} > p.latitude) = ?"

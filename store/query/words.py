@@ -35,7 +35,7 @@ class Words(NamedTuple):
     """`FROM` that gives the label of each annotation of `t` as `m`."""
     contains: str
     place: str
-    """`FROM` that gives latitude and longitude as `p`, NULL where there is none."""
+    """`FROM` that gives latitude and longitude as `p`, nothing where there is none."""
     exact: Callable[[Any], Any]
     """A number as it is bound to be compared exactly."""
 
@@ -46,11 +46,7 @@ def _json_path(path: str) -> tuple[Any, ...]:
 
 
 _LITE_META = "coalesce(i.meta_flat, i.meta)"
-_LITE_DEGREES = (
-    f"CASE WHEN json_type({_LITE_META}, '$.{{0}}') IN ('integer', 'real') "
-    f"AND abs(json_extract({_LITE_META}, '$.{{0}}')) <= {{1}} "
-    f"THEN json_extract({_LITE_META}, '$.{{0}}') END"
-)
+_ON_EARTH = "LIMIT 1 OFFSET 0) AS p WHERE abs(p.latitude) <= 90 AND abs(p.longitude) <= 180"
 _SQLITE = Words(
     metadata=f"json_each({_LITE_META}) AS m WHERE m.key = ?",
     standard="(SELECT json_type(i.standard, ?) AS type, json_extract(i.standard, ?) AS value) AS m"
@@ -71,8 +67,10 @@ _SQLITE = Words(
     annotated=f"json_tree(replace(t.annotations, {_UNREADABLE})) AS m"
     " WHERE m.key = 'label' AND instr(m.path, '.') = 0",
     contains="instr({0}, ?) > 0",
-    place=f"(SELECT {_LITE_DEGREES.format('latitude', 90)} AS latitude,"
-    f" {_LITE_DEGREES.format('longitude', 180)} AS longitude LIMIT 1 OFFSET 0) AS p",
+    place=f"(SELECT json_extract({_LITE_META}, '$.latitude') AS latitude,"
+    f" json_extract({_LITE_META}, '$.longitude') AS longitude"
+    f" WHERE json_type({_LITE_META}, '$.latitude') IN ('integer', 'real')"
+    f" AND json_type({_LITE_META}, '$.longitude') IN ('integer', 'real') {_ON_EARTH}",
     exact=lambda value: value,
 )
 
@@ -82,11 +80,6 @@ def _decimal(value: Any) -> Any:
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
-_GRES_DEGREES = (
-    "CASE WHEN jsonb_typeof(i.meta_flat -> '{0}') = 'number' THEN"
-    " CASE WHEN abs(CAST(i.meta_flat ->> '{0}' AS double precision)) <= {1}"
-    " THEN CAST(i.meta_flat ->> '{0}' AS double precision) END END"
-)
 _POSTGRESQL = Words(
     metadata="(SELECT i.meta_flat -> CAST(? AS text) AS v OFFSET 0) AS m WHERE 1 = 1",
     standard=f"(SELECT CAST(replace(i.standard, {_UNREADABLE}) AS jsonb) #> CAST(? AS text[]) AS v"
@@ -106,8 +99,10 @@ _POSTGRESQL = Words(
     annotated=f"jsonb_path_query(CAST(replace(t.annotations, {_UNREADABLE}) AS jsonb), '$[*].label')"
     " AS m(v) WHERE 1 = 1",
     contains="strpos({0}, ?) > 0",
-    place=f"(SELECT {_GRES_DEGREES.format('latitude', 90)} AS latitude,"
-    f" {_GRES_DEGREES.format('longitude', 180)} AS longitude OFFSET 0) AS p",
+    place="(SELECT CAST(i.meta_flat ->> 'latitude' AS double precision) AS latitude,"
+    " CAST(i.meta_flat ->> 'longitude' AS double precision) AS longitude"
+    " WHERE jsonb_typeof(i.meta_flat -> 'latitude') = 'number'"
+    f" AND jsonb_typeof(i.meta_flat -> 'longitude') = 'number' {_ON_EARTH}",
     exact=_decimal,
 )
 

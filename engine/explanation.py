@@ -29,10 +29,6 @@ _PIXELS_TOGETHER = 50_000_000
 def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
     """Read what is to be explained, and refuse what cannot be, before the model runs.
 
-    Args:
-        task: Of the model.
-        request: Its parameters `grid` and `target` are read.
-
     Returns:
         For each image the cells along a side of its grid, and the number of the prediction to explain.
 
@@ -69,9 +65,6 @@ def explain_images(
     Returns:
         For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and
         `saliency`, the drop of its score by row and column; both null where nothing was found.
-
-    Raises:
-        InvalidRequest: There are predictions, but none of the number wanted.
     """
     explained = []
     answerer: Any = images.answerer

@@ -55,16 +55,7 @@ def is_text_package(folder: Path) -> str | None:
 
 
 class TextPackage:
-    """A package that is ready to answer; safe to use from many threads.
-
-    Args:
-        folder: With the graphs, or with a folder `onnx` that has them.
-        over: What goes before the folder's model.toml.
-        stopwatch: Takes the time of each run.
-
-    Raises:
-        LoadError: A file is missing, or not as it must be.
-    """
+    """A package that is ready to answer; safe to use from many threads."""
 
     def __init__(
         self,

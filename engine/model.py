@@ -119,11 +119,7 @@ class Model:
         )
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image decoded for this model; None where the model has none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image decoded for this model; None where the model has none."""
         return None if self.images is None else self.images.embed(image)
 
     def _warm_up(self) -> None:

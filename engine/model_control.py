@@ -1,9 +1,8 @@
 """Loading and unloading while the server runs, in every worker, and the statistics of all of them.
 
-Workers meet in a folder of the server. There `state.json` says what every worker is to serve beyond what
-it found at its start; a worker that starts again reads it. Each worker writes how far it has come, and
-what it counted, to a file of its own. A change is made by one worker at a time: it loads the model
-itself, and when that works it writes the state and waits for the others.
+Workers meet in a folder of the server: `state.json` says what each is to serve beyond what it found at its
+start, and each writes how far it has come, and what it counted, to a file of its own. A change is made by one
+worker at a time: it loads the model itself, and when that works it writes the state and waits for the others.
 """
 
 import contextlib
@@ -98,11 +97,7 @@ class ModelControl:
         self._report = _Report()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """Load a model in every worker; arguments and errors are those of `proto.messages.Serving`.
-
-        Raises:
-            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
-        """
+        """Load a model in every worker; as `proto.messages.Serving.load_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             folder = None
@@ -122,7 +117,7 @@ class ModelControl:
             self._publish(real, until, loaded=True, override=override)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model in every worker; errors are those of `load`."""
+        """Stop serving a model in every worker; as `proto.messages.Serving.unload_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             self._publish(self._repository.unload(name), until, loaded=False, override=Override())

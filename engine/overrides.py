@@ -58,13 +58,8 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
     """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
 
-    `max_batch_size` is `max_batch` of the table `[runtime]`; `platform` and `backend` may be named.
-
     Returns:
         What goes before model.toml, its keys not yet checked; and the versions wanted.
-
-    Raises:
-        LoadError: A key or value is not allowed; the text names it.
     """
     values = dict(config)
     values.pop("name", None)
@@ -91,11 +86,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
 
 
 def check_path(path: str) -> None:
-    """Check that a path leads nowhere but below the folder that it is relative to.
-
-    Raises:
-        LoadError: It is absolute, goes up, or has a name with other characters than usual ones.
-    """
+    """Check that a path leads nowhere but below the folder that it is relative to."""
     parts = path.split("/")
     if len(parts) > MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
         raise LoadError(

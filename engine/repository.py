@@ -39,11 +39,7 @@ class _Entry(msgspec.Struct, eq=False):
     model: Model | None = None
 
     def load(self, score_threshold: float | None) -> None:
-        """Load it.
-
-        Raises:
-            LoadError: It cannot be loaded; the log says so too.
-        """
+        """Load it, or raise as `Model` does; the log says how it went."""
         started = time.perf_counter()
         try:
             self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
@@ -149,9 +145,6 @@ class ModelRepository:
 
         Returns:
             The name under which it was served.
-
-        Raises:
-            NotFound: No such model.
         """
         with self._changing:
             entries = [
@@ -171,9 +164,7 @@ class ModelRepository:
     def get(self, name: str, version: str | None = None) -> Model:
         """Give a model that is ready: the version asked for, or the highest one that is ready.
 
-        Args:
-            name: Of the folder, in any case, also as `m-<name>`.
-            version: As in the path.
+        Its folder is named in any case, also as `m-<name>`.
 
         Raises:
             NotFound: No such model or version.

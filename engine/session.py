@@ -1,8 +1,7 @@
 """onnxruntime: one session per model, shared by all threads. Nothing else imports it.
 
-One thread per call and no spinning: parallelism comes from concurrent calls, which uses the cores
-better than threads inside one call (1.45x more requests per second on two cores) at the price of a
-longer single call.
+One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
+more requests per second on two cores) at the price of a longer single call.
 """
 
 import re
@@ -54,9 +53,6 @@ class Session:
         header: Of the file, where it has been read.
         changed: The model to load in place of the file, whose external weights stand beside the file.
         hidden: Name of an output that `changed` has more than the file.
-
-    Raises:
-        LoadError: The file, its weights or its operators are not as they must be.
     """
 
     def __init__(
@@ -107,7 +103,7 @@ class Session:
 
         Args:
             feeds: Array by input name.
-            outputs: Names of the outputs wanted, in order; empty for all.
+            outputs: Names of the outputs wanted; empty for all.
             batch: Images or rows in the feeds, for the statistics.
 
         Returns:

@@ -35,11 +35,7 @@ _MAX_ASPECT = 10
 
 
 def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate an image processor's configuration.
-
-    Returns:
-        Fields of `tasks.specification.InputSpec`.
-    """
+    """Translate an image processor's configuration."""
     for name in _UNSUPPORTED:
         if config.get(name):
             raise _error(name, "false, as no input does so", config[name])

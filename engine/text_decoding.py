@@ -51,9 +51,6 @@ class Decoder:
             it does both, None where there is no cache and every step reads everything again.
         embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
         first_position: Of the first token.
-
-    Raises:
-        LoadError: The graphs have inputs that are not known, or do not fit each other.
     """
 
     def __init__(
@@ -250,7 +247,7 @@ class Inserting:
     def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
         self._files = files
         self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
-        first_position = int(files.model_type in _POSITIONS_FROM_ONE)
+        first_position = int(files.config.get("model_type") in _POSITIONS_FROM_ONE)
         self.decoder = Decoder(decoder, decoder, self._embed, first_position)
         self._image_token = files.image_token()
         template = files.template(("prompt", "image"), "{image}{prompt}")

@@ -133,8 +133,7 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
         if stop.wait(_JOBS_POLL_S):
             return
     from monitor.watch.alerts import Outbox, keep_delivering
-    from monitor.watch.schedules import Schedules
-    from monitor.watch.scheduling import keep_scheduled
+    from monitor.watch.schedules import Schedules, keep_scheduled
     from store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)

@@ -2,13 +2,15 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from store.errors import QueryError
+from store.errors import JournalError, QueryError
 
 MOST_NAME_BYTES = 200
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)
@@ -39,6 +41,19 @@ def read(path: Path, kind: type[_Kept]) -> _Kept | None:
 def write(path: Path, kept: Any) -> None:
     """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
     put(path, msgspec.json.encode(kept), 0o600)
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """Say what could not be done to a file, as on a full disk.
+
+    Raises:
+        JournalError: It could not.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"expected to {what}, got: {error.strerror}") from error
 
 
 def put(path: Path, data: bytes, mode: int = 0o666) -> None:

@@ -53,7 +53,9 @@ def writing(url: str) -> Iterator[sa.Engine]:
         engine.dispose()
 
 
-def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.CursorResult[Any]:
+def run(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
     return connection.exec_driver_sql(_worded(connection, text), values)
 
@@ -218,7 +220,7 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows: Iterable[Any] = run(
+    rows = run(
         connection,
         'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
         (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
@@ -258,7 +260,11 @@ class Readers:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    _check_revision(connection)
+                    found = _revision(connection)
+                    if found != REVISION:
+                        text = f"expected the database at revision {REVISION}, got {found}"
+                        raise NotReadyError(text)
+                    connection.info["is_current"] = True
                 try:
                     yield connection
                     connection.commit()  # a rollback makes the driver forget its plans
@@ -316,13 +322,6 @@ def is_away(error: Exception) -> bool:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-def _check_revision(connection: sa.Connection) -> None:
-    found = _revision(connection)
-    if found != REVISION:
-        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
-    connection.info["is_current"] = True
 
 
 def _revision(connection: sa.Connection) -> str | None:

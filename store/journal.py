@@ -160,14 +160,11 @@ def segments(directory: Path) -> list[Path]:
 def sizes(directory: Path) -> dict[str, int]:
     """Return the bytes of each segment by name."""
     found = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                    with suppress(FileNotFoundError):  # removed since it was listed
-                        found[entry.name] = entry.stat().st_size
-    except FileNotFoundError:
-        return {}
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    found[entry.name] = entry.stat().st_size
     return found
 
 

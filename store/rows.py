@@ -69,7 +69,7 @@ class Names:
 
     def _read(self, table: str) -> dict[tuple[Any, ...], int]:
         columns = ", ".join(_NAMES[table])
-        rows: Iterable[Any] = run(self._connection, f"SELECT id, {columns} FROM {table}")
+        rows = run(self._connection, f"SELECT id, {columns} FROM {table}")
         return {(*name,): int(number) for number, *name in rows}
 
     @contextmanager
@@ -107,19 +107,12 @@ class Names:
         known = self._ids[table].get(name)
         if known is not None:
             return known
-        columns = _NAMES[table]
-        run(  # another server may give one at the same time
-            self._connection,
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)}) "
-            "ON CONFLICT DO NOTHING",
-            name,
-        )
-        found = run(
-            self._connection,
-            f"SELECT id FROM {table} WHERE " + " AND ".join(f"{column} = ?" for column in columns),
-            name,
-        )
-        given = self._ids[table][name] = int(found.scalar_one())
+        columns = ", ".join(_NAMES[table])
+        # Another server may give one at the same time.
+        text = f"INSERT INTO {table} ({columns}) VALUES ({marks(name)}) ON CONFLICT DO NOTHING"
+        run(self._connection, text, name)
+        text = f"SELECT id FROM {table} WHERE ({columns}) = ({marks(name)})"
+        given = self._ids[table][name] = int(run(self._connection, text, name).scalar_one())
         return given
 
 
@@ -251,13 +244,12 @@ def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[
 
 def flat(paths: dict[str, Any]) -> str:
     """Return metadata as JSON, path to value, in which equal numbers are written alike."""
-    alike = {
+    whole = {
         path: int(value)
-        if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
-        else value
         for path, value in paths.items()
+        if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
     }
-    return msgspec.json.encode(alike).decode()
+    return msgspec.json.encode(paths | whole).decode()
 
 
 def _indexed(value: Any) -> tuple[KeyType, Any]:

@@ -71,12 +71,9 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
-    """Make the input tensor of one image.
+    """Make the input tensor of one image, as `spec` says, and the map from image to network pixels.
 
-    Returns:
-        The tensor in the layout, order and type of `spec`, without the batch axis; and the map from
-        image to network pixels. A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and
-        `std` are not applied.
+    A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
     """
     placement = place(image.width, image.height, spec)
     pixels = image.pixels
@@ -94,7 +91,6 @@ def plain(spec: InputSpec) -> Image:
 
 
 def _level(gray: int, spec: InputSpec) -> int:
-    """Bring a grey level of 0 to 255 to the values of the input."""
     return round(gray * ((1 << spec.bit_depth) - 1) / 255)
 
 

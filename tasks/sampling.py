@@ -186,19 +186,11 @@ def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Fl
 
 
 def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
-    """Sample at the centres of the window's pixels, each between the four nearest cells.
+    """Sample float32 (C, h, w) at the centres of the window's pixels, between the four nearest cells.
 
     Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
-    within stand for them.
-
-    Args:
-        maps: float32 (C, h, w).
-        grid: Map from the image to the cells of `maps`.
-        window: Pixels of the image, not empty.
-        upsample: How many times larger, bilinearly, the maps are made before.
-
-    Returns:
-        float32 (C, H, W) of the window.
+    within stand for them. With `upsample` the maps are made so many times larger before,
+    bilinearly.
 
     Source: PyTorch, interpolate, bilinear with align_corners=False.
     """

@@ -1,7 +1,7 @@
 """Baselines of models: what is usual, frozen as a summary, or a window that moves along.
 
-`<directory>/<model>/<name>.json` says what a baseline is, `<name>.summary` is what was read for it, and
-`<name>.similarity` what the semantic score compares with.
+`<directory>/<model>/<name>.json` is a `Baseline`, `<name>.summary` what was read for it, and `<name>.similarity`
+what the semantic score compares with.
 """
 
 import fcntl
@@ -27,9 +27,9 @@ from monitor.drift.parameters import (
 from monitor.drift.samples import EMBEDDING, DriftError
 from monitor.drift.summary import from_bytes, to_bytes
 from monitor.drift.windows import About, WindowRead
-from monitor.kept import MOST_NAME_BYTES, put, read, write
+from monitor.kept import MOST_NAME_BYTES, keeping, put, read, write
 from monitor.report import ReportedModel, Window
-from store.errors import JournalError, NotFoundError, NotReadyError, QueryError
+from store.errors import NotFoundError, NotReadyError, QueryError
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import decode_body
@@ -149,8 +149,7 @@ class Baselines:
 
     def all(self, model: str) -> list[Baseline]:
         """Return a model's baselines, by name."""
-        names = sorted(path.stem for path in self._folder(model).glob("*.json"))
-        found = (read(self._path(model, name, "json"), Baseline) for name in names)
+        found = (read(path, Baseline) for path in sorted(self._folder(model).glob("*.json")))
         return [one for one in found if one is not None]
 
     def get(self, model: str, name: str) -> Baseline:
@@ -173,17 +172,14 @@ class Baselines:
         Raises:
             JournalError: It could not be kept, as on a full disk.
         """
-        try:
-            with self._locked(baseline.model):
-                path = self._path(baseline.model, baseline.name, "json")
-                known = read(path, Baseline)
-                if known is not None and baseline.job and known.turn >= baseline.turn:
-                    return known
-                self._clear(baseline.model, baseline.name)
-                write(path, baseline)
-                return baseline
-        except OSError as error:
-            raise JournalError(f"expected to keep the baseline, got: {error.strerror}") from error
+        model, name = baseline.model, baseline.name
+        with keeping("keep the baseline"), self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
+            if known is not None and baseline.job and known.turn >= baseline.turn:
+                return known
+            self._clear(model, name)
+            write(self._path(model, name, "json"), baseline)
+        return baseline
 
     def finish(self, baseline: Baseline, found: WindowRead) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
@@ -192,13 +188,12 @@ class Baselines:
             OSError: It could not be kept.
         """
         about = found.about
-        with self._locked(baseline.model):
-            path = self._path(baseline.model, baseline.name, "json")
-            known = read(path, Baseline)
+        model, name = baseline.model, baseline.name
+        with self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
             if known is not None and known.turn > baseline.turn:
                 return None
-            self._clear(baseline.model, baseline.name)
-            references = self._path(baseline.model, baseline.name, "similarity")
+            self._clear(model, name)
             made = replace(
                 baseline,
                 state="ready",
@@ -206,13 +201,13 @@ class Baselines:
                 sha256=about.model.sha256,
                 window=about.window,
                 n=about.window.n,
-                references=_write_references(references, found),
+                references=_write_references(self._path(model, name, "similarity"), found),
                 task=about.task,
                 **{one: getattr(about, one) for one in _READ},
             )
-            summary = self._path(baseline.model, baseline.name, "summary")
-            put(summary, to_bytes(found.summary.with_embeddings()))
-            write(path, made)
+            summary = to_bytes(found.summary.with_embeddings())
+            put(self._path(model, name, "summary"), summary)
+            write(self._path(model, name, "json"), made)
             return made
 
     def read(self, model: str, name: str) -> WindowRead:
@@ -223,11 +218,12 @@ class Baselines:
             DriftError: It is damaged.
         """
         baseline = self.get(model, name)
-        with suppress(FileNotFoundError):
+        try:
             data = self._path(model, name, "summary").read_bytes()
-            return WindowRead(from_bytes(data), baseline.about)
-        job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
-        raise NotReadyError(f"expected the baseline {name} to be ready, got {job}")
+        except FileNotFoundError as error:
+            job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
+            raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
+        return WindowRead(from_bytes(data), baseline.about)
 
     def resolved(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.
@@ -247,7 +243,7 @@ class Baselines:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
         start_ms = microseconds(parameters.start, 0) // 1000
         before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
-        start, end = (timestamp_text(at) for at in (before_ms, start_ms))
+        start, end = timestamp_text(before_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
         return replace(parameters, baseline=window)
 
@@ -258,11 +254,8 @@ class Baselines:
             JournalError: It could not be.
         """
         baseline = self.get(model, name)
-        try:
-            with self._locked(model):
-                self._clear(model, name)
-        except OSError as error:
-            raise JournalError(f"expected to remove the baseline, got: {error.strerror}") from error
+        with keeping("remove the baseline"), self._locked(model):
+            self._clear(model, name)
         return baseline
 
     def _clear(self, model: str, name: str) -> None:

@@ -87,7 +87,7 @@ def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
 def state_of_coco(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
 ) -> tuple[str, State]:
-    """Turn a file of instances and one of results into the task and the state to be evaluated.
+    """Turn a file of instances and one of results into the full name of the task and a state for `merge`.
 
     Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
     makes a crowd, `area` decides about the size of an annotation, and `ignore` means nothing.
@@ -97,9 +97,6 @@ def state_of_coco(
         predictions: A list of results, with `bbox` or with `segmentation`: run lengths or polygons.
         by: What is to be sliced by: `meta.<key of an image>`.
         task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; without it masks if results have them, else boxes.
-
-    Returns:
-        The full name of the task, and the state: ready for `merge`, as that of a shard is.
 
     Raises:
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.

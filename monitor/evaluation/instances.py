@@ -104,13 +104,9 @@ class Instances:
 
 
 def pairs_table(image: Integers, prediction: Integers, truth: Integers, overlap: Doubles) -> Table:
-    """Return the table of pairs that share a pixel, whatever their labels.
+    """Return the table of pairs that share a pixel, whatever their labels, by their numbers in the image.
 
-    Args:
-        image: Position of the image.
-        prediction: Number of the prediction in the image.
-        truth: Number of the truth in the image.
-        overlap: Intersection over union; of a crowd over the prediction.
+    The overlap is intersection over union; of a crowd over the prediction.
     """
     return {"image": image, "prediction": prediction, "truth": truth, "overlap": overlap}
 

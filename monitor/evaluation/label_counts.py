@@ -33,8 +33,8 @@ def totals(
     Args:
         weights: (B, I) how often each image is there.
         image: (N,) of each row.
-        group: (N,) of each row; rows of a negative one are left out.
-        groups: How many there are, G.
+        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
+        groups: How many there are.
         values: (N,) what is added; ones if not given.
 
     Returns:
@@ -113,8 +113,8 @@ def confusion(
 
     Args:
         labels: All (K).
-        true: (N,) position of the true label of each row, -1 for nothing.
-        answered: (N,) of the answered one.
+        true: (N,) true labels of rows, -1 for nothing.
+        answered: (N,) answered ones, likewise.
         count: (N,) how often each row is there.
         of: What is counted, as the report names it.
     """

@@ -57,13 +57,9 @@ class LabelScores:
         self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
 
     def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
-        """Compute the area under the ROC curve, and the average precision, of each label.
+        """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
-        Args:
-            weights: (B, I) how often each image is there.
-
-        Returns:
-            Two (B, K): NaN where no image, or for the first every image, has the label.
+        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
         """
         roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
         for some in portions(weights):

@@ -1,8 +1,11 @@
 """Schedules of drift reports: which window of a model is compared when, and who is told.
 
-`<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is.
+`<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is. The process
+of the jobs submits what is due.
 """
 
+import logging
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +15,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from monitor.drift.parameters import DAY_S, DEFAULT, MOST_BY, DriftParameters, absolute, span_s
-from monitor.kept import path_of, read, write
-from store.errors import JournalError, NotFoundError, QueryError
+from monitor.kept import keeping, path_of, read, write
+from store.errors import NotFoundError, QueryError, StoreError
+from store.jobs import Jobs
 from store.query.request import decode_body
 from store.records import timestamp_text
 
@@ -28,6 +32,10 @@ LEAST_S = 300
 
 MOST_DELAY_S = DAY_S
 MOST_WEBHOOKS = 10
+POLL_S = 1.0
+MOST_MISSED = 24
+"""Windows that are caught up; earlier ones are skipped."""
+_log = logging.getLogger(__name__)
 
 
 class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +104,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Schedules:
-    """The schedules of a folder; safe to use from several threads and processes."""
+    """The schedules of a folder; safe to use from several threads and processes.
+
+    What cannot be the name of a model is a `QueryError`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -112,19 +123,15 @@ class Schedules:
         since = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
             since = self.get(model).since_s
-        kept = KeptSchedule(schedule, since)
-        try:
+        with keeping("keep the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            write(path_of(self.directory, model, SCHEDULE), kept)
-        except OSError as error:
-            raise JournalError(f"expected to keep the schedule, got: {error.strerror}") from error
+            write(path_of(self.directory, model, SCHEDULE), KeptSchedule(schedule, since))
 
     def get(self, model: str) -> KeptSchedule:
         """Return a model's schedule.
 
         Raises:
             NotFoundError: It has none.
-            QueryError: That cannot be the name of a model.
         """
         found = read(path_of(self.directory, model, SCHEDULE), KeptSchedule)
         if found is None:
@@ -136,14 +143,11 @@ class Schedules:
 
         Raises:
             NotFoundError: It has none.
-            QueryError: That cannot be the name of a model.
             JournalError: That could not be noted.
         """
         self.get(model)
-        try:
+        with keeping("end the schedule"):
             path_of(self.directory, model, SCHEDULE).unlink(missing_ok=True)
-        except OSError as error:
-            raise JournalError(f"expected to end the schedule, got: {error.strerror}") from error
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
@@ -205,3 +209,65 @@ def _check_url(text: str, name: str) -> None:
         is_plain = False
     if not is_plain or url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
         raise QueryError(f"expected {name} to be http or https with a host and no user")
+
+
+class Scheduler:
+    """Submits what is due.
+
+    Each window is submitted once: its end is kept after its job, and a process that starts looks for the job
+    whose end was not kept.
+    """
+
+    def __init__(self, schedules: Schedules, jobs: Jobs) -> None:
+        self._schedules = schedules
+        self._jobs = jobs
+        self._submitted: set[tuple[str, str | None]] | None = None
+        """Model and start of windows whose jobs were there when this process began."""
+        self._failing: dict[str, str] = {}
+
+    def step(self, now_s: float | None = None) -> None:
+        """Submit what has ended by now, in seconds since 1970; what cannot be is tried again at the next step."""
+        now_s = time.time() if now_s is None else now_s
+        for model in self._schedules.models():
+            try:
+                self._submit_due(model, self._schedules.get(model), now_s)
+                self._failing.pop(model, None)
+            except NotFoundError:  # removed since, or damaged
+                continue
+            except (OSError, StoreError) as error:  # as on a full disk
+                if self._failing.get(model) != str(error):
+                    _log.warning("the drift schedule of %s waits: %s", model, error)
+                self._failing[model] = str(error)
+
+    def _submit_due(self, model: str, kept: KeptSchedule, now_s: float) -> None:
+        length = kept.schedule.every_s
+        start = self._schedules.next_s(model, kept)
+        due = int(now_s - kept.schedule.delay_s - start) // length
+        if due > MOST_MISSED:
+            skipped = due - MOST_MISSED
+            texts = [timestamp_text(at * 1000) for at in (start, start + skipped * length)]
+            _log.warning(
+                "drift of %s: %d windows from %s to %s are skipped", model, skipped, *texts
+            )
+            start += skipped * length
+        for at in range(start, start + min(due, MOST_MISSED) * length, length):
+            self._submit(model, kept, at)
+
+    def _submit(self, model: str, kept: KeptSchedule, start_s: int) -> None:
+        parameters = kept.schedule.parameters(model, start_s)
+        if self._submitted is None:
+            scheduled = [job.parameters for job in self._jobs.all() if job.kind == "drift"]
+            self._submitted = {
+                (one["model"], one.get("from")) for one in scheduled if one.get("schedule")
+            }
+        if (model, parameters.start) not in self._submitted:
+            self._jobs.submit("drift", msgspec.to_builtins(parameters))
+        self._schedules.reached(model, start_s + kept.schedule.every_s)
+
+
+def keep_scheduled(schedules: Schedules, jobs: Jobs, stop: threading.Event) -> None:
+    """Submit what is due, as it comes, until `stop` is set."""
+    scheduler = Scheduler(schedules, jobs)
+    while not stop.is_set():
+        scheduler.step()
+        stop.wait(POLL_S)

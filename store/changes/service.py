@@ -128,7 +128,7 @@ class Changes:
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
         with self._inferences.snapshot() as connection:
-            rows: Sequence[Any] = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
+            rows = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
         made = []
         for number, given, before in rows:
             change, at = _MADE.decode(given), timestamp_text(milliseconds(number))

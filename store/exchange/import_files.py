@@ -16,7 +16,7 @@ from store import metadata
 from store.blobs.interface import key_of
 from store.changes.annotations import annotations_of
 from store.changes.truth import join_text
-from store.errors import NO_PYARROW, MetadataError, QueryError
+from store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
 from store.exchange import shapes
 from store.exchange.datasets import GPS, OWN, nested
 
@@ -236,7 +236,7 @@ class _Coco(msgspec.Struct):
 def _coco(data: bytes, image: Images) -> Iterator[Item]:
     try:
         whole = msgspec.json.decode(data, type=_Coco)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
     labels = {category.id: category.name for category in whole.categories}
     by_image: dict[int, list[dict[str, Any]]] = {}
@@ -290,7 +290,7 @@ def _decoded(text: bytes, place: str) -> ImportedInference:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
 
 

@@ -188,21 +188,18 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
         writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)
-        until = time.monotonic() + MOVED_S
-        while _own_segments(directory) and time.monotonic() < until:
+        until, own = time.monotonic() + MOVED_S, f"{WORKER:04d}-"
+        while any(name.startswith(own) for name in journal.sizes(directory)):
+            if time.monotonic() > until:
+                break
             time.sleep(0.05)
         return
-
     try:
         with answering():
             yield writer.drain
             writer.drain()
     finally:
         writer.close()
-
-
-def _own_segments(directory: Path) -> bool:
-    return any(name.startswith(f"{WORKER:04d}-") for name in journal.sizes(directory))
 
 
 def _wait(directory: Path) -> None:

@@ -102,7 +102,7 @@ def page(
     )
     if limit is not None:
         text += f" LIMIT {limit}"
-    rows: Iterable[Any] = run(connection, text, (first, after))
+    rows = run(connection, text, (first, after))
     return {int(key): int(value) for key, value in rows}
 
 

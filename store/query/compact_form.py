@@ -39,17 +39,16 @@ _OTHER_NAME = re.compile(r"\s*(?:gte|lte|neq)\s*:", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-def parse(text: str, now_us: int) -> Filter:
+def parse(text: str, comparisons: Comparisons) -> Filter:
     """Read a filter; empty text matches everything.
+
+    Args:
+        text: The filter.
+        comparisons: Reads and counts what is compared, of the filter that this one stands in too.
 
     Raises:
         QueryError: It is no filter; the message says where and what was expected.
     """
-    return read(text, Comparisons(now_us))
-
-
-def read(text: str, comparisons: Comparisons) -> Filter:
-    """Read a filter within another one, which counts its comparisons; errors as `parse`."""
     return _Parser(text, comparisons).whole()
 
 

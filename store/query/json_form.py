@@ -35,7 +35,7 @@ class _Parser:
 
     def tree(self, node: Any, path: str, depth: int) -> Filter:
         if isinstance(node, str):
-            return compact_form.read(node, self._comparisons)
+            return compact_form.parse(node, self._comparisons)
         if not isinstance(node, dict):
             raise unexpected(path, "an object", node)
         if depth > MAX_DEPTH:

@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from monitor.report import Report
-from monitor.watch import alerts, scheduling
+from monitor.watch import alerts, schedules
 from monitor.watch.alerts import MOST_TRIES, Outbox, keep_delivering
 from monitor.watch.history import history, note
-from monitor.watch.schedules import Schedules
-from monitor.watch.scheduling import keep_scheduled
+from monitor.watch.schedules import Schedules, keep_scheduled
 from store import jobs as jobs_module
 from store.jobs import Jobs, run_jobs
 from tests.unit.monitor import drift_windows
@@ -178,7 +177,7 @@ def until(condition):
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
     monkeypatch.setitem(jobs_module.KINDS, "drift", "tests.unit.monitor.fake_drift:run_drift")
     monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
-    monkeypatch.setattr(scheduling, "POLL_S", 0.005)
+    monkeypatch.setattr(schedules, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "FIRST_PAUSE_S", 0.01)
     receiver.first = [500]

@@ -188,7 +188,11 @@ def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> Ou
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
     if family.task in DECODED and "decoder" not in values:
-        raise LoadError("expected [output] decoder in model.toml, as nothing else gives it")
+        families = [name for name, each in FAMILIES.items() if each.task == family.task]
+        raise LoadError(
+            "expected [output] decoder in model.toml, as nothing else gives it, or family, which gives more: "
+            f"{', '.join(families)}"
+        )
     return msgspec.convert(values, OutputSpec)
 
 

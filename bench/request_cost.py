@@ -52,7 +52,7 @@ class BareLoop:
         options = graph.options({})
         begun = time.process_time()
         for number in range(requests):
-            graph.predict([decode(self._images[number % len(self._images)])], [options])
+            graph.answer([decode(self._images[number % len(self._images)])], [options])
         return (time.process_time() - begun) / requests * 1000
 
 

@@ -34,11 +34,11 @@ import msgspec
 import numpy as np
 from store_records import build, databases, percentile, record, records
 
-from engine.child import ChildTask
 from engine.model import Model
 from engine.recording import Answered, Handled, Recorder, Wishes
 from engine.room import RoomLimits
 from engine.settings import Settings
+from engine.supervisor import ChildTask
 from store.blobs.files import BlobStore
 from store.database import Readers
 from store.errors import NotReadyError

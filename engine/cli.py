@@ -20,6 +20,7 @@ from engine.settings import Settings
 _TOLD = {
     "builtins.OSError",
     "engine.session.LoadError",
+    "engine.session.RunError",
     "engine.settings.SettingsError",
     "json.decoder.JSONDecodeError",
     "monitor.drift.samples.DriftError",

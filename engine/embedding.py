@@ -53,9 +53,6 @@ def load(
         path: The ONNX file.
         toml: The model's model.toml.
         stopwatch: Takes the time of each run.
-
-    Raises:
-        LoadError: The graph cannot be loaded, or has no tensor of the name in model.toml.
     """
     try:
         header, graph = read_onnx(path)
@@ -93,9 +90,6 @@ def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
     Args:
         toml: Its model.toml.
         tensor: The output, (N, T, D).
-
-    Raises:
-        LoadError: model.toml names a tensor.
     """
     written = toml.monitor.embedding
     if written is None:

@@ -56,11 +56,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
-    """Read what stands beside a model and inside its file.
-
-    Raises:
-        LoadError: A file that is there cannot be read.
-    """
+    """Read what stands beside a model and inside its file."""
     found = read_json(folder / "preprocessor_config.json")
     inner = found or read_json(folder / "processor_config.json").get("image_processor", {})
     if not isinstance(inner, dict):
@@ -82,9 +78,7 @@ def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
 def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int | None:
     """Find the axis of the channels of an input that can hold images, counted from the end.
 
-    Args:
-        tensor: The input.
-        counts: Numbers of channels that it may have. Where both axes have one, the shorter axis is it.
+    Of two axes with a number of `counts` it is the shorter one.
     """
     if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
         return None
@@ -103,11 +97,7 @@ def literal(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one.
-
-    Raises:
-        LoadError: It is no JSON object.
-    """
+    """Read a JSON object; an absent file is an empty one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -29,10 +29,6 @@ _PIXELS_TOGETHER = 50_000_000
 def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
     """Read what is to be explained, and refuse what cannot be, before the model runs.
 
-    Args:
-        task: Of the model.
-        request: Its parameters `grid` and `target` are read.
-
     Returns:
         For each image the cells along a side of its grid, and the number of the prediction to explain.
 
@@ -69,16 +65,12 @@ def explain_images(
     Returns:
         For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and
         `saliency`, the drop of its score by row and column; both null where nothing was found.
-
-    Raises:
-        InvalidRequest: There are predictions, but none of the number wanted.
     """
     explained = []
-    for (image, parameters), (cells, target) in zip(
-        images_of(images, request), wanted, strict=True
-    ):
-        answerer: Any = images.answerer
-        (answer,) = answerer.predict([image], [answerer.options(parameters)])
+    answerer: Any = images.answerer
+    given = zip(images_of(images, request), wanted, strict=True)
+    for (image, parameters), (cells, target) in given:
+        ((answer, _),) = answerer.answer([image], [answerer.options(parameters)])
         if answer and target >= len(answer):
             raise InvalidRequest(
                 f"expected parameters.target to be below {len(answer)}, the number of predictions, "
@@ -113,7 +105,7 @@ def _saliency(
     covered = occluded(image, *grid, places)
     scores: list[float] = []
     while chunk := list(islice(covered, size)):
-        answers = answerer.predict(chunk, [options] * len(chunk))
-        scores.extend(score(prediction, answer) for answer in answers)
+        answers = answerer.answer(chunk, [options] * len(chunk))
+        scores.extend(score(prediction, answer) for answer, _ in answers)
     drops = saliency(prediction.score, scores, *grid, places)
     return [[round(drop, 6) for drop in row] for row in drops.tolist()]

@@ -10,22 +10,18 @@ from typing import Any
 import msgspec
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-_LETTERBOX = {"resize": "letterbox", "pad_value": 114}
-_STRETCH = {"resize": "stretch"}
-_PILLOW_STRETCH = {"resize": "stretch", "antialias": True}
-_AS_IT_IS = {"resize": "none"}
 _RAW = {"scale": 1.0}
-_YOLOX = {"resize": "letterbox_topleft", "color": "bgr", **_RAW}
 _PILLOW = {"antialias": True}
-_SHORTEST = {"resize": "shortest_crop", "antialias": True}
+_LETTERBOX = {"resize": "letterbox", "pad_value": 114}
+_YOLOX = {"resize": "letterbox_topleft", "color": "bgr", **_RAW}
+_STRETCH = {"resize": "stretch"}
+_IMAGENET_STRETCH = {**_STRETCH, **IMAGENET}
+_PILLOW_STRETCH = {**_STRETCH, **_PILLOW}
+_SHORTEST = {"resize": "shortest_crop", **_PILLOW}
+_AS_IT_IS = {"resize": "none"}
 _CLASS_PER_PIXEL = {
-    "semantic_logits",
-    "class_map",
-    "binary",
-    "birefnet",
-    "u2net",
-    "maskformer_semantic",
-    "mask2former_semantic",
+    *("semantic_logits", "class_map", "binary", "birefnet", "u2net"),
+    *("maskformer_semantic", "mask2former_semantic"),
 }
 """Segmenters whose regions are not found by a threshold: each pixel has its class."""
 
@@ -69,11 +65,6 @@ def _classifier(about: str, image: dict[str, Any], activation: str | None = None
     return Family("IMAGE_CLASSIFICATION", about, image, output, {}, (0, 1, 0))
 
 
-def _with_iou(family: Family, threshold: float) -> Family:
-    """Give the family's own overlap threshold."""
-    return msgspec.structs.replace(family, defaults={"iou_threshold": threshold})
-
-
 FAMILIES: dict[str, Family] = {
     # Ultralytics and other YOLOs
     "ultralytics": _detector("Ultralytics detector", "ultralytics", _LETTERBOX, (0, 1, 4)),
@@ -98,8 +89,9 @@ FAMILIES: dict[str, Family] = {
     "ultralytics-cls": _classifier(
         "Ultralytics classifier", {**_SHORTEST, "crop_fraction": 1.0}, "none"
     ),
-    "yolov5": _with_iou(
-        _detector("YOLOv5, YOLOv7 with objectness", "yolov5", _LETTERBOX, (0, 2, 5)), 0.45
+    "yolov5": msgspec.structs.replace(
+        _detector("YOLOv5, YOLOv7 with objectness", "yolov5", _LETTERBOX, (0, 2, 5)),
+        defaults={"iou_threshold": 0.45},
     ),
     "yolov7-end2end": _detector(
         "YOLOv7 with NMS in the graph", "yolov7_end2end", _LETTERBOX, batch_axis=False
@@ -116,7 +108,7 @@ FAMILIES: dict[str, Family] = {
         "labelled_boxes",
         {**_PILLOW_STRETCH, "size_input": "orig_target_sizes", "size_wh": (640, 640)},
     ),
-    "rf-detr": _detector("RF-DETR", "rf_detr", {**_STRETCH, **IMAGENET}, (1, 2, 0)),
+    "rf-detr": _detector("RF-DETR", "rf_detr", _IMAGENET_STRETCH, (1, 2, 0)),
     "detr": _detector(
         "DETR, YOLOS or Table-Transformer of Hugging Face", "detr_softmax", _PILLOW, (0, 2, 1)
     ),
@@ -143,21 +135,21 @@ FAMILIES: dict[str, Family] = {
     "torchvision-semantic": _segmenter(
         "DeepLab, FCN and the like with ImageNet's mean and std",
         "semantic_logits",
-        {**_STRETCH, **IMAGENET},
+        _IMAGENET_STRETCH,
         (0, 1, 0),
     ),
     "unet": _segmenter(
         "U-Net and the like on values from 0 to 1", "semantic_logits", _STRETCH, (0, 1, 0)
     ),
-    "class-map": _segmenter("map of class indices", "class_map", {**_STRETCH, **IMAGENET}),
-    "birefnet": _segmenter("BiRefNet", "birefnet", {**_STRETCH, **IMAGENET}),
-    "u2net": _segmenter("U²-Net, IS-Net", "u2net", {**_STRETCH, **IMAGENET}),
+    "class-map": _segmenter("map of class indices", "class_map", _IMAGENET_STRETCH),
+    "birefnet": _segmenter("BiRefNet", "birefnet", _IMAGENET_STRETCH),
+    "u2net": _segmenter("U²-Net, IS-Net", "u2net", _IMAGENET_STRETCH),
     "mask-rcnn": _segmenter(
         "torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS, label_offset=1, batch_axis=False
     ),
     "mmdeploy-seg": _segmenter("mmdeploy instance segmentation", "mask_rcnn", {}),
     "rf-detr-seg": _segmenter(
-        "RF-DETR segmentation", "rf_detr_segment", {**_STRETCH, **IMAGENET}, (1, 2, 0)
+        "RF-DETR segmentation", "rf_detr_segment", _IMAGENET_STRETCH, (1, 2, 0)
     ),
     "maskformer": _segmenter(
         "MaskFormer or OneFormer, semantic", "maskformer_semantic", _PILLOW, (0, 2, 1)

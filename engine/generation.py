@@ -6,10 +6,9 @@ reads among its tokens (transformers.js).
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 
-import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy.typing as npt
 
@@ -22,8 +21,8 @@ from engine.recognition import Recognition
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.stopwatch import Stopwatch
+from engine.text_decoding import Attending, Inserting, Read
 from engine.text_files import Growing, TextFiles
-from engine.text_prompts import Attending, Inserting, Read
 from tasks import full_name
 from tasks.generation import generate, growing
 from tasks.image import Image
@@ -38,42 +37,25 @@ TASK = "IMAGE_TEXT_TO_TEXT"
 _VARIANTS = ("", "_fp16", "_quantized", "_int8", "_uint8", "_q4", "_q4f16", "_bnb4")
 """Endings of a graph's name, the first that is there is taken."""
 
-_LAYOUTS: Mapping[str, tuple[Literal["encoder", "vision"], tuple[str, ...]]] = {
-    "a vision encoder, token embeddings and a decoder with cache (transformers.js)": (
-        "vision",
-        ("vision_encoder", "embed_tokens", "decoder_model_merged"),
-    ),
-    "an encoder and a decoder with cache (Optimum, merged)": (
-        "encoder",
-        ("encoder_model", "decoder_model_merged"),
-    ),
-    "an encoder, and a decoder in two graphs (Optimum)": (
-        "encoder",
-        ("encoder_model", "decoder_model", "decoder_with_past_model"),
-    ),
-    "an encoder and a decoder without cache (Optimum)": (
-        "encoder",
-        ("encoder_model", "decoder_model"),
-    ),
+_VISION = ("vision_encoder", "embed_tokens", "decoder_model_merged")
+_MERGED = ("encoder_model", "decoder_model_merged")
+_PLAIN = ("encoder_model", "decoder_model")
+_LAYOUTS = {
+    "a vision encoder, token embeddings and a decoder with cache (transformers.js)": _VISION,
+    "an encoder and a decoder with cache (Optimum, merged)": _MERGED,
+    "an encoder, and a decoder in two graphs (Optimum)": (*_PLAIN, "decoder_with_past_model"),
+    "an encoder and a decoder without cache (Optimum)": _PLAIN,
 }
+"""The graphs of a layout, by what it is called."""
 
 
 def is_text_package(folder: Path) -> str | None:
     """Say by which files a folder holds such a package; None where it holds none."""
-    return next((reason for reason, (_, stems) in _LAYOUTS.items() if _graphs(folder, stems)), None)
+    return next((reason for reason, stems in _LAYOUTS.items() if _graphs(folder, stems)), None)
 
 
 class TextPackage:
-    """A package that is ready to answer; safe to use from many threads.
-
-    Args:
-        folder: With the graphs, or with a folder `onnx` that has them.
-        over: What goes before the folder's model.toml.
-        stopwatch: Takes the time of each run.
-
-    Raises:
-        LoadError: A file is missing, or not as it must be.
-    """
+    """A package that is ready to answer; safe to use from many threads."""
 
     def __init__(
         self,
@@ -84,11 +66,11 @@ class TextPackage:
         reason = is_text_package(folder)
         if reason is None:
             raise LoadError(f"expected the graphs of a text model in {folder.name}, got none")
-        layout, stems = _LAYOUTS[reason]
+        stems = _LAYOUTS[reason]
         toml = _read_toml(folder, over)
         self.paths = _graphs(folder, stems)
         """Of the graphs, and of the tokenizer."""
-        if layout == "vision" and _graphs(folder, ("encoder_model",)):
+        if stems == _VISION and _graphs(folder, ("encoder_model",)):
             raise LoadError(
                 f"expected {', '.join(stems)} alone, got an encoder_model too: a text encoder between "
                 "image and decoder, as Florence-2 has, is not supported"
@@ -100,94 +82,48 @@ class TextPackage:
         )
         self.paths.append(folder / "tokenizer.json")
         decisions = [Decision("task", TASK, f"files: {reason}")]
-        spec = _input(decisions, folder, toml, encoder)
+        self._spec = _input(decisions, folder, toml, encoder)
         self._encoder = encoder
         self.embedding = of_encoder(toml, encoder.outputs[0].name)
         """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
-        self._reader: Inserting | Attending = (
-            Inserting(self._files, *others)
-            if layout == "vision"
-            else Attending(self._files, *others)
-        )
+        self.options = ImageTextToText(self._files.search).options
+        reader = Inserting if stems == _VISION else Attending
+        self._reader: Inserting | Attending = reader(self._files, *others)
         self.session = self._reader.decoder.first
-        self._task = ImageTextToText(self._files.search)
+        decisions.extend(self._files.decisions)
+        spec = ModelSpec(task=TASK, input=self._spec)
         self.recognition = Recognition(
-            TASK,
-            "",
-            ModelSpec(task=TASK, input=spec),
-            toml.runtime,
-            toml.store,
-            (*decisions, *self._files.decisions),
-            toml.monitor,
+            TASK, "", spec, toml.runtime, toml.store, tuple(decisions), toml.monitor
         )
-        self._spec = spec
 
     batch_size = -1
     """Images run one at a time; it is the prompts of an image that run together."""
 
-    def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
-        """Validate the parameters of one input.
-
-        Raises:
-            ParameterError: An action is unknown, prompts are missing, or a value is out of range.
-        """
-        return self._task.options(parameters)
-
-    def sha256(self) -> str:
-        """Identify the package: a digest over its graphs and its tokenizer."""
-        digest = hashlib.sha256()
-        for path in self.paths:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
-
-    def predict(
-        self, images: Sequence[Image], options: Sequence[ImageTextOptions]
-    ) -> list[list[Prediction]]:
-        """Answer images without their embeddings; arguments and errors are those of `answer`."""
-        return [answers for answers, _ in self.answer(images, options)]
-
     def answer(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
     ) -> list[tuple[list[Prediction], Vector | None]]:
-        """Answer the prompts about each image, which is encoded once.
-
-        Returns:
-            Answers and embedding of each.
-
-        Raises:
-            ParameterError: A prompt is too long, or holds the token of the image.
-            OutputError: The model gives no numbers.
-            RunError: A graph failed.
-        """
+        """Answer the prompts about each image, which is encoded once; as `ImageGraph.answer` does."""
         return [self._answer(*each) for each in zip(images, options, strict=True)]
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image, whatever it shows; None where there is none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image, whatever it shows; None where there is none."""
         return self._vector(self._encode(image))
 
     def stream(
         self, image: Image, options: ImageTextOptions
     ) -> Generator[str, None, tuple[str, Vector | None]]:
-        """Answer one prompt about an image in pieces that together are the answer of `predict`.
+        """Answer one prompt about an image in pieces that together are that of `answer`.
 
         They come as tokens do. With beams, where the best is known at the end alone, there is one.
 
         Returns:
             The last piece, which may be empty, and the image's embedding.
-
-        Raises:
-            ParameterError, OutputError, RunError: As `predict`.
         """
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
         features, (read,), limits = self._read(image, options)
-        decoding = self._reader.start([read.sequence], features)
+        decoding = self._reader.decoder.start([read.sequence], features)
         text = Growing(self._files)
         tokens: list[int] = []
         for (tokens,) in growing(
@@ -203,19 +139,17 @@ class TextPackage:
     ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         features = self._encode(image)
-        read: list[Read] = []
-        limits: list[int] = []
-        for prompt in options.prompts:
-            read.append(self._reader.read(prompt, features))
-            limits.append(self._limit(read, options))
+        read = [self._reader.read(prompt, features) for prompt in options.prompts]
+        limits = [
+            self._limit(number, len(each.sequence), options) for number, each in enumerate(read)
+        ]
         return features, read, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:
         """Give the features of an image, (1, places, width)."""
         tensor, _ = preprocess(image, self._spec)
-        (encoded,) = self._encoder.run(
-            {self._spec.name: tensor[None]}, [self._encoder.outputs[0].name]
-        ).values()
+        output = self._encoder.outputs[0].name
+        encoded = self._encoder.run({self._spec.name: tensor[None]}, [output])[output]
         return encoded.reshape(1, -1, encoded.shape[-1])
 
     def _vector(self, features: npt.NDArray[Any]) -> Vector | None:
@@ -226,56 +160,38 @@ class TextPackage:
     ) -> tuple[list[Prediction], Vector | None]:
         features, read, limits = self._read(image, options)
         answers: dict[int, str] = {}
-        for group in self._groups(read):
-            mine = [read[index] for index in group]
-            decoding = self._reader.start([item.sequence for item in mine], features)
-            found = generate(
-                [item.tokens for item in mine],
-                decoding.logits,
-                decoding.step,
-                options.search,
-                [limits[index] for index in group],
-            )
+        groups: dict[int, list[int]] = {}  # of one length, unless the decoder pads
+        for index, item in enumerate(read):
+            length = 0 if self._reader.decoder.pads else len(item.sequence)
+            groups.setdefault(length, []).append(index)
+        for group in groups.values():
+            sequences = [read[index].sequence for index in group]
+            tokens = [read[index].tokens for index in group]
+            most = [limits[index] for index in group]
+            decoding = self._reader.decoder.start(sequences, features)
+            found = generate(tokens, decoding.logits, decoding.step, options.search, most)
             answers |= zip(group, map(self._files.decode, found), strict=True)
         told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
         return list(told), self._vector(features)
 
-    def _limit(self, read: Sequence[Read], options: ImageTextOptions) -> int:
-        """Say how long the answer to the last prompt read may be."""
-        length = len(read[-1].sequence)
+    def _limit(self, number: int, length: int, options: ImageTextOptions) -> int:
+        """Say how long the answer to a prompt of so many tokens may be."""
         wanted = options.search.limit(length)
         context = self._files.context_length
         if context is None:
             return wanted
         if length >= context:
             raise ParameterError(
-                f"expected parameters.prompts[{len(read) - 1}] to take fewer than {context} tokens with the "
+                f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
                 f"template and the image, got {length}"
             )
         return min(wanted, context - length)
 
-    def _groups(self, read: Sequence[Read]) -> list[list[int]]:
-        """Say which prompts run together: all where the decoder pads, else those of one length."""
-        if self._reader.decoder.pads:
-            return [list(range(len(read)))]
-        groups: dict[int, list[int]] = {}
-        for index, item in enumerate(read):
-            groups.setdefault(len(item.sequence), []).append(index)
-        return list(groups.values())
-
     def warm_up(self) -> Vector | None:
-        """Answer once, so that the first request is fast and a wrong package fails here.
-
-        Returns:
-            The embedding of a gray image.
-
-        Raises:
-            LoadError: A graph fails, or gives what is no answer.
-        """
+        """Answer about a gray image, as `ImageGraph.warm_up` does."""
+        options = self.options({"prompts": ["a"], "max_new_tokens": 2})
         try:
-            ((_, vector),) = self.answer(
-                [plain(self._spec)], [self.options({"prompts": ["a"], "max_new_tokens": 2})]
-            )
+            ((_, vector),) = self.answer([plain(self._spec)], [options])
         except (RunError, OutputError, ParameterError) as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         return vector
@@ -284,15 +200,10 @@ class TextPackage:
 def _graphs(folder: Path, stems: Sequence[str]) -> list[Path]:
     """Find the graphs of these names, in the folder or in its folder `onnx`; none unless all are there."""
     for place in (folder, folder / "onnx"):
-        found = [
-            next(
-                (path for end in _VARIANTS if (path := place / f"{stem}{end}.onnx").is_file()), None
-            )
-            for stem in stems
-        ]
-        paths = [path for path in found if path is not None]
-        if len(paths) == len(stems):
-            return paths
+        named = ([place / f"{stem}{end}.onnx" for end in _VARIANTS] for stem in stems)
+        found = [[path for path in paths if path.is_file()] for paths in named]
+        if all(found):
+            return [paths[0] for paths in found]
     return []
 
 

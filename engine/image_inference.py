@@ -9,7 +9,7 @@ import pybase64
 from engine.embedding import Vector
 from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
-from engine.recording import Answered, Wishes, request_metadata, request_wishes
+from engine.recording import Answered, request_metadata, request_wishes
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.containers import ImageError
@@ -23,7 +23,6 @@ from tasks.specification import ModelSpec
 
 ECHOED = ("action", "metadata")
 """Parameters that an output has from its input, or from the request, as they were sent."""
-
 
 PIXEL_BYTES = 64 << 20
 """Of a request whose pixels are kept for signals: those of the image that goes beyond are the last."""
@@ -44,12 +43,11 @@ class _Asked(msgspec.Struct, frozen=True):
     """One image of a request as received, and what is wanted of it."""
 
     where: str
-    input_name: str
     parameters: dict[str, Any]
     """Its own, above those of the request."""
     options: Any
-    metadata: dict[str, Any]
-    wishes: Wishes
+    kept: Answered
+    """What is known before it is answered."""
     legacy: bool
     """Whether predictions are wanted in their old shape."""
     element: str | bytes
@@ -60,11 +58,9 @@ class _Asked(msgspec.Struct, frozen=True):
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
     """Answer an image model: every parameter checked first, one output per input, of its name."""
     _check_outputs(request)
-    count = sum(len(tensor.data) for tensor in request.inputs)
-    if count > images.max_images:
-        raise InvalidRequest(
-            f"expected at most {images.max_images} images in a request, got {count}"
-        )
+    count, most = sum(len(tensor.data) for tensor in request.inputs), images.max_images
+    if count > most:
+        raise InvalidRequest(f"expected at most {most} images in a request, got {count}")
     asked = _with_choice(images, _asked(images, request))
     answered: list[Answered] = []
     pixel_bytes = 0
@@ -77,18 +73,12 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
             answered.append(item if fits else msgspec.structs.replace(item, pixels=None))
             pixel_bytes += 0 if item.pixels is None else item.pixels.pixels.nbytes
     outputs = []
-    position = 0
+    pairs = zip(asked, answered, strict=True)
     for tensor in request.inputs:
-        count = len(tensor.data)
-        end = position + count
-        predictions = [
-            _shown(images, *each)
-            for each in zip(asked[position:end], answered[position:end], strict=True)
-        ]
+        predictions = [_shown(images, *next(pairs)) for _ in tensor.data]
         given = {**request.parameters, **tensor.parameters}
         echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
-        outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
-        position = end
+        outputs.append(Tensor(tensor.name, "BYTES", (len(predictions),), predictions, echoed))
     return outputs, answered
 
 
@@ -185,14 +175,13 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
             in_old_shape = wants_legacy(parameters, images.spec.task)
         except ParameterError as error:
             raise InvalidRequest(f"{where}: {error}") from error
+        kept = Answered(tensor.name, options.action, [], metadata, wishes=wishes)
         encoded = own.get("content_type") == "base64"  # also where a protocol has bytes
         for index, element in enumerate(tensor.data):
             if encoded and isinstance(element, bytes):
                 element = element.decode("latin-1")  # noqa: PLW2901 - the text that it is
             here = f"{where}: data[{index}]"
-            yield _Asked(
-                here, tensor.name, parameters, options, metadata, wishes, in_old_shape, element
-            )
+            yield _Asked(here, parameters, options, kept, in_old_shape, element)
 
 
 def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
@@ -204,7 +193,6 @@ def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    """Decode some images and answer them together."""
     received = [_image_bytes(item) for item in asked]
     decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
     try:
@@ -215,40 +203,25 @@ def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]
 
 
 def _answered(
-    asked: _Asked,
-    received: bytes,
-    image: Image,
-    found: tuple[Sequence[Prediction], Vector | None],
+    asked: _Asked, received: bytes, image: Image, found: tuple[Sequence[Prediction], Vector | None]
 ) -> Answered:
     predictions, embedding = found
-    return Answered(
-        input_name=asked.input_name,
-        action=asked.options.action,
+    return msgspec.structs.replace(
+        asked.kept,
         predictions=predictions,
-        metadata=asked.metadata,
         image=received,
         width=image.width,
         height=image.height,
         mime=image.mime,
-        wishes=asked.wishes,
         embedding=embedding,
-        pixels=image if asked.chosen and asked.wishes.store else None,
+        pixels=image if asked.chosen and asked.kept.wishes.store else None,
     )
 
 
 def failed_images(images: ImageModel, request: InferRequest) -> list[Answered]:
     """Give what there is to keep of a request that the model failed to answer."""
-    return [
-        Answered(
-            input_name=item.input_name,
-            action=item.options.action,
-            predictions=[],
-            metadata=item.metadata,
-            image=_image_bytes(item),
-            wishes=item.wishes,
-        )
-        for item in _asked(images, request)
-    ]
+    asked = _asked(images, request)
+    return [msgspec.structs.replace(item.kept, image=_image_bytes(item)) for item in asked]
 
 
 def _decoded(images: ImageModel, asked: _Asked, received: bytes) -> Image:

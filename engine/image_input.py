@@ -34,11 +34,7 @@ write in model.toml, with the values of the training:
 
 
 def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) -> InputSpec:
-    """Decide how an image becomes the input of a model of one graph.
-
-    Raises:
-        LoadError: No input can hold images, a field is given nowhere, or does not fit the input.
-    """
+    """Decide how an image becomes the input of a model of one graph."""
     image = _image_tensor(evidence, family.task)
     further: list[Layer] = [
         ("config.json of timm", input_from_timm(evidence.config)),
@@ -92,9 +88,6 @@ def input_of(
         further: Layers below the image processor's file.
         foreign: Whether no default suits what becomes of the values.
         hugging_face: Whether an image processor's file belongs to the model.
-
-    Raises:
-        LoadError: A field is given nowhere, or does not fit the input.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
@@ -125,7 +118,8 @@ def input_of(
         ("input of the graph", graph),
     ]
     values = decide(decisions, "input", InputSpec, layers)
-    if size_wh and values.get("resize") == "shortest_longest" and "resize" not in written:
+    as_each_is = values.get("resize") in ("shortest_longest", "none") and "resize" not in written
+    if size_wh and as_each_is:
         raise LoadError(
             f"expected a graph of open size for a resize that keeps the ratio of each image, got one of "
             f"{list(size_wh)} (width, height). Export it with dynamic axes, or write in model.toml, "
@@ -134,14 +128,16 @@ def input_of(
     if values.get("resize") == "none":
         values.setdefault("size_wh", ANY_SIZE)
     needed = list(_CHOICES) if foreign and image.datatype != "UINT8" else ["resize", "size_wh"]
-    for name in needed:
-        if name in values:
-            continue
-        if hugging_face and not evidence.preprocessor:
-            raise LoadError(_PREPROCESSOR_MISSING)
+    missing = [name for name in needed if name not in values]
+    if missing and hugging_face and not evidence.preprocessor:
+        raise LoadError(_PREPROCESSOR_MISSING)
+    if missing:
         raise LoadError(
-            f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
-            f"{_CHOICES[name]}"
+            "\n".join(
+                f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
+                f"{_CHOICES[name]}"
+                for name in missing
+            )
         )
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):

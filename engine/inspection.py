@@ -1,7 +1,6 @@
 """What `quadriga inspect` says of a model: the file, its tensors, what was decided and why."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -39,23 +38,21 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 def open_model(path: Path) -> Model:
-    """Load one model as the server would, from its folder or file.
-
-    Raises:
-        LoadError: It cannot be loaded; the text says why.
-    """
+    """Load one model as the server would, from its folder or file."""
     file = path if path.is_file() else find_model(path) if path.is_dir() else None
     if file is None:
-        raise LoadError(f"expected an ONNX file, or a folder with one, at {path}, got none")
+        found = sorted(each.name for each in path.glob("*.onnx"))
+        found = found or [
+            f"the folder {each.parent.name}" for each in sorted(path.glob("*/*.onnx"))
+        ]
+        raise LoadError(
+            f"expected an ONNX file, or a folder with one, at {path}, got {', '.join(found) or 'none'}"
+        )
     return Model(path.resolve().name, "1", file)
 
 
 def inspect_model(path: Path) -> Inspection:
-    """Load a model as the server would, and describe it.
-
-    Raises:
-        LoadError: It cannot be loaded; the text says why.
-    """
+    """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
     return Inspection(
@@ -82,24 +79,21 @@ def show(inspection: Inspection, console: Console) -> None:
     """Print an inspection for a person."""
     opsets = ", ".join(f"{name} {version}" for name, version in inspection.opsets.items())
     facts = Table.grid(padding=(0, 2))
-    rows: list[tuple[str, Any]] = [
+    rows = [
         ("file", f"{inspection.file} ({inspection.size_bytes:,} bytes)"),
         ("sha256", inspection.sha256),
         ("format", f"IR {inspection.ir_version}, {opsets}, by {inspection.producer or 'unknown'}"),
         ("weights", ", ".join(inspection.external_data) or "inside the file"),
-        *(("input", _tensor(tensor)) for tensor in inspection.inputs),
-        *(("output", _tensor(tensor)) for tensor in inspection.outputs),
+        *(("input", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.inputs),
+        *(("output", f"{t.name} {t.datatype} {list(t.shape)}") for t in inspection.outputs),
         ("batch", inspection.batch),
-        (
-            "task",
-            f"{inspection.task}{f', family {inspection.family}' if inspection.family else ''}",
-        ),
+        ("task", inspection.task + (inspection.family and f", family {inspection.family}")),
         ("image", inspection.preprocessing or "none: tensors as they are"),
         ("labels", _labels(inspection)),
         ("embedding", _embedding(inspection.embedding)),
     ]
     for name, value in rows:
-        facts.add_row(f"[bold]{name}", str(value))
+        facts.add_row(f"[bold]{name}", value)
     decided = Table("field", "value", "because")
     for decision in inspection.decisions:
         if decision.field != "labels":
@@ -132,12 +126,12 @@ def _labels(inspection: Inspection) -> str:
 
 
 _RESIZES = {
-    "letterbox": "letterboxed to {size}, centred, border {pad}",
-    "letterbox_topleft": "letterboxed to {size}, at the top left, border {pad}",
-    "letterbox_rect": "letterboxed within {size} to multiples of {divisor}, border {pad}",
+    "letterbox": "letterboxed to {size}, centred, border {spec.pad_value}",
+    "letterbox_topleft": "letterboxed to {size}, at the top left, border {spec.pad_value}",
+    "letterbox_rect": "letterboxed within {size} to multiples of {spec.divisor}, border {spec.pad_value}",
     "stretch": "stretched to {size}",
-    "stretch_crop": "stretched, then cropped in the middle to {size} ({fraction:.3g} of it)",
-    "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({fraction:.3g} of it)",
+    "stretch_crop": "stretched, then cropped in the middle to {size} ({spec.crop_fraction:.3g} of it)",
+    "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({spec.crop_fraction:.3g} of it)",
     "shortest_longest": "scaled to a shortest side of {width}, no side over {height}",
     "none": "as it is",
 }
@@ -146,14 +140,8 @@ _RESIZES = {
 def in_words(spec: InputSpec) -> str:
     """Say in one sentence how an image becomes the input."""
     width, height = spec.size_wh
-    resize = _RESIZES[spec.resize].format(
-        size=f"{width} x {height}",
-        width=width,
-        height=height,
-        pad=spec.pad_value,
-        divisor=spec.divisor,
-        fraction=spec.crop_fraction,
-    )
+    size = f"{width} x {height}"
+    resize = _RESIZES[spec.resize].format(spec=spec, size=size, width=width, height=height)
     filtered = f" ({spec.interpolation}, {'antialiased' if spec.antialias else 'no antialias'})"
     colors = {1: "gray", 3: spec.color.upper(), 4: f"{spec.color.upper()} and a fourth band"}
     color = colors.get(spec.channels, f"{spec.channels} bands")
@@ -166,7 +154,3 @@ def in_words(spec: InputSpec) -> str:
             values += f", less {mean}, over {std}"
     resized = resize if spec.resize == "none" else resize + filtered
     return f"{turned}, {resized}, {color}, {values}, as {spec.dtype} {spec.layout.upper()}"
-
-
-def _tensor(tensor: TensorInfo) -> str:
-    return f"{tensor.name} {tensor.datatype} {list(tensor.shape)}"

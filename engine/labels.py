@@ -24,11 +24,7 @@ _WRITE_LABELS = (
 
 
 def given_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
-    """Find the class labels and where they stand.
-
-    Raises:
-        LoadError: What stands there names no classes.
-    """
+    """Find the class labels and where they stand."""
     given = next((each for each in _sources(evidence) if each[0] is not None), None)
     if given is None:
         return None
@@ -110,11 +106,7 @@ def _rf_detr_names(metadata: Mapping[str, str]) -> Any:
 def decide_labels(
     evidence: Evidence, family: Family, output: OutputSpec
 ) -> tuple[tuple[str, ...], str]:
-    """Decide the label of each class, with the reason.
-
-    Raises:
-        LoadError: There are none, or not as many as the model has classes.
-    """
+    """Decide the label of each class, with the reason."""
     given = given_labels(evidence)
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
@@ -122,15 +114,13 @@ def decide_labels(
         count = last if last > 0 else None
     if given is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
-    if given is None:
-        if count is None:
-            raise LoadError(
-                "expected labels, as neither names nor number of the classes stand in the files, got none. "
-                f"{_WRITE_LABELS}"
-            )
-        names = tuple(f"class_{index}" for index in range(count - output.label_offset))
-        given = names, "no names given"
-    labels, reason = given
+    if given is None and count is None:
+        raise LoadError(
+            "expected labels, as neither names nor number of the classes stand in the files, got none. "
+            f"{_WRITE_LABELS}"
+        )
+    unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
+    labels, reason = given or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
     if count is not None and len(labels) + extra != count:
         if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:

@@ -21,7 +21,7 @@ from proto.datatypes import NUMPY_TYPES
 from proto.messages import ModelInfo, TensorInfo
 from store.records import ModelReference
 from tasks.image import Image
-from tasks.specification import InputSpec, ModelSpec
+from tasks.specification import ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
 
@@ -64,7 +64,7 @@ class Model:
             self.session = package.session
             self.recognition: Recognition = package.recognition
             self.embedding = package.embedding
-            self.paths, self.sha256 = package.paths, package.sha256()
+            self.paths = package.paths
         else:
             folder = folder_of(path)
             toml = read_model_toml(folder, over)
@@ -79,10 +79,14 @@ class Model:
                 )
             else:
                 self.embedding = Embedding(reason="the model takes tensors")
-            self.paths, self.sha256 = [path], _sha256(path)
+            self.paths = [path]
+        self.sha256 = _sha256(self.paths)
         self.reference = ModelReference(name, version, self.sha256)
         """As records carry it."""
-        self.preprocessing = None if self.spec is None else _short_hash(self.spec.input)
+        self.preprocessing = None
+        if self.spec is not None:
+            encoded = msgspec.json.encode(self.spec.input)
+            self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
         """Tells how images become input: models with one such hash prepare them alike."""
         if self.recognition.runtime.warmup:
             self._warm_up()
@@ -115,11 +119,7 @@ class Model:
         )
 
     def embed(self, image: Image) -> Vector | None:
-        """Give the embedding of an image decoded for this model; None where the model has none.
-
-        Raises:
-            RunError: The graph failed.
-        """
+        """Give the embedding of an image decoded for this model; None where the model has none."""
         return None if self.images is None else self.images.embed(image)
 
     def _warm_up(self) -> None:
@@ -139,13 +139,15 @@ def folder_of(path: Path) -> Path:
     return path.parent.parent if below and path.name == "model.onnx" else path.parent
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _short_hash(spec: InputSpec) -> str:
-    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:12]
+def _sha256(paths: Sequence[Path]) -> str:
+    """Identify a file, or several by a digest over theirs."""
+    digests = []
+    for path in paths:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()
 
 
 def _zeros(tensor: TensorInfo) -> Any:

@@ -1,9 +1,8 @@
 """Loading and unloading while the server runs, in every worker, and the statistics of all of them.
 
-Workers meet in a folder of the server. There `state.json` says what every worker is to serve beyond what
-it found at its start; a worker that starts again reads it. Each worker writes how far it has come, and
-what it counted, to a file of its own. A change is made by one worker at a time: it loads the model
-itself, and when that works it writes the state and waits for the others.
+Workers meet in a folder of the server: `state.json` says what each is to serve beyond what it found at its
+start, and each writes how far it has come, and what it counted, to a file of its own. A change is made by one
+worker at a time: it loads the model itself, and when that works it writes the state and waits for the others.
 """
 
 import contextlib
@@ -98,23 +97,15 @@ class ModelControl:
         self._report = _Report()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """Load a model in every worker; the arguments are those of `proto.messages.Serving`.
-
-        Raises:
-            proto.errors.NotFound: There is no such folder.
-            proto.errors.InvalidRequest: It cannot be loaded; the one before answers on.
-            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
-        """
+        """Load a model in every worker; as `proto.messages.Serving.load_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             folder = None
             if files:
                 if self._directory is None:
                     raise Unsupported("expected no files, as this server has no folder for them")
-                folder = write_files(files, self._directory / "models", self._max_file_bytes)
-            override = Override(
-                None if config is None else dict(config), None if folder is None else str(folder)
-            )
+                folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
+            override = Override(None if config is None else dict(config), folder)
             try:
                 real = self._repository.load(name, override)
             except Exception as error:
@@ -126,27 +117,17 @@ class ModelControl:
             self._publish(real, until, loaded=True, override=override)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model in every worker.
-
-        Raises:
-            proto.errors.NotFound: No such model.
-            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
-        """
+        """Stop serving a model in every worker; as `proto.messages.Serving.unload_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
-            self._publish(self._repository.unload(name), until, loaded=False)
+            self._publish(self._repository.unload(name), until, loaded=False, override=Override())
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Add up what the workers counted; that of others is a fraction of a second old.
-
-        Raises:
-            proto.errors.NotFound: No such model or version.
-        """
-        parts = {
-            (each.name, each.version): [each] for each in self._repository.statistics(name, version)
-        }
-        for number in self._others:
-            for each in self._read(_report_name(number), _Report).statistics:
+        """Add up what the workers counted; that of others is a fraction of a second old."""
+        mine = self._repository.statistics(name, version)
+        parts = {(each.name, each.version): [each] for each in mine}
+        for report in self._reports():
+            for each in report.statistics:
                 if (each.name, each.version) in parts:
                     parts[each.name, each.version].append(each)
         return [merged(of_one) for of_one in parts.values()]
@@ -154,8 +135,8 @@ class ModelControl:
     def numbers(self) -> dict[str, float]:
         """Add up what else the workers count; of what does not only rise, this worker knows best."""
         total = dict(self._numbers())
-        for number in self._others:
-            for name, value in self._read(_report_name(number), _Report).numbers.items():
+        for report in self._reports():
+            for name, value in report.numbers.items():
                 if name in total and name.endswith("_total"):
                     total[name] += value
         return total
@@ -169,12 +150,7 @@ class ModelControl:
 
     @contextlib.contextmanager
     def _alone(self, until: float) -> Iterator[None]:
-        """Let no other change be made, by any worker.
-
-        Raises:
-            ModelNotReady: Another one is being made until the time is over.
-            Unsupported: No changes may be made.
-        """
+        """Let no other change be made, by any worker."""
         if not self._allowed:
             raise Unsupported("expected a server with the setting model_control, got one without")
         if self._directory is None:
@@ -183,67 +159,51 @@ class ModelControl:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise ModelNotReady(
-                            "expected no other model to be loaded or unloaded, got one that takes "
-                            f"more than {self._timeout_s} s"
-                        ) from None
+            while not _locked(descriptor):
+                if time.monotonic() > until:
+                    raise ModelNotReady(
+                        "expected no other model to be loaded or unloaded, got one that takes "
+                        f"more than {self._timeout_s} s"
+                    )
                 time.sleep(0.01)
             self._follow()
             yield
         finally:
             os.close(descriptor)
 
-    def _publish(
-        self, name: str, until: float, *, loaded: bool, override: Override | None = None
-    ) -> None:
+    def _publish(self, name: str, until: float, *, loaded: bool, override: Override) -> None:
         """Write the state, wait for the others, and remove the files that nobody needs any more."""
         if self._directory is None:
             return
         with self._following:
             before = self._read("state.json", _State)
             generation = max(before.generation, self._report.generation) + 1
-            change = _Change(generation, loaded, override or Override())
-            models = {**before.models, name: change}
+            change = _Change(generation, loaded, override)
             errors = {key: text for key, text in self._report.errors.items() if key != name}
             self._report = _Report(generation, errors)
-            self._write("state.json", _State(generation, models))
+            self._write("state.json", _State(generation, {**before.models, name: change}))
         if self._others:
             self._write_report()
-        self._wait(name, generation, until)
+        for number in self._others:
+            self._wait(number, name, generation, until)
         replaced = before.models.get(name)
         if replaced is not None and replaced.override.folder is not None:
             shutil.rmtree(replaced.override.folder, ignore_errors=True)
 
-    def _wait(self, name: str, generation: int, until: float) -> None:
-        """Wait until the other workers have made a change.
-
-        Raises:
-            ModelNotReady: One has not in time.
-            InternalError: One could not.
-        """
-        missing = list(self._others)
-        while missing:
-            report = self._read(_report_name(missing[0]), _Report)
-            if report.generation < generation:
-                if time.monotonic() > until:
-                    raise ModelNotReady(
-                        f"expected every worker to have changed {name!r} within {self._timeout_s} s, "
-                        f"not yet: worker {missing[0]}; it goes on"
-                    )
-                time.sleep(0.01)
-                continue
-            if name in report.errors:
-                raise InternalError(
-                    f"expected every worker to change {name!r}, got from worker {missing[0]}: "
-                    f"{report.errors[name]}"
+    def _wait(self, number: int, name: str, generation: int, until: float) -> None:
+        """Wait until another worker has made a change."""
+        while (report := self._read(_file_of(number), _Report)).generation < generation:
+            if time.monotonic() > until:
+                raise ModelNotReady(
+                    f"expected every worker to have changed {name!r} within {self._timeout_s} s, "
+                    f"not yet: worker {number}; it goes on"
                 )
-            missing.pop(0)
+            time.sleep(0.01)
+        if name in report.errors:
+            raise InternalError(
+                f"expected every worker to change {name!r}, got from worker {number}: "
+                f"{report.errors[name]}"
+            )
 
     def _follow(self) -> None:
         """Make the changes that this worker has not made yet."""
@@ -297,13 +257,16 @@ class ModelControl:
     def _write_report(self) -> _Report:
         with self._following:
             report = self._current()
-            self._write(_report_name(self._worker), report)
+            self._write(_file_of(self._worker), report)
             return report
 
     def _current(self) -> _Report:
         statistics = self._repository.statistics(None, None)
         numbers = dict(self._numbers())
         return msgspec.structs.replace(self._report, statistics=statistics, numbers=numbers)
+
+    def _reports(self) -> list[_Report]:
+        return [self._read(_file_of(number), _Report) for number in self._others]
 
     def _read(self, name: str, kind: type[Read]) -> Read:
         """Read a file of the folder; where there is none yet, what it would say."""
@@ -323,5 +286,14 @@ class ModelControl:
         new.replace(self._directory / name)
 
 
-def _report_name(worker: int) -> str:
+def _file_of(worker: int) -> str:
     return f"worker-{worker}.json"
+
+
+def _locked(descriptor: int) -> bool:
+    """Take a lock, unless somebody has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

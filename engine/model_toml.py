@@ -106,9 +106,6 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
     """Refuse keys that nothing reads.
 
     A decoder of one's own may read all that a task hands it, a task of one's own all that there is.
-
-    Raises:
-        LoadError: A key is for another task or decoder.
     """
     short = next((name for name, full in SHORT_NAMES.items() if full == task), None)
     if short is None:

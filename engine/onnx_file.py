@@ -253,11 +253,7 @@ def _value(value: _Message) -> tuple[str, Shape]:
 
 
 def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
-    """Sort nodes so that each stands after those that it reads; some exporters write them otherwise.
-
-    Raises:
-        ValueError: They go round in circles.
-    """
+    """Sort nodes so that each stands after those that it reads; some exporters write them otherwise."""
     makers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
     reads = [[makers[name] for name in node.inputs if name in makers] for node in nodes]
     if all(number > each for number, before in enumerate(reads) for each in before):

@@ -41,11 +41,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     specific: dict[Literal["versions"], list[int]] | None = None
 
     def choose(self, versions: Iterable[str]) -> list[str]:
-        """Choose among versions, given highest first.
-
-        Raises:
-            LoadError: One that is asked for is not there.
-        """
+        """Choose among versions, given highest first."""
         known = list(versions)
         if self.latest is not None:
             return known[: self.latest.get("num_versions", 1)]
@@ -62,13 +58,8 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
     """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
 
-    `max_batch_size` is `max_batch` of the table `[runtime]`; `platform` and `backend` may be named.
-
     Returns:
         What goes before model.toml, its keys not yet checked; and the versions wanted.
-
-    Raises:
-        LoadError: A key or value is not allowed; the text names it.
     """
     values = dict(config)
     values.pop("name", None)
@@ -95,11 +86,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
 
 
 def check_path(path: str) -> None:
-    """Check that a path leads nowhere but below the folder that it is relative to.
-
-    Raises:
-        LoadError: It is absolute, goes up, or has a name with other characters than usual ones.
-    """
+    """Check that a path leads nowhere but below the folder that it is relative to."""
     parts = path.split("/")
     if len(parts) > MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
         raise LoadError(

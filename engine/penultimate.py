@@ -6,8 +6,11 @@ Without such a map, as in transformers, they are the tokens that all answers com
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
+from operator import or_
 
 import msgspec
 
@@ -79,12 +82,7 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class Search:
-    """A graph, and what its tensors are of the image.
-
-    Args:
-        graph: The graph.
-        image: Name of the input that takes the image.
-    """
+    """A graph, and what its tensors are of the image, which the input named `image` takes."""
 
     def __init__(self, graph: Graph, image: str) -> None:
         self._graph = graph
@@ -104,10 +102,7 @@ class Search:
         """Take the tensor of a name; None where no node makes one."""
         if tensor not in self._made_by:
             return None
-        place = self._places.get(tensor)
-        return Embedding(
-            tensor, AVERAGE if place is not None and place.is_map else "", "model.toml"
-        )
+        return Embedding(tensor, AVERAGE if self._is_map(tensor) else "", "model.toml")
 
     def names(self) -> list[str]:
         """Give the names of all tensors that nodes make."""
@@ -130,11 +125,13 @@ class Search:
             if source not in self._made_by:  # a linear layer on pixels
                 continue
             reason = f"what the last linear layer reads, before {output!r}"
-            place = self._places.get(source)
-            if place is not None and place.is_map:
+            if self._is_map(source):
                 return Embedding(source, AVERAGE, reason)
             return Embedding(read, "", reason)
         return None
+
+    def _is_map(self, tensor: str) -> bool:
+        return tensor in self._places and self._places[tensor].is_map
 
     def _behind(self, name: str, *, sums: bool = True) -> Node | None:
         """Find the first node, going back from an output, that does more than pass values on.
@@ -226,32 +223,21 @@ class Search:
 def _on_every_way(graph: Graph, members: Sequence[str]) -> list[str]:
     """Find those of some tensors that each of the others comes from or leads to, in their order."""
     bits = {name: 1 << number for number, name in enumerate(members)}
-    above: dict[str, int] = {}
-    below: dict[str, int] = {}
+    above: defaultdict[str, int] = defaultdict(int)
+    below: defaultdict[str, int] = defaultdict(int)
     for node in graph.nodes:
-        mask = 0
-        for name in node.inputs:
-            mask |= above.get(name, 0)
-        for name in node.outputs:
-            above[name] = mask | bits.get(name, 0)
+        mask = reduce(or_, (above[name] for name in node.inputs), 0)
+        above.update({name: mask | bits.get(name, 0) for name in node.outputs})
     for node in reversed(graph.nodes):
-        mask = 0
-        for name in node.outputs:
-            mask |= below.get(name, 0) | bits.get(name, 0)
-        for name in node.inputs:
-            below[name] = below.get(name, 0) | mask
-    return [
-        name for name in members if (above[name] | below.get(name, 0)).bit_count() == len(members)
-    ]
+        mask = reduce(or_, (below[name] | bits.get(name, 0) for name in node.outputs), 0)
+        below.update({name: below[name] | mask for name in node.inputs})
+    return [name for name in members if (above[name] | below[name]).bit_count() == len(members)]
 
 
 def _places(graph: Graph, image: str) -> dict[str, _Place]:
     """Follow the image through the graph: what each tensor that comes from it is."""
-    taken_as_map = {
-        node.inputs[0]
-        for node in graph.nodes
-        if node.inputs and node.operator in _STRIDES | _ENLARGES
-    }
+    spatial = (node for node in graph.nodes if node.operator in _STRIDES | _ENLARGES)
+    taken_as_map = {node.inputs[0] for node in spatial if node.inputs}
     places = {image: _Place(1, is_map=image in taken_as_map, depth=0, enlarged=False)}
     for node in graph.nodes:
         place = _after(node, places, graph)

@@ -2,10 +2,8 @@
 
     room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
-What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
-it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
-a request to the pool, is async; a stream may take another thread for each of its steps. Errors of the
-packages below become those of the wire here, naming the input.
+Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code that runs in one
+thread per request (a stream may take another for each step); only `run`, which hands it to the pool, is async.
 """
 
 import asyncio
@@ -52,38 +50,12 @@ from tasks.predictions import OutputError
 
 Result = TypeVar("Result")
 
-
 MAX_ERROR_CHARACTERS = 2000
 """Of why a model failed, as it is stored."""
 
 _NOTHING = Kept()
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """A request on its way."""
-
-    model: Model
-    request: InferRequest
-    started_s: float
-    """Of `time.perf_counter`."""
-    queue_ns: int
-    """That it waited for a thread."""
-    events: list[Event]
-
-    def handled(self, error: str = "") -> Handled:
-        """Say what is kept of the request beside its images."""
-        protocol = self.request.protocol
-        takes_images = self.model.images is not None and not wants_tensors(self.request)
-        if protocol == "v2" and takes_images:  # which of the two, the model's task says
-            protocol = "chariot-v2-kserve"
-        return Handled(
-            self.model,
-            self.request.id,
-            protocol,
-            round((time.perf_counter() - self.started_s) * 1000, 3),
-            stages_ms(self.queue_ns, self.events),
-            error,
-        )
+_BELOW = (JournalError, RunError, OutputError)
+"""Errors of the packages below that the wire knows by other names."""
 
 
 class _Waited(threading.local):
@@ -95,16 +67,8 @@ class _Waited(threading.local):
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
-    Args:
-        repository: The models.
-        recorder: Keeps inferences; None to keep nothing.
-        threads: Requests that run at once.
-        max_queue: Requests that may run or wait; more are refused.
-        max_pixels: Larger images are refused.
-        max_images: Requests with more images are refused.
-        strict_readiness: Whether a failed model keeps the server from being ready.
-        control: Loads and unloads models; by default in this process alone.
-        scores: Says how like a model's baseline an image is; None for not at all.
+    The limits are the settings of the same names. Without a recorder nothing is kept, without scores there
+    are none, without a control models are loaded in this process alone.
     """
 
     def __init__(
@@ -176,15 +140,21 @@ class Pipeline:
         try:
             admission = self._admit(model, request)
             images = self._image_model(model, request)
-            outputs, answered = _answered(model, images, request)
+            if images is None:
+                outputs, answered = infer_tensors(model, request)
+            else:
+                outputs, answered = infer_images(images, request)
             events = model.stopwatch.stop()
-            asked = _Asked(model, request, started, queue_ns, events)
             answered = self._scored(model, answered)
-            kept = self._record(asked, answered, admission)
+            handled = _handled(model, request, started, queue_ns, events)
+            kept = self._record(handled, answered, admission)
         except Exception as error:
             events = model.stopwatch.stop()
             model.counters.failed(queue_ns, events)
-            self._record_failure(_Asked(model, request, started, queue_ns, events), images, error)
+            handled = _handled(model, request, started, queue_ns, events)
+            self._record_failure(handled, request, images, error)
+            if isinstance(error, _BELOW):
+                raise _translated(model, error) from error
             raise
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
@@ -215,66 +185,58 @@ class Pipeline:
                 f"expected a model of images to answer as a stream, got {model.recognition.task}"
             )
         queue_ns, self._waited.ns = self._waited.ns, 0
-        events: list[Event] = []
-        asked = _Asked(model, request, started, queue_ns, events)
+        events: list[Event] = [(0, time.perf_counter_ns(), -1)]
         try:
             admission = self._admit(model, request)
             for text, answered in _timed(model, stream_image(images, request), events):
                 kept = _NOTHING
                 if answered is not None:  # the last piece, after which a client may not ask again
-                    kept = self._record(asked, self._scored(model, [answered]), admission)
+                    handled = _handled(model, request, started, queue_ns, events)
+                    kept = self._record(handled, self._scored(model, [answered]), admission)
                     model.counters.succeeded(1, queue_ns, events)
                 ids = [each for each in kept.ids if each]
                 yield InferPiece(model.name, model.version, request.id, text, ids, kept.stored)
         except Exception as error:
             model.counters.failed(queue_ns, events)
-            self._record_failure(asked, images, error)
-            if isinstance(error, RunError | OutputError):
-                raise InternalError(f"model {model.name!r} failed: {error}") from error
+            handled = _handled(model, request, started, queue_ns, events)
+            self._record_failure(handled, request, images, error)
+            if isinstance(error, _BELOW):
+                raise _translated(model, error) from error
             raise
 
     def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
         return answered if self._scores is None else self._scores.score(model, answered)
 
+    def _recorder_of(self, model: Model) -> Recorder | None:
+        """Give what keeps a model's inferences; None where they are not kept."""
+        return self._recorder if model.recognition.store.enabled else None
+
     def _admit(self, model: Model, request: InferRequest) -> Admission:
-        """See that what a request asks to be kept can be, before the model is run.
-
-        Raises:
-            Overloaded: It cannot.
-        """
-        if self._recorder is None or not model.recognition.store.enabled or _declines(request):
+        """See that what a request asks to be kept can be, before the model is run."""
+        recorder = self._recorder_of(model)
+        if recorder is None or _declines(request):
             return ADMITTED
-        try:
-            return self._recorder.room.admit(model.recognition.store.journal_full)
-        except JournalError as error:
-            raise Overloaded(str(error)) from error
+        return recorder.room.admit(model.recognition.store.journal_full)
 
-    def _record(self, asked: "_Asked", answered: Sequence[Answered], admission: Admission) -> Kept:
-        """Keep what was answered, unless nothing is kept.
-
-        Raises:
-            Overloaded: It could not be kept, as on a full disk.
-        """
-        if self._recorder is None or not asked.model.recognition.store.enabled:
+    def _record(self, handled: Handled, answered: Sequence[Answered], admission: Admission) -> Kept:
+        recorder = self._recorder_of(handled.model)
+        if recorder is None:
             return _NOTHING
-        try:
-            return self._recorder.record(asked.handled(), answered, shed=admission.shed)
-        except JournalError as error:
-            raise Overloaded(str(error)) from error
+        return recorder.record(handled, answered, shed=admission.shed)
 
-    def _record_failure(self, asked: "_Asked", images: ImageModel | None, error: Exception) -> None:
+    def _record_failure(
+        self, handled: Handled, request: InferRequest, images: ImageModel | None, error: Exception
+    ) -> None:
         """Keep what the model failed to answer; what a client did wrong is not kept."""
-        model, fault = asked.model, as_answered(error)
-        if self._recorder is None or not model.recognition.store.enabled:
+        recorder, fault = self._recorder_of(handled.model), _translated(handled.model, error)
+        told = isinstance(fault, ProtocolError)
+        if recorder is None or (told and not isinstance(fault, InternalError)):
             return
-        if isinstance(fault, ProtocolError) and fault.status != InternalError.status:
-            return
-        own = isinstance(fault, ProtocolError | RunError | OutputError)
-        text = str(fault) if own else f"{type(fault).__name__}: {fault}"
+        text = str(fault) if told else f"{type(fault).__name__}: {fault}"
+        text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
-            failed = failed_tensors if images is None else partial(failed_images, images)
-            handled = asked.handled(text[:MAX_ERROR_CHARACTERS] or type(fault).__name__)
-            self._recorder.record(handled, failed(asked.request))
+            failed = failed_tensors(request) if images is None else failed_images(images, request)
+            recorder.record(msgspec.structs.replace(handled, error=text), failed)
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, list[Any]]:
         """Answer a request, and say what of each image decided; the answer alone is recorded.
@@ -291,7 +253,7 @@ class Pipeline:
         try:
             return response, explain_images(images, request, wanted)
         except (RunError, OutputError) as error:
-            raise InternalError(f"model {model.name!r} failed: {error}") from error
+            raise _translated(model, error) from error
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Give what answers a request's images; None where it brings tensors of the graph."""
@@ -300,9 +262,10 @@ class Pipeline:
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
         found = ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
-        if self._recorder is None or not model.recognition.store.enabled:
+        recorder = self._recorder_of(model)
+        if recorder is None:
             return found
-        return msgspec.structs.replace(found, choose=partial(self._recorder.choose, model))
+        return msgspec.structs.replace(found, choose=partial(recorder.choose, model))
 
     def unready_reason(self) -> str | None:
         """Say why the server is not ready, or None when it is."""
@@ -326,15 +289,24 @@ class Pipeline:
             self._recorder.close()
 
 
-def _answered(
-    model: Model, images: ImageModel | None, request: InferRequest
-) -> tuple[list[Tensor], list[Answered]]:
-    try:
-        if images is None:
-            return infer_tensors(model, request)
-        return infer_images(images, request)
-    except (RunError, OutputError) as error:
-        raise InternalError(f"model {model.name!r} failed: {error}") from error
+def _handled(
+    model: Model, request: InferRequest, started_s: float, queue_ns: int, events: list[Event]
+) -> Handled:
+    """Say what is kept of a request beside its images."""
+    protocol = request.protocol
+    if protocol == "v2" and model.images is not None and not wants_tensors(request):
+        protocol = "chariot-v2-kserve"  # which of the two, the model's task says
+    latency_ms = round((time.perf_counter() - started_s) * 1000, 3)
+    return Handled(model, request.id, protocol, latency_ms, stages_ms(queue_ns, events))
+
+
+def _translated(model: Model, error: Exception) -> Exception:
+    """Give what the wire calls an error; the error itself where it knows that."""
+    if isinstance(error, JournalError):
+        return Overloaded(str(error))
+    if isinstance(error, RunError | OutputError):
+        return InternalError(f"model {model.name!r} failed: {error}")
+    return as_answered(error)
 
 
 def _timed(model: Model, steps: Iterator[Result], events: list[Event]) -> Iterator[Result]:

@@ -5,7 +5,7 @@ known of the family, shapes, default. The family is found by `engine.rules`. Whe
 possible nothing is guessed: the error names them and the line to write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -67,7 +67,11 @@ def recognise(
         if not name:
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
-        why = f"family {name}" if name else "nothing says what the model is for"
+        why = (
+            f"family {name}"
+            if name
+            else "nothing says what the model is for; task in model.toml would"
+        )
     decisions = [Decision("task", task, why)]
     spec = None
     if name:
@@ -126,22 +130,25 @@ def _written_task(written: ModelToml) -> str | None:
 def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     """Find the family and the reason; empty where model.toml says enough, or nothing says any."""
     written = evidence.written
-    if written.family is not None:
-        if written.family not in FAMILIES:
-            known = ", ".join(FAMILIES)
-            raise LoadError(
-                f"expected family in model.toml to be one of {known}, got {written.family!r}"
-            )
+    if written.family in FAMILIES:
         return written.family, "model.toml"
+    if written.family is not None:
+        known = ", ".join(FAMILIES)
+        raise LoadError(
+            f"expected family in model.toml to be one of {known}, got {written.family!r}"
+        )
     reading = rules.readings(evidence)
     if reading is None:
         return "", ""
     possible = [name for name in reading.families if task in (None, FAMILIES[name].task)]
-    fitting = [name for name in possible if _fits_labels(name, evidence)]
     if len(possible) == 1:
         return possible[0], reading.reason
-    if len(fitting) == 1:
-        return fitting[0], f"{reading.reason}, and the number of labels"
+    labels = given_labels(evidence) if possible else None
+    counts = {name: class_count(FAMILIES[name], evidence) for name in possible}
+    if labels is not None:
+        fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
+        if len(fitting) == 1:
+            return fitting[0], f"{reading.reason}, and the number of labels"
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
     if not reading.families and task is None:
         raise LoadError(
@@ -152,7 +159,7 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         return "", ""
     if task is None:
         _check_own_decoder(written)
-    raise LoadError(_question(possible, reading, evidence))
+    raise LoadError(_question(counts, reading.reason))
 
 
 def _check_own_decoder(written: ModelToml) -> None:
@@ -165,24 +172,16 @@ def _check_own_decoder(written: ModelToml) -> None:
         )
 
 
-def _fits_labels(name: str, evidence: Evidence) -> bool:
-    """Tell whether the number of labels, where there are any, is the one that the family shows."""
-    labels = given_labels(evidence)
-    count = class_count(FAMILIES[name], evidence)
-    return labels is None or count is None or len(labels[0]) == count
-
-
-def _question(possible: Sequence[str], reading: rules.Reading, evidence: Evidence) -> str:
+def _question(counts: Mapping[str, int | None], reason: str) -> str:
     """Say what the model may be, and the lines of which a person must write one."""
     lines = []
-    for name in possible:
-        count = class_count(FAMILIES[name], evidence)
+    for name, count in counts.items():
         classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
         lines.append(f'  family = "{name}"  # {FAMILIES[name].about}{classes}')
     lines.append('  task = "tensor"  # tensors in and out, as they are')
     return (
-        f"the files do not tell what this model is ({reading.reason}). "
-        "Write one of these lines in model.toml:\n" + "\n".join(lines)
+        f"the files do not tell what this model is ({reason}). "
+        "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
 
 
@@ -210,8 +209,6 @@ def _activation(evidence: Evidence) -> Layer:
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
-    if all(
-        side == 1 for side in evidence.outputs[0].shape[1:]
-    ):  # of one alone a softmax is always 1
+    if set(evidence.outputs[0].shape[1:]) <= {1}:  # of one alone a softmax is always 1
         return "one class", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}

@@ -16,7 +16,7 @@ from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
 from store.blobs.interface import Blobs, key_of
-from store.errors import JournalError, MetadataError
+from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
 from store.lag import wait_until_committed
@@ -126,15 +126,8 @@ def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads.
 
-    Args:
-        ids: Of this process.
-        journal: Of this process.
-        blobs: Where images are kept.
-        limits: How far the database may be behind, and what happens beyond.
-        engine_version: As records carry it.
-        durability: Of models that say nothing.
-        signals_per_s: Images of each model of which signals are kept.
-        embed: Asks another model for an embedding.
+    Ids and journal are this process's own. The durability is that of models that say nothing; `embed` asks
+    another model for an embedding.
     """
 
     def __init__(
@@ -168,12 +161,7 @@ class Recorder:
         return ()
 
     def record(self, handled: Handled, answered: Sequence[Answered], *, shed: bool = False) -> Kept:
-        """Keep one request as the model's durability says; when this returns, that holds.
-
-        Args:
-            handled: The request.
-            answered: Its images, or its tensors.
-            shed: Whether there is no room for it.
+        """Keep one request, unless it is to be shed; when this returns, the model's durability holds.
 
         Raises:
             store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
@@ -184,35 +172,27 @@ class Recorder:
             full, durability = "shed", "process"
         seqs: dict[int, int] = {}
         keep = self._keep_in_memory if durability == "memory" else self._keep
-        until = None
-        while not shed:
-            try:
-                keep(handled, answered, seqs, durability)
-                break
-            except JournalError as error:
-                until = self.room.after(error, full, until)
-                shed = until is None
-        ids = [""] * len(answered)
+        if not shed:
+            write = partial(keep, handled, answered, seqs, durability)
+            shed = not self.room.keep(write, full)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
-            self.room.count("shed", wanted)
-            return Kept(ids, stored=not wanted)
-        self.room.count("failed" if handled.error else "stored", len(seqs))
-        for number, seq in seqs.items():
-            ids[number] = str(seq)
+            self.room.counts.add("shed", wanted)
+            return Kept([""] * len(answered), stored=not wanted)
+        self.room.counts.add("failed" if handled.error else "stored", len(seqs))
+        ids = [str(seqs.get(number, "")) for number in range(len(answered))]
         if not handled.error and self._has_signals(handled.model):
             self._signal(handled.model, answered, seqs)
         return Kept(ids)
 
     def numbers(self) -> dict[str, int]:
         """Give what became of requests, for metrics: those that end in `_total` only rise."""
-        counts = msgspec.structs.asdict(self.room.counts)
         return {
-            **{f"{name}_total": number for name, number in counts.items()},
+            **self.room.counts.totals(),
             "lost_total": self._backlog.lost,
             "journal_bytes_total": self._journal.appended_bytes,
             "lag_bytes": self.room.lag_bytes(),
-            **self._signaller.numbers(),
+            **self._signaller.counts.totals(),
         }
 
     def close(self) -> None:
@@ -225,42 +205,34 @@ class Recorder:
         """Tell whether a model has signals; what may be lost with the process has none."""
         if not self._makes_signals:
             return False
-        options = model.recognition
-        durability = options.store.durability or self._durability
-        return options.monitor.signals and durability != "memory"
+        durability = model.recognition.store.durability or self._durability
+        return model.recognition.monitor.signals and durability != "memory"
 
     def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
         """Hand over the images that are recorded now."""
+        space, other = model.embedding_space, model.embedding.other
         images = [(seq, answered[n]) for n, seq in seqs.items() if answered[n].image is not None]
-        if not images:
-            return
         chosen = [
-            Signalled(
-                seq, item.pixels, item.embedding, model.embedding_space, model.embedding.other
-            )
+            Signalled(seq, item.pixels, item.embedding, space, other)
             for seq, item in images
             if item.pixels is not None
         ]
-        self._signaller.put(chosen, len(images) - len(chosen))
+        if images:
+            self._signaller.put(chosen, len(images) - len(chosen))
 
     def _keep_in_memory(
-        self,
-        handled: Handled,
-        answered: Sequence[Answered],
-        seqs: dict[int, int],
-        durability: Durability,
+        self, handled: Handled, answered: Sequence[Answered], seqs: dict[int, int], _: Durability
     ) -> None:
         """Leave it to a thread; predictions are written out here, so that their size is known."""
-        items, size_bytes = [], 0
+        items, size_bytes = list(answered), 0
         for number, item in enumerate(answered):
-            items.append(item)
             if item.wishes.store:
                 seqs.setdefault(number, self._ids.next())
-                text = msgspec.Raw(msgspec.json.encode(item.predictions))
-                items[-1] = msgspec.structs.replace(item, predictions=text)
-                size_bytes += _RECORD_BYTES + len(item.image or b"") + len(bytes(text))
+                text = msgspec.json.encode(item.predictions)
+                items[number] = msgspec.structs.replace(item, predictions=msgspec.Raw(text))
+                size_bytes += _RECORD_BYTES + len(item.image or b"") + len(text)
         if seqs:
-            self._backlog.put(partial(self._keep, handled, items, seqs, durability), size_bytes)
+            self._backlog.put(partial(self._keep, handled, items, seqs, "memory"), size_bytes)
 
     def _keep(
         self,
@@ -271,42 +243,37 @@ class Recorder:
     ) -> None:
         """Keep the images, then journal the request, so that no record points to nothing.
 
-        Args:
-            handled: The request.
-            answered: Its images, or its tensors.
-            seqs: The ids of what is kept, by number; what is missing is added just before the append, so that
-                ids follow the journal. They stay those of a failed try, of which the writer may have read
-                whole frames.
-            durability: What holds when this returns.
+        Missing ids, by number, are added just before the append, so that they follow the journal. They stay
+        those of a failed try, of which the writer may have read whole frames.
         """
-        model, on_disk = handled.model, durability == "power"
-        recognition = model.recognition
-        inputs = []
-        for number, item in enumerate(answered):
-            if item.wishes.store:
-                inputs.append((number, item, self._input(recognition.store, item)))
+        recognition, on_disk = handled.model.recognition, durability == "power"
+        inputs = [
+            (number, item, self._input(recognition.store, item))
+            for number, item in enumerate(answered)
+            if item.wishes.store
+        ]
         if not inputs:
             return
         if on_disk:
             self._blobs.sync(each.hash for _, _, each in inputs if each.kept and each.hash)
         standard = self._standard(handled, inputs[0][1])
-        status = 500 if handled.error else 200
         records = []
         for number, item, kept in inputs:
+            score = item.semantic_score
             records.append(
                 InferenceRecord(
                     seq=seqs.setdefault(number, self._ids.next()),
                     request_id=handled.request_id,
                     image_no=number,
-                    model=model.reference,
+                    model=handled.model.reference,
                     task=recognition.task,
                     action=item.action,
                     latency_ms=handled.latency_ms,
                     input=kept,
                     predictions=item.predictions,
                     metadata=item.metadata,
-                    status=status,
-                    standard=_with_score(standard, item.semantic_score),
+                    status=500 if handled.error else 200,
+                    standard=standard if score is None else {**standard, "semantic_score": score},
                 )
             )
         position = self._journal.append(records, hold=on_disk)
@@ -317,20 +284,15 @@ class Recorder:
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""
-        image = item.image
+        image, shape = item.image, (item.width, item.height, item.mime)
         if image is None:
-            return InputReference(item.input_name, None, item.width, item.height, item.mime)
+            return InputReference(item.input_name, None, *shape)
         key, keep = None, item.wishes.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
             key = key_of(image)
             keep = _is_sampled(key, options.sample_rate)
-        if keep:
-            key = self._blobs.put(image)
-        elif key is None:
-            key = key_of(image)
-        return InputReference(
-            item.input_name, key, item.width, item.height, item.mime, keep, len(image)
-        )
+        key = self._blobs.put(image) if keep else key or key_of(image)
+        return InputReference(item.input_name, key, *shape, keep, len(image))
 
     def _standard(self, handled: Handled, first: Answered) -> dict[str, Any]:
         standard: dict[str, Any] = {
@@ -343,10 +305,6 @@ class Recorder:
         if handled.error:
             standard["error"] = handled.error
         return standard
-
-
-def _with_score(standard: dict[str, Any], score: float | None) -> dict[str, Any]:
-    return standard if score is None else {**standard, "semantic_score": score}
 
 
 def _is_sampled(key: str, rate: float) -> bool:

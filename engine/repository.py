@@ -39,11 +39,7 @@ class _Entry(msgspec.Struct, eq=False):
     model: Model | None = None
 
     def load(self, score_threshold: float | None) -> None:
-        """Load it.
-
-        Raises:
-            LoadError: It cannot be loaded; the log says so too.
-        """
+        """Load it, or raise as `Model` does; the log says how it went."""
         started = time.perf_counter()
         try:
             self.model = Model(self.name, self.version, self.path, score_threshold, self.over)
@@ -149,9 +145,6 @@ class ModelRepository:
 
         Returns:
             The name under which it was served.
-
-        Raises:
-            NotFound: No such model.
         """
         with self._changing:
             entries = [
@@ -171,9 +164,7 @@ class ModelRepository:
     def get(self, name: str, version: str | None = None) -> Model:
         """Give a model that is ready: the version asked for, or the highest one that is ready.
 
-        Args:
-            name: Of the folder, in any case, also as `m-<name>`.
-            version: As in the path.
+        Its folder is named in any case, also as `m-<name>`.
 
         Raises:
             NotFound: No such model or version.
@@ -200,11 +191,7 @@ class ModelRepository:
         ]
 
     def statistics(self, name: str | None, version: str | None) -> list[ModelStatistics]:
-        """Give what one model, or each, has done since it was loaded; none of what is not loaded.
-
-        Raises:
-            NotFound: No such model or version.
-        """
+        """Give what one model, or each, has done since it was loaded; none of what is not loaded."""
         return [
             entry.model.counters.statistics(entry.name, entry.version)
             for entry in (self._all() if name is None else self._asked(name, version))
@@ -270,6 +257,9 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
     others = any(paths and not name.isdecimal() for name, paths in found.items())
     if alone and not (others and named.isdisjoint(alone.values())):
         return {root.name: alone}  # another file beside model folders does not hide them
+    for file in sorted(root.glob("*.onnx")):
+        place = f"{file.stem}/{file.name}"
+        _log.error("%r is passed over: expected a folder for it, as %s", file.name, place)
     for folder in folders:
         if not found[folder.name] and any(folder.glob("*.onnx")):
             _log.error("%r is passed over: expected model.onnx or one ONNX file", folder.name)

@@ -6,8 +6,8 @@ acknowledged that is not kept, and whoever is told otherwise is counted.
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -39,21 +39,21 @@ class RoomLimits(msgspec.Struct, frozen=True):
         )
 
 
-class Counts(msgspec.Struct):
-    """What became of requests since the start of the process."""
+class Counts:
+    """What happened how often since the start of the process, by name; safe from several threads."""
 
-    stored: int = 0
-    """Records acknowledged."""
-    shed: int = 0
-    """Records that were answered and not kept, as there was no room."""
-    refused: int = 0
-    """Requests refused, as they could not be kept, or not for certain."""
-    blocked: int = 0
-    """Requests that waited for room."""
-    behind: int = 0
-    """Requests answered while the store was behind its soft limit."""
-    failed: int = 0
-    """Records of requests that the model failed to answer."""
+    def __init__(self, *names: str) -> None:
+        self._lock = threading.Lock()
+        self._numbers = dict.fromkeys(names, 0)
+
+    def add(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        with self._lock:
+            self._numbers[name] += number
+
+    def totals(self) -> dict[str, int]:
+        """Give all of them, as metrics name what only rises."""
+        return {f"{name}_total": number for name, number in self._numbers.items()}
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -67,88 +67,77 @@ class Admission(msgspec.Struct, frozen=True):
 
 ADMITTED = Admission()
 
-Counted = Literal["stored", "shed", "refused", "blocked", "behind", "failed"]
-
 
 class Room:
     """The room of one journal, as one worker sees it; safe from several threads."""
 
     def __init__(self, journal_directory: Path, limits: RoomLimits) -> None:
         self._limits = limits
-        self._lag = Lag(journal_directory)
-        self._lock = threading.Lock()
-        self.counts = Counts()
-
-    def count(self, name: Counted, number: int = 1) -> None:
-        """Add to a counter."""
-        with self._lock:
-            setattr(self.counts, name, getattr(self.counts, name) + number)
-
-    def lag_bytes(self) -> int:
-        """Return how far the database is behind, as of at most 0.1 s ago."""
-        return self._lag.bytes()
+        self.lag_bytes = Lag(journal_directory).bytes
+        """Gives how far the database is behind, as of at most 0.1 s ago."""
+        self.counts = Counts(
+            "stored",  # records acknowledged
+            "shed",  # records that were answered and not kept, as there was no room
+            "refused",  # requests, as they could not be kept, or not for certain
+            "blocked",  # requests that waited for room
+            "behind",  # requests answered while the store was behind its soft limit
+            "failed",  # records of requests that the model failed to answer
+        )
 
     def is_behind(self) -> bool:
         """Tell whether the database is further behind than it should be."""
-        return self._lag.bytes() > self._limits.soft_bytes
+        return self.lag_bytes() > self._limits.soft_bytes
 
     def admit(self, full: FullPolicy | None) -> Admission:
-        """Decide before the model is run whether a request can be kept.
-
-        Args:
-            full: The model's policy; None for the server's.
+        """Decide before the model is run whether a request can be kept; `full` is the model's policy.
 
         Raises:
             JournalError: The journal is full, and what cannot be kept is not to be answered.
         """
-        lag = self._lag.bytes()
+        lag = self.lag_bytes()
         if lag <= self._limits.soft_bytes:
             return ADMITTED
         full = full or self._limits.full
         if lag > self._limits.hard_bytes and full == "block":
-            self.count("blocked")
+            self.counts.add("blocked")
             until = time.monotonic() + self._limits.block_s
             while lag > self._limits.hard_bytes and time.monotonic() < until:
                 time.sleep(_PAUSE_S)
-                lag = self._lag.bytes()
+                lag = self.lag_bytes()
         if lag > self._limits.hard_bytes and full != "shed":
-            self.count("refused")
+            self.counts.add("refused")
             raise JournalError(
                 f"expected at most {self._limits.hard_bytes} bytes of the journal to wait for the "
                 f"database, got {lag}"
             )
-        self.count("behind")
+        self.counts.add("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def after(
-        self, error: JournalError, full: FullPolicy | None, until: float | None
-    ) -> float | None:
-        """Do as the policy says where something could not be kept, as on a full disk.
-
-        Args:
-            error: What came of the last try.
-            full: The model's policy; None for the server's.
-            until: What this returned of the try before, if there was one.
+    def keep(self, write: Callable[[], None], full: FullPolicy | None) -> bool:
+        """Write something; where that fails, as on a full disk, do as the policy says.
 
         Returns:
-            Until when it may be tried again, after a pause; None where what was answered is to be shed.
+            Whether it is kept; if not, what was answered is to be shed.
 
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
         full = full or self._limits.full
-        if not isinstance(error, Unconfirmed):
-            if full == "shed":
-                return None
-            now = time.monotonic()
-            if full == "block" and until is None:
-                self.count("blocked")
-                until = now + self._limits.block_s
-            if until is not None and now < until:
-                time.sleep(_PAUSE_S)
-                return until
-        self.count("refused")
-        try:
-            raise error
-        finally:  # its traceback leads here: a cycle would keep the request's images for a while
-            del error
+        until = None
+        while True:
+            try:
+                write()
+            except JournalError as error:
+                now = time.monotonic()
+                is_certain = not isinstance(error, Unconfirmed)
+                if is_certain and full == "shed":
+                    return False
+                if is_certain and full == "block" and until is None:
+                    self.counts.add("blocked")
+                    until = now + self._limits.block_s
+                if not is_certain or until is None or now >= until:
+                    self.counts.add("refused")
+                    raise
+            else:
+                return True
+            time.sleep(_PAUSE_S)

@@ -24,11 +24,8 @@ class Reading(msgspec.Struct, frozen=True):
 
 def readings(evidence: Evidence) -> Reading | None:
     """Give the families of the first rule that sees anything."""
-    for rule in RULES:
-        reading = rule(evidence)
-        if reading is not None:
-            return reading
-    return None
+    given = (rule(evidence) for rule in _RULES)
+    return next((reading for reading in given if reading is not None), None)
 
 
 def _by_ultralytics(evidence: Evidence) -> Reading | None:
@@ -51,11 +48,9 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
         family = "ultralytics-rtdetr" if width == 6 else "ultralytics-rtdetr-raw"
     elif task == "detect" and "head" not in metadata and _is_older_rtdetr(first, metadata):
         family = "ultralytics-rtdetr-raw"
-    if family is None:
-        if "stride" not in metadata:
-            return None
-        return Reading((), f"ONNX metadata of Ultralytics, task {task}")
-    return Reading((family,), f"ONNX metadata of Ultralytics, task {task}")
+    if family is None and "stride" not in metadata:
+        return None
+    return Reading((family,) if family else (), f"ONNX metadata of Ultralytics, task {task}")
 
 
 def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
@@ -70,21 +65,17 @@ def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
 
 
 _ARCHITECTURES = {
-    "ForImageClassification": "hf-classifier",
-    "ForSemanticSegmentation": "segformer",
-    "ForInstanceSegmentation": "maskformer",
-    "ForUniversalSegmentation": "maskformer",
+    "ForImageClassification": ("hf-classifier",),
+    "ForSemanticSegmentation": ("segformer",),
+    # one class serves both, and the files do not tell
+    "ForInstanceSegmentation": ("maskformer", "maskformer-instance"),
+    "ForUniversalSegmentation": ("maskformer", "maskformer-instance"),
 }
+_MASK2FORMER = ("mask2former", "mask2former-instance")
 _DETECTORS = {
-    "detr": "detr",
-    "yolos": "detr",
-    "table-transformer": "detr",
-    "rt_detr": "detr-sigmoid",
-    "rt_detr_v2": "detr-sigmoid",
-    "d_fine": "detr-sigmoid",
-    "conditional_detr": "detr-sigmoid-100",
-    "deformable_detr": "detr-sigmoid-100",
-    "deta": "detr-sigmoid-100",
+    **dict.fromkeys(("detr", "yolos", "table-transformer"), "detr"),
+    **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "detr-sigmoid"),
+    **dict.fromkeys(("conditional_detr", "deformable_detr", "deta"), "detr-sigmoid-100"),
 }
 """By `model_type`."""
 
@@ -98,12 +89,9 @@ def _by_config(evidence: Evidence) -> Reading | None:
     if kind in _DETECTORS:
         return Reading((_DETECTORS[kind],), f"config.json, model_type {kind}")
     for architecture in config.get("architectures") or ():
-        for ending, family in _ARCHITECTURES.items():
+        for ending, families in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                found: tuple[str, ...] = (family,)
-                if family == "maskformer":  # the same class serves both, and the files do not tell
-                    name = "mask2former" if kind == "mask2former" else family
-                    found = (name, f"{name}-instance")
+                found = _MASK2FORMER if kind == "mask2former" else families
                 return Reading(found, f"config.json, architecture {architecture}")
     return None
 
@@ -127,9 +115,8 @@ def _by_names(evidence: Evidence) -> Reading | None:
             found = ("mask-rcnn",) if "masks" in names else ("torchvision",)
     elif {"dets", "labels"} <= names:
         found = _dets_and_labels(evidence)
-    if not found:
-        return None
-    return Reading(found, f"names of the outputs: {', '.join(sorted(names))}")
+    reason = f"names of the outputs: {', '.join(sorted(names))}"
+    return Reading(found, reason) if found else None
 
 
 def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
@@ -167,9 +154,7 @@ def _by_shapes(evidence: Evidence) -> Reading | None:
         found = ("birefnet", "u2net")
     elif rank == 4 and first.datatype in FLOATS:
         found = ("torchvision-semantic", "unet", "segformer")
-    if not found:
-        return None
-    return Reading(found, f"shape of output {first.name!r}: {list(shape)}")
+    return Reading(found, f"shape of output {first.name!r}: {list(shape)}") if found else None
 
 
 _PROTOTYPES = 32
@@ -197,27 +182,22 @@ def _candidates_of_rank_3(
     _, rows, columns = first.shape
     anchors = _anchors(image)
     has_masks = _prototypes(evidence) is not None
-    found: tuple[str, ...] = ()
     if 0 < rows <= 1000 and columns in (6, 7, 38):
-        found = {
+        return {
             6: ("ultralytics-end2end", "ultralytics-rtdetr"),
             7: ("ultralytics-obb-end2end",),
             38: ("ultralytics-seg-end2end",) if has_masks else (),
         }[columns]
-    elif (
-        has_masks
-        and rows > 4 + _PROTOTYPES
-        and (columns in (anchors, -1) or (not anchors and rows < columns))
-    ):
-        found = ("ultralytics-seg",)  # the prototypes tell, whatever the size
-    elif columns == anchors and 4 < rows < columns:
-        if len(evidence.outputs) != 2 or len(evidence.outputs[1].shape) != 4:
-            found = ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
-    elif rows == anchors and 5 < columns < rows:
-        found = ("yolox", "yolox-decoded", "yolov5")
-    elif anchors and rows == 3 * anchors and 5 < columns < rows:
-        found = ("yolov5",)
-    return found
+    all_columns = columns in (anchors, -1) or (not anchors and rows < columns)
+    if has_masks and rows > 4 + _PROTOTYPES and all_columns:
+        return ("ultralytics-seg",)  # the prototypes tell, whatever the size
+    if columns == anchors and 4 < rows < columns:
+        if len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4:
+            return ()
+        return ("ultralytics", "ultralytics-obb") if rows > 5 else ("ultralytics",)
+    if rows == anchors and 5 < columns < rows:
+        return ("yolox", "yolox-decoded", "yolov5")
+    return ("yolov5",) if anchors and rows == 3 * anchors and 5 < columns < rows else ()
 
 
 def _anchors(image: TensorInfo) -> int:
@@ -228,9 +208,5 @@ def _anchors(image: TensorInfo) -> int:
     return sum((sides[0] // stride) * (sides[1] // stride) for stride in (8, 16, 32))
 
 
-RULES: tuple[Callable[[Evidence], Reading | None], ...] = (
-    _by_ultralytics,
-    _by_config,
-    _by_names,
-    _by_shapes,
-)
+_RULES: tuple[Callable[[Evidence], Reading | None], ...]
+_RULES = (_by_ultralytics, _by_config, _by_names, _by_shapes)

@@ -1,8 +1,7 @@
 """onnxruntime: one session per model, shared by all threads. Nothing else imports it.
 
-One thread per call and no spinning: parallelism comes from concurrent calls, which uses the cores
-better than threads inside one call (1.45x more requests per second on two cores) at the price of a
-longer single call.
+One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
+more requests per second on two cores) at the price of a longer single call.
 """
 
 import re
@@ -36,7 +35,7 @@ onnxruntime.set_default_logger_severity(4)  # what matters is raised; the rest i
 
 
 class LoadError(RuntimeError):
-    """The model cannot be loaded; the message says why and what to do."""
+    """The model cannot be loaded; the message says why and what to do. All that reads its files raises it."""
 
 
 class RunError(RuntimeError):
@@ -54,9 +53,6 @@ class Session:
         header: Of the file, where it has been read.
         changed: The model to load in place of the file, whose external weights stand beside the file.
         hidden: Name of an output that `changed` has more than the file.
-
-    Raises:
-        LoadError: The file, its weights or its operators are not as they must be.
     """
 
     def __init__(
@@ -78,11 +74,10 @@ class Session:
             check_external_data(path, self.header)
         except OnnxFileError as error:
             raise LoadError(str(error)) from error
-        missing = [name for name in providers if name not in onnxruntime.get_available_providers()]
-        if missing:
+        known = onnxruntime.get_available_providers()
+        if missing := [name for name in providers if name not in known]:
             raise LoadError(
-                f"expected providers among {', '.join(onnxruntime.get_available_providers())}, "
-                f"got {', '.join(missing)}"
+                f"expected providers among {', '.join(known)}, got {', '.join(missing)}"
             )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = intra_op_threads
@@ -100,7 +95,6 @@ class Session:
         self.outputs = [tensor for tensor in outputs if tensor.name != hidden]
         self.hidden = next((tensor for tensor in outputs if tensor.name == hidden), None)
         """The output that is not the model's own: it runs where its name is asked for."""
-        self._output_names = [output.name for output in self.outputs]
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] = (), batch: int = 1
@@ -109,7 +103,7 @@ class Session:
 
         Args:
             feeds: Array by input name.
-            outputs: Names of the outputs wanted, in order; empty for all.
+            outputs: Names of the outputs wanted; empty for all.
             batch: Images or rows in the feeds, for the statistics.
 
         Returns:
@@ -119,7 +113,7 @@ class Session:
             RunError: onnxruntime refused the input or failed.
         """
         try:
-            names = list(outputs) or self._output_names
+            names = list(outputs) or [output.name for output in self.outputs]
             started_ns = time.perf_counter_ns()
             results = self._session.run(names, dict(feeds))
             self.stopwatch.ran(started_ns, batch)
@@ -140,9 +134,6 @@ class Session:
             feeds: Array, or what was kept, by input name.
             fetch: Name of the output wanted as an array.
             keep: Names of the outputs to be kept.
-
-        Raises:
-            RunError: onnxruntime refused the input or failed.
         """
         if not self._device:
             outputs = self.run(feeds, [fetch, *keep])
@@ -185,25 +176,24 @@ def _tensor_info(node: Any) -> TensorInfo:
 
 def _load_advice(text: str, path: Path) -> str:
     """Rewrite onnxruntime's errors that users meet, with the way out."""
-    if match := re.search(
-        r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text
-    ):
+    runtime = f"onnxruntime {onnxruntime.__version__}"
+    ir_version = r"Unsupported model IR version: (\d+), max supported IR version: (\d+)"
+    if match := re.search(ir_version, text):
         return (
             f"expected IR version {match[2]} or lower in {path.name}, got {match[1]}: export again with an "
             f"older opset, or set model.ir_version = {match[2]} with the onnx package"
         )
-    if "Opset" in text and (match := re.search(r"Opset (\d+) is under development", text)):
+    if match := re.search(r"Opset (\d+) is under development", text):
         return (
-            f"expected an operator set that onnxruntime {onnxruntime.__version__} supports in {path.name}, "
-            f"got {match[1]}: export again with a lower opset"
+            f"expected an operator set that {runtime} supports in {path.name}, got {match[1]}: "
+            "export again with a lower opset"
         )
-    if match := re.search(
-        r"(\S+) is not a registered function/op|No Op registered for (\S+)", text
-    ):
+    operator = r"(\S+) is not a registered function/op|No Op registered for (\S+)"
+    if match := re.search(operator, text):
         name = (match[1] or match[2]).rstrip(".")
         return (
-            f"expected operators of ONNX, got {name}, which onnxruntime {onnxruntime.__version__} "
-            "does not know: export again without custom operators"
+            f"expected operators of ONNX, got {name}, which {runtime} does not know: "
+            "export again without custom operators"
         )
     return f"onnxruntime refuses {path.name}: {_first_line(text)}"
 

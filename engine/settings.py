@@ -205,8 +205,7 @@ def load(
     Args:
         flags: Settings given on the command line, by field name.
         environment: Such as `os.environ`.
-        file: A `quadriga.toml`; default: the one that `QUADRIGA_CONFIG` names, else the one in the
-            current folder if there is one.
+        file: A `quadriga.toml`; default: what `QUADRIGA_CONFIG` names, else one in the current folder.
 
     Raises:
         SettingsError: A key is unknown or a value does not fit.

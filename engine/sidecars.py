@@ -15,28 +15,18 @@ from engine.session import LoadError
 FILE = "preprocessor_config.json"
 
 _TIMM_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
+_TIMM_CROPS = {"center": "shortest_crop", "squash": "stretch_crop"}
 _INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
 """By the number that Pillow gives a filter."""
 
 _SHORTEST_BY_NUMBER = (
-    "CLIP",
-    "ConvNext",
-    "Detr",
-    "Yolos",
-    "LeViT",
-    "Levit",
-    "PoolFormer",
-    "MobileNet",
+    *("CLIP", "ConvNext", "Detr", "Yolos", "LeViT", "Levit", "PoolFormer", "MobileNet"),
 )
 """Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
 
 _UNSUPPORTED = (
-    "do_affine_transform",
-    "do_align_long_axis",
-    "do_color_quantize",
-    "do_crop_margin",
-    "do_image_splitting",
-    "keep_aspect_ratio",
+    *("do_affine_transform", "do_align_long_axis", "do_color_quantize"),
+    *("do_crop_margin", "do_image_splitting", "keep_aspect_ratio"),
 )
 """What changes the pixels in ways that `tasks.specification.InputSpec` does not have."""
 
@@ -45,17 +35,7 @@ _MAX_ASPECT = 10
 
 
 def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate an image processor's configuration.
-
-    Returns:
-        Some of the fields `size_wh`, `divisor`, `divisor_rounds`, `color`, `scale`, `mean`, `std`,
-        `resize`, `pad_value`, `crop_fraction`, `crop_rounds`, `interpolation` and `antialias`. `resize`
-        may also be `stretch_crop`: stretched to the crop's size over `crop_fraction`, then cropped in the
-        middle.
-
-    Raises:
-        LoadError: A value is of the wrong kind, or asks for what is not supported.
-    """
+    """Translate an image processor's configuration."""
     for name in _UNSUPPORTED:
         if config.get(name):
             raise _error(name, "false, as no input does so", config[name])
@@ -109,23 +89,17 @@ def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
         if height is None or width is None or not config.get("do_pad"):
             raise _error("size", "height and width with do_pad", config.get("size"))
         middle = bool(config.get("do_thumbnail"))
-        return {
-            "resize": "letterbox" if middle else "letterbox_topleft",
-            "size_wh": (width, height),
-            "pad_value": 0,
-        }
-    if config.get("do_pad") and config.get("pad_size") is not None:
-        raise _error(
-            "pad_size", "null, or size to name max_height and max_width", config["pad_size"]
-        )
+        resize = "letterbox" if middle else "letterbox_topleft"
+        return {"resize": resize, "size_wh": (width, height), "pad_value": 0}
+    pad_size = config.get("pad_size")
+    if config.get("do_pad") and pad_size is not None:
+        raise _error("pad_size", "null, or size to name max_height and max_width", pad_size)
     if "longest_edge" in size and "shortest_edge" in size:
-        fields = {
-            "resize": "shortest_longest",
-            "size_wh": (size["shortest_edge"], size["longest_edge"]),
-        }
+        size_wh = size["shortest_edge"], size["longest_edge"]
+        divisor: dict[str, Any] = {"divisor": config.get("size_divisor") or 1}
         if "Yolos" in _processor(config):
-            return {**fields, "divisor": 16, "divisor_rounds": "down"}
-        return {**fields, "divisor": config.get("size_divisor") or 1}
+            divisor = {"divisor": 16, "divisor_rounds": "down"}
+        return {"resize": "shortest_longest", "size_wh": size_wh, **divisor}
     if "shortest_edge" in size:
         return _shortest(config, size["shortest_edge"])
     if size.keys() == {"height", "width"}:
@@ -154,12 +128,7 @@ def _shortest(config: Mapping[str, Any], shortest: int) -> dict[str, Any]:
         raise _error("crop_size", "a square", config["crop_size"])
     if crop_wh[0] > shortest:
         raise _error("crop_size", f"at most {shortest}, the resized shortest side", crop_wh[0])
-    return {
-        "resize": "shortest_crop",
-        "size_wh": crop_wh,
-        "crop_fraction": crop_wh[0] / shortest,
-        "crop_rounds": "down",
-    }
+    return _cropped("shortest_crop", crop_wh, crop_wh[0] / shortest)
 
 
 def _stretched(config: Mapping[str, Any], size_wh: tuple[int, int]) -> dict[str, Any]:
@@ -169,12 +138,12 @@ def _stretched(config: Mapping[str, Any], size_wh: tuple[int, int]) -> dict[str,
     fraction = crop_wh[0] / size_wh[0]
     if crop_wh[1] / size_wh[1] != fraction or fraction > 1:
         raise _error("crop_size", f"of the shape of size {size_wh}, and no larger", crop_wh)
-    return {
-        "resize": "stretch_crop",
-        "size_wh": crop_wh,
-        "crop_fraction": fraction,
-        "crop_rounds": "down",
-    }
+    return _cropped("stretch_crop", crop_wh, fraction)
+
+
+def _cropped(resize: str, size_wh: tuple[int, int], fraction: float) -> dict[str, Any]:
+    rounds = {"crop_fraction": fraction, "crop_rounds": "down"}
+    return {"resize": resize, "size_wh": size_wh, **rounds}
 
 
 def _crop(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -207,12 +176,11 @@ def _size(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _sides(name: str, value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or not value:
-        raise _error(name, "a number or an object of numbers", value)
-    sides = {key: side for key, side in value.items() if side is not None}
-    if not all(isinstance(side, int) and side > 0 for side in sides.values()):
-        raise _error(name, "a number or an object of numbers", value)
-    return sides
+    if isinstance(value, dict) and value:
+        sides = {key: side for key, side in value.items() if side is not None}
+        if all(isinstance(side, int) and side > 0 for side in sides.values()):
+            return sides
+    raise _error(name, "a number or an object of numbers", value)
 
 
 def _processor(config: Mapping[str, Any]) -> str:
@@ -239,9 +207,6 @@ def _error(name: str, allowed: str, value: Any, file: str = FILE) -> LoadError:
 def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read the pre-processing of a timm model; empty where the file is none of timm's.
 
-    Raises:
-        LoadError: A value is one that no specification can express.
-
     Source: timm 1.0, `data/config.py` resolve_data_config and `data/transforms_factory.py`
     transforms_imagenet_eval.
     """
@@ -256,18 +221,14 @@ def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(written.get(name), list):
             fields[name] = tuple(map(float, written[name]))
     interpolation = written.get("interpolation", "bicubic")
-    if interpolation not in _TIMM_INTERPOLATIONS:
-        raise _error(
-            "interpolation",
-            "one of " + ", ".join(_TIMM_INTERPOLATIONS),
-            interpolation,
-            "config.json of timm",
-        )
-    fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
-    fraction = written.get("crop_pct") or 0.875
     mode = written.get("crop_mode") or "center"
-    if mode not in ("center", "squash"):
-        raise _error("crop_mode", "one of " + "center, squash", mode, "config.json of timm")
-    fields["crop_fraction"] = float(fraction)
-    fields["resize"] = "shortest_crop" if mode == "center" else "stretch_crop"
+    for name, value, known in (
+        ("interpolation", interpolation, _TIMM_INTERPOLATIONS),
+        ("crop_mode", mode, _TIMM_CROPS),
+    ):
+        if value not in known:
+            raise _error(name, f"one of {', '.join(known)}", value, "config.json of timm")
+    fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
+    fields["crop_fraction"] = float(written.get("crop_pct") or 0.875)
+    fields["resize"] = _TIMM_CROPS[mode]
     return fields

@@ -8,14 +8,14 @@ import logging
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Sequence
+from queue import Empty, SimpleQueue
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.room import Counts
 from monitor.signals import picture
 from store.errors import JournalError
 from store.ids import IdSource
@@ -50,17 +50,6 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
     """Name of the model whose embedding is wanted where there is none."""
 
 
-class SignalCounts(msgspec.Struct):
-    """What became of recorded images of models with signals since the start of the process."""
-
-    signals: int = 0
-    """Journaled."""
-    signals_skipped: int = 0
-    """Beyond the rate, or beyond what one request may hold."""
-    signals_dropped: int = 0
-    """There was no room for them, or they could not be made."""
-
-
 class _Bucket:
     """The tokens of one model."""
 
@@ -72,12 +61,8 @@ class _Bucket:
 class Signaller:
     """Makes and journals the signals of images; safe to use from several threads.
 
-    Args:
-        ids: Of this process.
-        journal: Of this process.
-        per_s: Images of a model, on average, of which signals are made.
-        is_behind: Tells whether the journal is to be spared.
-        embed: Asks another model for an embedding.
+    They are made of `per_s` images of each model on average. `is_behind` tells whether the journal is to be
+    spared, `embed` asks another model for an embedding.
     """
 
     def __init__(
@@ -94,14 +79,18 @@ class Signaller:
         self._is_behind = is_behind
         self._embed = embed
         self._buckets: dict[str, _Bucket] = {}
-        self._waiting: deque[Signalled] = deque()
+        self._waiting: SimpleQueue[Signalled | None] = SimpleQueue()
+        """None is the end."""
         self._bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
         """Faults that were logged."""
-        self.counts = SignalCounts()
+        self.counts = Counts(
+            "signals",  # of recorded images, journaled
+            "signals_skipped",  # beyond the rate, or beyond what one request may hold
+            "signals_dropped",  # there was no room for them, or they could not be made
+        )
 
     def choose(self, model: str, count: int) -> Collection[int]:
         """Choose those of a request's images whose signals are wanted, by their positions.
@@ -113,7 +102,7 @@ class Signaller:
             return ()
         order = range(count) if count == 1 else random.sample(range(count), count)
         chosen = []
-        with self._changed:
+        with self._lock:
             most = max(self._per_s, 1.0)
             bucket = self._buckets.setdefault(model, _Bucket(most))
             now = time.monotonic()
@@ -128,32 +117,22 @@ class Signaller:
 
     def put(self, images: Sequence[Signalled], skipped: int) -> None:
         """Take images, as many as there is room for; count those that were not chosen."""
-        with self._changed:
-            self._count("signals_skipped", skipped)
+        self.counts.add("signals_skipped", skipped)
+        with self._lock:
             for image in images:
                 size_bytes = image.pixels.pixels.nbytes
-                if self._waiting and self._bytes + size_bytes > QUEUE_BYTES:
-                    self._count("signals_dropped")
+                if self._bytes and self._bytes + size_bytes > QUEUE_BYTES:
+                    self.counts.add("signals_dropped")
                     continue
-                self._waiting.append(image)
+                self._waiting.put(image)
                 self._bytes += size_bytes
-            if not images:
-                return
-            if self._thread is None:
+            if images and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
                 self._thread.start()
-            self._changed.notify()
-
-    def numbers(self) -> Mapping[str, int]:
-        """Give what became of images, for metrics."""
-        counts = msgspec.structs.asdict(self.counts)
-        return {f"{name}_total": number for name, number in counts.items()}
 
     def close(self) -> None:
         """Make the signals of what waits, journal them, and end."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._waiting.put(None)
         if self._thread is not None:
             self._thread.join()
 
@@ -174,29 +153,31 @@ class Signaller:
     def _next(self, until_s: float | None) -> Signalled | None:
         """Wait for an image; None where none came until then, or at the end."""
         timeout_s = None if until_s is None else max(until_s - time.monotonic(), 0)
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing, timeout_s)
-            if not self._waiting:
-                return None
-            image = self._waiting.popleft()
+        try:
+            image = self._waiting.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if image is None:
+            self._waiting.put(None)  # it stays the end
+            return None
+        with self._lock:
             self._bytes -= image.pixels.pixels.nbytes
-            return image
+        return image
 
     def _made(self, image: Signalled) -> list[ImageSignals]:
         """Make the signals of an image; none where that fails."""
         embedding, space = image.embedding, image.space
-        try:
-            if embedding is None and image.other:
+        if embedding is None and image.other:
+            try:
                 embedding, space = self._embed(image.other, image.pixels)
                 if embedding is None:
-                    nothing = ValueError("expected it to have one of its own, got none")
-                    self._tell(f"{image.other!r} gives no embedding of", image, nothing)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
-            self._tell(f"{image.other!r} gives no embedding of", image, error)
+                    raise ValueError("expected it to have one of its own, got none")
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the embedding alone
+                self._tell(f"{image.other!r} gives no embedding of", image, error)
         try:
             numbers = picture(image.pixels.pixels, image.pixels.bit_depth).astype("<f4").tobytes()
         except Exception as error:  # noqa: BLE001 - as above, the signals
-            self._count("signals_dropped")
+            self.counts.add("signals_dropped")
             self._tell("there are no signals of", image, error)
             return []
         if embedding is None or space is None:
@@ -213,17 +194,11 @@ class Signaller:
         if not made:
             return
         if self._is_behind():
-            self._count("signals_dropped", len(made))
+            self.counts.add("signals_dropped", len(made))
             return
         try:
             self._journal.append([JournaledChange(self._ids.next(), SignalsOfImages(made))])
         except JournalError:  # whoever records is told, and tells
-            self._count("signals_dropped", len(made))
+            self.counts.add("signals_dropped", len(made))
         else:
-            self._count("signals", len(made))
-
-    def _count(
-        self, name: Literal["signals", "signals_skipped", "signals_dropped"], number: int = 1
-    ) -> None:
-        with self._changed:
-            setattr(self.counts, name, getattr(self.counts, name) + number)
+            self.counts.add("signals", len(made))

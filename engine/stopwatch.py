@@ -43,35 +43,43 @@ class Stopwatch(threading.local):
             self.events.append((0, _now(), 0))
 
     def stop(self) -> list[Event]:
-        """End the request.
-
-        Returns:
-            What happened, in its order; the last is the end of the request.
-        """
+        """End the request; returns what happened, in its order, up to this end."""
         events = self.events or []
         self.events = None
         events.append((0, _now(), 0))
         return events
 
 
-def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
-    """Give the milliseconds of each stage of a request, from what `Stopwatch.stop` gives."""
+def _runs(events: list[Event]) -> list[list[int]]:
+    """Read the runs of the graph off a request: of each its batch, and ns of input, inference and output."""
+    runs = []
+    run: list[int] | None = None  # whose outputs are being read
     before = events[0][1]
-    preparing = running = reading = 0
-    has_run = False
     for started, ended, batch in events:
         if started:
-            if has_run:
-                reading += started - before
+            prepared_ns = 0
+            if run is None:
+                prepared_ns = started - before
             else:
-                preparing += started - before
-            running += ended - started
-            has_run, before = True, ended
+                run[3] += started - before
+            run = [batch, prepared_ns, ended - started, 0]
+            runs.append(run)
+            before = ended
         elif batch < 0:
             before = ended
-        elif has_run:
-            reading += ended - before
-            has_run, before = False, ended
+        elif run is not None:
+            run[3] += ended - before
+            run, before = None, ended
+    return runs
+
+
+def stages_ms(queue_ns: int, events: list[Event]) -> dict[str, float]:
+    """Give the milliseconds of each stage of a request, from what `Stopwatch.stop` gives."""
+    preparing = running = reading = 0
+    for _, input_ns, infer_ns, output_ns in _runs(events):
+        preparing += input_ns
+        running += infer_ns
+        reading += output_ns
     return {  # whole microseconds: rounding would cost more than all of it
         "queue": queue_ns // 1000 / 1000,
         "preprocess": preparing // 1000 / 1000,
@@ -92,41 +100,20 @@ class Counters:
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
     def succeeded(self, images: int, queue_ns: int, events: list[Event]) -> None:
-        """Count a request that was answered.
-
-        Args:
-            images: That it held; of tensors, the rows.
-            queue_ns: That it waited for a thread.
-            events: As `Stopwatch.stop` gives them.
-        """
-        first = before = events[0][1]
-        times: list[int] | None = None  # of the run whose outputs are being read
+        """Count a request that was answered, of so many images or rows, which waited for a thread."""
+        runs, ended = _runs(events), events[-1][1]
         with self._lock:
-            for started, ended, batch in events:
-                if started:
-                    if times is None:
-                        prepared_ns = started - before
-                    else:
-                        prepared_ns = 0
-                        times[3] += started - before
-                    times = self._batches.get(batch)
-                    if times is None:
-                        times = self._batches[batch] = [0, 0, 0, 0]
-                    times[0] += 1
-                    times[1] += prepared_ns
-                    times[2] += ended - started
-                    before = ended
-                elif batch < 0:
-                    before = ended
-                elif times is not None:
-                    times[3] += ended - before
-                    times = None
-                    before = ended
+            for batch, input_ns, infer_ns, output_ns in runs:
+                times = self._batches.setdefault(batch, [0, 0, 0, 0])
+                times[0] += 1
+                times[1] += input_ns
+                times[2] += infer_ns
+                times[3] += output_ns
             self._images += images
             self._succeeded += 1
             self._queue_ns += queue_ns
             self._last_ns = ended
-            self._success_ns += queue_ns + ended - first
+            self._success_ns += queue_ns + ended - events[0][1]
 
     def failed(self, queue_ns: int, events: list[Event]) -> None:
         """Count a request that was not answered."""

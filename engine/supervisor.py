@@ -17,14 +17,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from typing import Literal
 
 import msgspec
 
-from engine.child import UNUSABLE, ChildTask
 from engine.listener import address, listen, reserve
 from engine.readiness import Board
 from engine.settings import Settings, SettingsError
+
+UNUSABLE = 78
+"""Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
 
 _POLL_S = 0.1
 _LONGEST_DELAY_S = 10.0
@@ -33,13 +35,28 @@ _STEADY_S = 5.0
 _log = logging.getLogger("quadriga.supervisor")
 
 
+class ChildTask(msgspec.Struct, frozen=True):
+    """What a child is to do."""
+
+    role: Literal["worker", "writer", "jobs"]
+    settings: Settings
+    number: int = 0
+    """Of a worker; no two that run at once share one."""
+    listener_fd: int = -1
+    """The listening socket, inherited."""
+    board_fd: int = -1
+    """The shared memory in which workers say that they are ready, inherited."""
+    grpc_address: str = ""
+    """Where to listen for gRPC, beside the other workers; empty for not at all."""
+    run_directory: str = ""
+    """Where workers meet to load and unload models."""
+
+
 class _Child:
     """One child process, started again with growing delay while it keeps dying young."""
 
-    def __init__(
-        self, name: str, task: ChildTask, ended: Callable[[], None] = lambda: None
-    ) -> None:
-        self.name = name
+    def __init__(self, task: ChildTask, ended: Callable[[], None] = lambda: None) -> None:
+        self._name = f"worker {task.number}" if task.role == "worker" else task.role
         self._ended = ended
         self._task = task
         self._delay_s = 0.0
@@ -75,10 +92,10 @@ class _Child:
             return
         self._ended()
         if code == UNUSABLE:
-            raise SettingsError(f"{self.name} cannot start; its reason stands above")
+            raise SettingsError(f"{self._name} cannot start; its reason stands above")
         steady = now - self._started_at > _STEADY_S
         self._delay_s = 0.2 if steady else min(max(self._delay_s * 2, 0.2), _LONGEST_DELAY_S)
-        _log.error("%s ended with %d; again in %.1f s", self.name, code, self._delay_s)
+        _log.error("%s ended with %d; again in %.1f s", self._name, code, self._delay_s)
         self.tell_to_stop()
         self._process = None
         self._start_at = now + self._delay_s
@@ -94,7 +111,7 @@ class _Child:
         try:
             code = self._process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            _log.error("%s did not stop in time and is killed", self.name)
+            _log.error("%s did not stop in time and is killed", self._name)
             self._process.kill()
             self._process.wait()
             return False
@@ -116,52 +133,40 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         SettingsError: The address is taken, or another server uses the data folder.
     """
     lock = _lock(Path(settings.data)) if settings.store else None
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        raise SettingsError(
-            f"expected to listen on {settings.host} port {settings.port}, got: {error.strerror}"
-        ) from error
-    grpc = _reserved(settings)
-    grpc_address = "" if grpc is None else address(grpc)
+    listener = _opened(listen, settings.host, settings.port, hint=" (port 0 takes a free one)")
+    grpc, grpc_address = None, ""
+    if settings.grpc_port >= 0:
+        hint = " (grpc_port 0 takes a free one, -1 none)"
+        grpc = _opened(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
+        grpc_address = address(grpc)
     stopping: list[int] = []
-
-    def stop(number: int, _: FrameType | None) -> None:
-        stopping.append(number)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    board = Board.create(settings.workers)
-    run = _run_directory(Path(settings.data))
-    workers = [
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: stopping.append(number))
+    board, run = Board.create(settings.workers), _run_directory(Path(settings.data))
+    shared = listener.fileno(), board.descriptor, grpc_address, str(run)
+    answering = [
         _Child(
-            f"worker {number}",
-            ChildTask(
-                "worker",
-                settings,
-                number,
-                listener.fileno(),
-                board.descriptor,
-                grpc_address,
-                str(run),
-            ),
-            ended=partial(board.mark, number, loaded=False),
+            ChildTask("worker", settings, number, *shared),
+            partial(board.mark, number, loaded=False),
         )
         for number in range(settings.workers)
     ]
-    writers = [_Child("writer", ChildTask("writer", settings))] if settings.store else []
-    jobs = [_Child("jobs", ChildTask("jobs", settings))] if settings.store else []
-    for child in (*writers, *workers, *jobs):
+    storing = []
+    if settings.store:
+        answering.append(_Child(ChildTask("jobs", settings)))
+        storing.append(_Child(ChildTask("writer", settings)))
+    children = [*storing, *answering]
+    for child in children:
         child.start()
     announce(f"http://{address(listener)}", grpc_address)
     try:
         while not stopping:
-            for child in (*writers, *workers, *jobs):
+            for child in children:
                 child.watch()
             time.sleep(_POLL_S)
     finally:
         listener.close()  # the workers have it still, and end it when they are done
-        clean = _stop([*workers, *jobs], writers, settings.exit_timeout_s)
+        clean = [_stop(group, settings.exit_timeout_s) for group in (answering, storing)]
         if grpc is not None:
             grpc.close()
         shutil.rmtree(run, ignore_errors=True)
@@ -169,7 +174,19 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
             run.parent.rmdir()  # another server may use it
         if lock is not None:
             os.close(lock)
-    return 0 if clean else 1
+    return 0 if all(clean) else 1
+
+
+def _opened(
+    opens: Callable[[str, int], socket.socket], host: str, port: int, what: str = "", hint: str = ""
+) -> socket.socket:
+    """Open a socket, or say why that cannot be."""
+    try:
+        return opens(host, port)
+    except OSError as error:
+        raise SettingsError(
+            f"expected to listen on {host} port {port}{what}, got: {error.strerror}{hint}"
+        ) from error
 
 
 def _run_directory(data: Path) -> Path:
@@ -182,29 +199,13 @@ def _run_directory(data: Path) -> Path:
     return directory / own
 
 
-def _reserved(settings: Settings) -> socket.socket | None:
-    """Take the port of gRPC, if there is to be one."""
-    if settings.grpc_port < 0:
-        return None
-    try:
-        return reserve(settings.host, settings.grpc_port)
-    except OSError as error:
-        raise SettingsError(
-            f"expected to listen on {settings.host} port {settings.grpc_port} for gRPC, got: "
-            f"{error.strerror} (grpc_port 0 takes a free one, -1 none)"
-        ) from error
-
-
-def _stop(workers: list[_Child], writers: list[_Child], timeout_s: float) -> bool:
-    """End workers and jobs, then the writers; tells whether all ended by themselves."""
-    clean = True
-    for group in (workers, writers):
-        until = time.monotonic() + timeout_s  # a slow worker does not take the writer's time
-        for child in group:
-            child.tell_to_stop()
-        for child in group:
-            clean = child.wait(until) and clean
-    return clean
+def _stop(children: list[_Child], timeout_s: float) -> bool:
+    """End children; tells whether all ended by themselves."""
+    until = time.monotonic() + timeout_s
+    for child in children:
+        child.tell_to_stop()
+    by_itself = [child.wait(until) for child in children]
+    return all(by_itself)
 
 
 def _lock(data: Path) -> int:
@@ -219,6 +220,6 @@ def _lock(data: Path) -> int:
     except OSError as error:
         os.close(descriptor)
         raise SettingsError(
-            f"expected the data folder {data} for this server alone, got it in use"
+            f"expected the data folder {data} for this server alone, got it in use: --data names another"
         ) from error
     return descriptor

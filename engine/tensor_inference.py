@@ -54,10 +54,8 @@ def failed_tensors(request: InferRequest) -> list[Answered]:
 
 def _asked(request: InferRequest) -> Answered:
     """Check metadata and wishes, of the request and of all its inputs; what was answered is left out."""
-    parameters = {
-        **request.parameters,
-        **{k: v for t in request.inputs for k, v in t.parameters.items()},
-    }
+    own = {name: value for tensor in request.inputs for name, value in tensor.parameters.items()}
+    parameters = {**request.parameters, **own}
     metadata = request_metadata(parameters, "inputs[0]")
     wishes = request_wishes(parameters, "inputs[0]")
     return Answered(request.inputs[0].name, "predict", [], metadata, wishes=wishes)
@@ -90,26 +88,21 @@ def _feed(tensor: Tensor, info: TensorInfo) -> npt.NDArray[Any]:
             f"{where}: expected shape {list(info.shape)} (-1: any), got {list(tensor.shape)}"
         )
     if isinstance(tensor.data, list):
-        elements = tensor.data
-        if tensor.parameters.get("content_type") == "base64":
-            elements = _from_base64(elements, where)
-        return np.array(_texts(elements, where), dtype=object).reshape(shape)
+        return np.array(_texts(tensor, where), dtype=object).reshape(shape)
     return tensor.data.reshape(shape)
 
 
-def _from_base64(elements: list[str | bytes], where: str) -> list[bytes]:
-    try:
-        return [pybase64.b64decode(element, validate=True) for element in elements]
-    except ValueError as error:
-        raise InvalidRequest(f"{where}: expected base64, got: {error}") from error
-
-
-def _texts(elements: list[Any], where: str) -> list[str]:
+def _texts(tensor: Tensor, where: str) -> list[str]:
     """Decode the elements of a BYTES tensor: onnxruntime's strings are UTF-8."""
+    elements = tensor.data
     try:
+        if tensor.parameters.get("content_type") == "base64":
+            elements = [pybase64.b64decode(element, validate=True) for element in elements]
         return [element.decode() if isinstance(element, bytes) else element for element in elements]
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{where}: expected texts in UTF-8, got: {error}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: expected base64, got: {error}") from error
 
 
 def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
@@ -122,7 +115,7 @@ def _kept(tensor: Tensor) -> dict[str, Any]:
     """Give what is stored of an output tensor."""
     kept = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
     if isinstance(tensor.data, list):
-        return {**kept, "data": tensor.data[:MAX_STORED_ELEMENTS]}
-    if tensor.data.size <= MAX_STORED_ELEMENTS:
-        return {**kept, "data": tensor.data.ravel().tolist()}
+        kept["data"] = tensor.data[:MAX_STORED_ELEMENTS]
+    elif tensor.data.size <= MAX_STORED_ELEMENTS:
+        kept["data"] = tensor.data.ravel().tolist()
     return kept

@@ -1,33 +1,42 @@
-"""The decoder of a text model: one graph or two, their cache of keys and values, step by step.
+"""The decoder of a text model: how it reads prompts about an image, and goes on step by step with its cache.
 
 File and tensor names are those of Optimum and transformers.js; how tokens are chosen stands in
 `tasks.generation`.
+
+Source: transformers 4.57, LLaVA (`get_placeholder_mask`) and VisionEncoderDecoder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from engine.session import Kept, LoadError, Session
+from engine.text_files import TextFiles
 from proto.datatypes import NUMPY_TYPES
+from proto.messages import TensorInfo
 from tasks.generation import Tokens
 from tasks.logits import Scores
+from tasks.parameters import ParameterError
 
-PAST, PRESENT = "past_key_values.", "present."
+PAST = "past_key_values."
 
 _TOKENS = ("input_ids", "inputs_embeds")
+_ENCODED = ("encoder_hidden_states", "encoder_attention_mask")
 _MASKS = ("attention_mask", "decoder_attention_mask")
 _KNOWN = (
     *_TOKENS,
     *_MASKS,
     "position_ids",
-    "encoder_hidden_states",
-    "encoder_attention_mask",
-    "use_cache_branch",
-    "num_logits_to_keep",
+    *_ENCODED,
+    *("use_cache_branch", "num_logits_to_keep"),
 )
+
+_POSITIONS_FROM_ONE = ("paligemma", "gemma3")
+"""Architectures of config.json, model_type."""
 
 Embed = Callable[[Tokens], npt.NDArray[Any]]
 """Turns token ids (rows, length) into what the decoder takes for them."""
@@ -42,9 +51,6 @@ class Decoder:
             it does both, None where there is no cache and every step reads everything again.
         embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
         first_position: Of the first token.
-
-    Raises:
-        LoadError: The graphs have inputs that are not known, or do not fit each other.
     """
 
     def __init__(
@@ -70,10 +76,10 @@ class Decoder:
                 )
         takes = self.takes[following] if following is not None else {}
         self.cached = [name for name in takes if name.startswith(PAST)]
-        missing = [name for name in self.cached if present(name) not in self.gives[first]]
+        missing = [name for name in self.cached if _present(name) not in self.gives[first]]
         if missing:
             raise LoadError(
-                f"expected an output {present(missing[0])!r} in {first.path.name}, as the decoder takes "
+                f"expected an output {_present(missing[0])!r} in {first.path.name}, as the decoder takes "
                 f"{missing[0]!r}, got none"
             )
 
@@ -88,15 +94,14 @@ class Decoder:
             for inputs in self.takes.values()
         )
 
-    def start(
-        self, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any] | None = None
-    ) -> "Decoding":
+    def start(self, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]) -> "Decoding":
         """Begin with prompts.
 
         Args:
             sequences: For each prompt token ids (length,), or embeddings (length, width); of one length,
                 unless the decoder `pads`.
-            encoded: What an encoder made of the image, (1, places, width), the same for all.
+            encoded: What an encoder made of the image, (1, places, width), the same for all; for graphs
+                that attend to it.
         """
         longest = max(map(len, sequences))
         mask = np.zeros((len(sequences), longest), np.int64)
@@ -111,19 +116,14 @@ class Decoding:
     """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts."""
 
     def __init__(
-        self,
-        decoder: Decoder,
-        prompts: npt.NDArray[Any],
-        mask: Tokens,
-        encoded: npt.NDArray[Any] | None,
+        self, decoder: Decoder, prompts: npt.NDArray[Any], mask: Tokens, encoded: npt.NDArray[Any]
     ) -> None:
         self._decoder = decoder
         self._mask = mask
         self._whole = prompts
         self._encoded = encoded
         self._cache: dict[str, Kept] = {}
-        positions = np.maximum(mask.cumsum(axis=1) - 1, 0) + decoder.first_position
-        self.logits = self._run(decoder.first, prompts, positions)
+        self.logits = self._run(decoder.first, prompts)
 
     def step(self, tokens: Tokens, rows: Tokens) -> Scores:
         """Go on with a token for each row; a `tasks.generation.Step`."""
@@ -132,12 +132,10 @@ class Decoding:
         ones = np.ones((len(rows), 1), np.int64)
         self._mask = np.concatenate([self._mask, ones], axis=1)
         read = tokens[:, None] if decoder.embed is None else decoder.embed(tokens[:, None])
-        positions = self._mask.sum(axis=1, keepdims=True) - 1 + decoder.first_position
         if decoder.following is not None:
-            return self._run(decoder.following, read, positions)
+            return self._run(decoder.following, read)
         self._whole = np.concatenate([self._whole, read], axis=1)
-        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0) + decoder.first_position
-        return self._run(decoder.first, self._whole, positions)
+        return self._run(decoder.first, self._whole)
 
     def _choose(self, rows: Tokens) -> None:
         """Keep these rows; what the encoder gave is the same in each of them."""
@@ -152,18 +150,22 @@ class Decoding:
             if not (_of_encoder(name) and len(rows) == count):
                 self._cache[name] = self._decoder.following.take_rows(kept, rows)
 
-    def _run(self, session: Session, read: npt.NDArray[Any], positions: Tokens) -> Scores:
+    def _run(self, session: Session, read: npt.NDArray[Any]) -> Scores:
+        """Read tokens, the last ones of the mask, and give the logits of what follows."""
         decoder = self._decoder
         takes = decoder.takes[session]
-        rows = len(read)
+        rows, length = read.shape[:2]
+        positions = np.maximum(self._mask.cumsum(axis=1)[:, -length:] - 1, 0)
         given: dict[str, Kept] = {
             **dict.fromkeys(_TOKENS, read),
             **dict.fromkeys(_MASKS, self._mask),
-            "position_ids": positions,
+            "position_ids": positions + decoder.first_position,
             "use_cache_branch": np.array([bool(self._cache)]),
-            "num_logits_to_keep": np.ones([1] * _rank(takes, "num_logits_to_keep"), np.int64),
         }
-        if self._encoded is not None:
+        if "num_logits_to_keep" in takes:
+            rank = len(takes["num_logits_to_keep"].shape)
+            given["num_logits_to_keep"] = np.ones([1] * rank, np.int64)
+        if any(name in takes for name in _ENCODED):
             if len(self._encoded) != rows:
                 self._encoded = np.repeat(self._encoded[:1], rows, axis=0)
             given["encoder_hidden_states"] = self._encoded
@@ -173,39 +175,119 @@ class Decoding:
             if name in self._cache:
                 feeds[name] = self._cache[name]
             elif name.startswith(PAST):
-                feeds[name] = _nothing(info.shape, info.datatype, rows, name)
+                feeds[name] = _nothing(info, rows)
             else:
                 feeds[name] = given[name].astype(NUMPY_TYPES[info.datatype], copy=False)
         fresh = [
             name
             for name in decoder.cached
-            if present(name) in decoder.gives[session]
+            if _present(name) in decoder.gives[session]
             # a step gives dummies for what the encoder's keys and values were at first
             and not (_of_encoder(name) and name in self._cache)
         ]
-        logits, kept = session.run_keeping(feeds, "logits", [present(name) for name in fresh])
-        self._cache |= {name: kept[present(name)] for name in fresh}
+        logits, kept = session.run_keeping(feeds, "logits", [_present(name) for name in fresh])
+        self._cache |= {name: kept[_present(name)] for name in fresh}
         return np.asarray(logits[:, -1], np.float32)
 
 
-def present(name: str) -> str:
+def _present(name: str) -> str:
     """Name the output that becomes this input of the cache."""
-    return PRESENT + name.removeprefix(PAST)
+    return "present." + name.removeprefix(PAST)
 
 
 def _of_encoder(name: str) -> bool:
     return ".encoder." in name
 
 
-def _rank(takes: Mapping[str, Any], name: str) -> int:
-    return len(takes[name].shape) if name in takes else 0
-
-
-def _nothing(shape: Sequence[int], datatype: str, rows: int, name: str) -> npt.NDArray[Any]:
+def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
     """Make a cache of no tokens: (rows, heads, 0, width)."""
+    shape = info.shape
     if len(shape) != 4 or shape[1] < 0 or shape[3] < 0:
         raise LoadError(
-            f"expected {name!r} to be [batch, heads, length, width] with fixed heads and width, got "
+            f"expected {info.name!r} to be [batch, heads, length, width] with fixed heads and width, got "
             f"{list(shape)}"
         )
-    return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[datatype])
+    return np.zeros((rows, shape[1], 0, shape[3]), NUMPY_TYPES[info.datatype])
+
+
+class Read(msgspec.Struct, frozen=True, eq=False):
+    """One prompt as the decoder reads it."""
+
+    tokens: list[int]
+    sequence: npt.NDArray[Any]
+    """Token ids (length,), or embeddings (length, width)."""
+
+
+class Attending:
+    """A decoder that attends to what an encoder made of the image; it starts with the prompt."""
+
+    def __init__(self, files: TextFiles, first: Session, following: Session | None = None) -> None:
+        if following is None and any(tensor.name.startswith(PAST) for tensor in first.inputs):
+            following = first
+        self.decoder = Decoder(first, following, embed=None)
+        self._files = files
+        self._template = files.template(("prompt",), "{prompt}")
+        self._start = files.decoder_start_token()
+
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:  # noqa: ARG002 - the decoder attends to them
+        """Turn a prompt into the tokens with which the decoder begins."""
+        text = self._template.replace("{prompt}", prompt)
+        tokens = self._files.encode(text, add_special_tokens=False)
+        if tokens[:1] != [self._start]:
+            tokens = [self._start, *tokens]
+        return Read(tokens, np.array(tokens, np.int64))
+
+
+class Inserting:
+    """A language model that reads the image's features among the embeddings of its tokens.
+
+    They take the place of the image token; where the model has none, they stand before the text.
+    """
+
+    def __init__(self, files: TextFiles, embedding: Session, decoder: Session) -> None:
+        self._files = files
+        self._embed = partial(_embed, embedding)  # not a method: no cycle keeps an unloaded model
+        first_position = int(files.config.get("model_type") in _POSITIONS_FROM_ONE)
+        self.decoder = Decoder(decoder, decoder, self._embed, first_position)
+        self._image_token = files.image_token()
+        template = files.template(("prompt", "image"), "{image}{prompt}")
+        before, marked, after = template.rpartition("{image}")
+        if self._image_token is None and before:
+            raise LoadError(
+                "expected {image} first in [text] prompt_template, as the model has no image token, got "
+                f"{template!r:.200}: name it with [text] image_token"
+            )
+        placed = "" if self._image_token is None else files.token_text(self._image_token)
+        if marked:
+            self._template = f"{before}{placed}{after}"
+        else:  # a template may also hold the token itself
+            self._template = template if placed and placed in template else f"{placed}{template}"
+        if self._image_token is not None and self._tokens("").count(self._image_token) != 1:
+            raise LoadError(
+                f"expected tokenizer.json to find the image token {placed!r} ({self._image_token}) once in "
+                f"[text] prompt_template, got {template!r:.200}"
+            )
+
+    def read(self, prompt: str, features: npt.NDArray[Any]) -> Read:
+        """Turn a prompt into embeddings with the image's features in their place."""
+        tokens = self._tokens(prompt)
+        embeddings = self._embed(np.array([tokens], np.int64))[0]
+        image = features[0].astype(embeddings.dtype, copy=False)
+        if self._image_token is None:
+            return Read(tokens, np.concatenate([image, embeddings]))
+        if tokens.count(self._image_token) != 1:
+            raise ParameterError(
+                f"expected parameters.prompts without the image token, got {prompt!r:.80}"
+            )
+        at = tokens.index(self._image_token)
+        whole = [*tokens[:at], *[self._image_token] * len(image), *tokens[at + 1 :]]
+        return Read(whole, np.concatenate([embeddings[:at], image, embeddings[at + 1 :]]))
+
+    def _tokens(self, prompt: str) -> list[int]:
+        text = self._template.replace("{prompt}", prompt)
+        return self._files.encode(text, add_special_tokens=True)
+
+
+def _embed(embedding: Session, tokens: Tokens) -> npt.NDArray[Any]:
+    name, output = embedding.inputs[0].name, embedding.outputs[0].name
+    return embedding.run({name: tokens}, [output])[output]

@@ -23,7 +23,7 @@ from engine.session import LoadError
 from tasks.generation import Search
 from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
 
-DEFAULT_NEW_TOKENS = 64
+_DEFAULT_NEW_TOKENS = 64
 """Where no file says how long an answer may be."""
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -71,34 +71,18 @@ class _GenerationFile(msgspec.Struct, frozen=True):
     decoder_start_token_id: _TokenId | None = None
 
 
-_NOT_FOLLOWED: dict[str, tuple[Any, ...]] = {
-    "bad_words_ids": (),
-    "constraints": (),
-    "diversity_penalty": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "exponential_decay_length_penalty": (),
-    "force_words_ids": (),
-    "forced_decoder_ids": (),
-    "guidance_scale": (1,),
-    "num_beam_groups": (1,),
-    "penalty_alpha": (0,),
-    "sequence_bias": (),
+_NOT_FOLLOWED: dict[str, int | None] = {
+    **dict.fromkeys(("bad_words_ids", "constraints", "exponential_decay_length_penalty")),
+    **dict.fromkeys(("force_words_ids", "forced_decoder_ids", "sequence_bias")),
+    **dict.fromkeys(("diversity_penalty", "encoder_no_repeat_ngram_size", "penalty_alpha"), 0),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale", "num_beam_groups"), 1),
 }
-"""Keys of generation_config.json that change answers in ways that `Search` does not have, and the values
-beside null that change nothing."""
+"""Keys of generation_config.json that change answers in ways that `Search` does not have, and the value
+beside null that changes nothing."""
 
 
 class TextFiles:
-    """What the files of one folder say; every part of it is read when it is made.
-
-    Args:
-        folder: Of the model.
-        table: The table `[text]` of model.toml.
-
-    Raises:
-        LoadError: A file is missing or not as it must be.
-    """
+    """What the files of one folder say; every part of it is read when it is made."""
 
     def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
         try:
@@ -107,20 +91,18 @@ class TextFiles:
             raise LoadError(f"model.toml: [text] {explain(error, TextTable)}") from error
         self.decisions: list[Decision] = []
         self.config = read_json(folder / "config.json")
+        named = (self.config.get(name) for name in ("decoder", "text_config", "llm_config"))
+        self._decoder = next((each for each in named if isinstance(each, dict)), self.config)
         self._tokenizer = _tokenizer(folder / "tokenizer.json")
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = {token for token, known in added.items() if known.special}
-        self._has_chat_template = any(
-            (folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")
-        ) or bool(read_json(folder / "tokenizer_config.json").get("chat_template"))
+        templates = (folder / f"chat_template.{ending}" for ending in ("jinja", "json"))
+        self._has_chat_template = any(path.is_file() for path in templates) or bool(
+            read_json(folder / "tokenizer_config.json").get("chat_template")
+        )
         self._generation = self._generation_file(folder / "generation_config.json")
         self.search = self._search()
         self.context_length: int | None = self._context_length()
-
-    @property
-    def model_type(self) -> str:
-        """Name of the architecture, as config.json has it."""
-        return str(self.config.get("model_type", ""))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn an answer's tokens into text, without special tokens and surrounding space."""
@@ -132,8 +114,7 @@ class TextFiles:
         """Leave out what a further token may change: bytes at the end, and what is no text there."""
         count = len(tokens)
         while count and (
-            tokens[count - 1] in self._special
-            or _BYTE.fullmatch(self.token_text(tokens[count - 1]))
+            (last := tokens[count - 1]) in self._special or _BYTE.fullmatch(self.token_text(last))
         ):
             count -= 1
         return tokens[:count]
@@ -152,32 +133,24 @@ class TextFiles:
 
     def decide(self, field: str, *candidates: tuple[Any, str]) -> Any:
         """Take the first value that is given, and note where it comes from."""
-        value, reason = next(
-            ((value, reason) for value, reason in candidates if value is not None),
-            (None, "not given"),
-        )
+        given = (each for each in candidates if each[0] is not None)
+        value, reason = next(given, (None, "not given"))
         self.decisions.append(Decision(f"text.{field}", value, reason))
         return value
 
     def template(self, placeholders: Collection[str], default: str) -> str:
-        """Give the prompt template.
-
-        Raises:
-            LoadError: It has other placeholders, or none is given where the model is made for chats.
-        """
+        """Give the prompt template."""
         written = self.table.prompt_template
         if written is None and self._has_chat_template and "image" in placeholders:
             raise LoadError(
                 "expected prompt_template in model.toml, table [text], as the model has a chat template: "
                 'write what that gives for one question, such as "USER: {image}\\n{prompt} ASSISTANT:"'
             )
-        template: str = self.decide(
-            "prompt_template", (written, "model.toml"), (default, "default")
-        )
+        candidates = (written, "model.toml"), (default, "default")
+        template: str = self.decide("prompt_template", *candidates)
         found = re.findall(r"\{(\w*)\}", template)
-        allowed = ", ".join(f"{{{name}}}" for name in placeholders)
-        unknown = [name for name in found if name not in placeholders]
-        if unknown:
+        if unknown := [name for name in found if name not in placeholders]:
+            allowed = ", ".join(f"{{{name}}}" for name in placeholders)
             raise LoadError(
                 f"expected placeholders of [text] prompt_template among {allowed}, got {{{unknown[0]}}}"
             )
@@ -192,27 +165,24 @@ class TextFiles:
         """Give the token whose places the image takes."""
         written = self.table.image_token
         if written is None and not self.config:
-            named = [text for text in self._tokenizer.get_vocab() if "image" in text.lower()]
-            lines = [f"  image_token = {json.dumps(text)}" for text in sorted(named, key=len)[:5]]
+            like = [text for text in self._tokenizer.get_vocab() if "image" in text.lower()]
+            lines = [f"  image_token = {json.dumps(text)}\n" for text in sorted(like, key=len)[:5]]
             raise LoadError(
                 "expected image_token_id in config.json, or image_token in model.toml, got neither. Write one of "
-                "these lines in model.toml, [text]:\n"
-                + "\n".join([*lines, '  image_token = ""  '])
-                + "# the model has none: the image stands before the text"
+                f"these lines in model.toml, [text]:\n{''.join(lines)}"
+                '  image_token = ""  # the model has none: the image stands before the text'
             )
         if written == "":
             self.decide("image_token", ("", "model.toml"))
             return None
-        if isinstance(written, str):
-            token = self._tokenizer.token_to_id(written)
-            if token is None:
-                raise LoadError(
-                    f"expected [text] image_token to be a token of tokenizer.json, got {written!r:.80}"
-                )
-            written = token
+        token = self._tokenizer.token_to_id(written) if isinstance(written, str) else written
+        if token is None and written is not None:
+            raise LoadError(
+                f"expected [text] image_token to be a token of tokenizer.json, got {written!r:.80}"
+            )
         found: int | None = self.decide(
             "image_token",
-            (written, "model.toml"),
+            (token, "model.toml"),
             (self.config.get("image_token_id"), "config.json, image_token_id"),
             (self.config.get("image_token_index"), "config.json, image_token_index"),
         )
@@ -225,20 +195,15 @@ class TextFiles:
         return str(self._tokenizer.id_to_token(token))
 
     def decoder_start_token(self) -> int:
-        """Give the token with which a decoder behind an encoder starts.
-
-        Raises:
-            LoadError: No file names it.
-        """
-        decoder = self._decoder_config()
+        """Give the token with which a decoder behind an encoder starts."""
         token: int | None = self.decide(
             "decoder_start_token_id",
             (self._generation.decoder_start_token_id, "generation_config.json"),
             (self.config.get("decoder_start_token_id"), "config.json"),
-            (decoder.get("decoder_start_token_id"), "config.json, decoder"),
+            (self._decoder.get("decoder_start_token_id"), "config.json, decoder"),
             (self._generation.bos_token_id, "generation_config.json, bos_token_id"),
             (self.config.get("bos_token_id"), "config.json, bos_token_id"),
-            (decoder.get("bos_token_id"), "config.json, decoder, bos_token_id"),
+            (self._decoder.get("bos_token_id"), "config.json, decoder, bos_token_id"),
         )
         if token is None:
             raise LoadError(
@@ -246,29 +211,20 @@ class TextFiles:
             )
         return token
 
-    def _decoder_config(self) -> Mapping[str, Any]:
-        for name in ("decoder", "text_config", "llm_config"):
-            if isinstance(self.config.get(name), dict):
-                found: dict[str, Any] = self.config[name]
-                return found
-        return self.config
-
     def _generation_file(self, path: Path) -> _GenerationFile:
         """Read generation_config.json; what older exports keep in config.json where there is none."""
         content = read_json(path)
         for name, neutral in _NOT_FOLLOWED.items():
             value = content.get(name)
-            if value not in (None, [], {}, *neutral):
+            if value not in (None, [], {}, neutral):
                 raise LoadError(
                     f"expected {path.name} without {name}, as answers do not follow it, got {value!r:.80}: remove "
                     "the line if they may differ from those of transformers"
                 )
         if not content:
             known = _GenerationFile.__struct_fields__
-            content = {
-                **{name: value for name, value in self._decoder_config().items() if name in known},
-                **{name: value for name, value in self.config.items() if name in known},
-            }
+            older = {**self._decoder, **self.config}
+            content = {name: value for name, value in older.items() if name in known}
         try:
             return msgspec.convert(content, _GenerationFile)
         except msgspec.ValidationError as error:
@@ -276,24 +232,22 @@ class TextFiles:
 
     def _search(self) -> Search:
         file = self._generation
-        decoder = self._decoder_config()
         ends = self.decide(
             "eos_token_ids",
             (_ids(self.table.eos_token_ids), "model.toml"),
             (_ids(file.eos_token_id), "generation_config.json"),
             (_ids(self.config.get("eos_token_id")), "config.json"),
-            (_ids(decoder.get("eos_token_id")), "config.json, decoder"),
+            (_ids(self._decoder.get("eos_token_id")), "config.json, decoder"),
         )
         self.decide(
             "max_new_tokens",
             (self.table.max_new_tokens, "model.toml"),
             (file.max_new_tokens, "generation_config.json"),
             (file.max_length and f"{file.max_length} with the prompt", "generation_config.json"),
-            (DEFAULT_NEW_TOKENS, "default"),
+            (_DEFAULT_NEW_TOKENS, "default"),
         )
-        new_tokens = self.table.max_new_tokens or file.max_new_tokens
-        if new_tokens is None and file.max_length is None:
-            new_tokens = DEFAULT_NEW_TOKENS
+        usual = _DEFAULT_NEW_TOKENS if file.max_length is None else None
+        new_tokens = self.table.max_new_tokens or file.max_new_tokens or usual
         given = {name: getattr(file, name, None) for name in Search.__struct_fields__}
         given["forced_eos_token_ids"] = _ids(file.forced_eos_token_id)
         given |= {"max_new_tokens": new_tokens, "eos_token_ids": ends}
@@ -307,13 +261,15 @@ class TextFiles:
         return search
 
     def _context_length(self) -> int | None:
-        decoder = self._decoder_config()
         names = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
         found: int | None = self.decide(
             "context_length",
             (self.table.context_length, "model.toml"),
-            *((decoder.get(name), f"config.json, {name}") for name in names),
-            *((self.config.get(name), f"config.json, {name}") for name in names),
+            *(
+                (config.get(name), f"config.json, {name}")
+                for config in (self._decoder, self.config)
+                for name in names
+            ),
         )
         return found if found is None or found > 0 else None
 

@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import msgspec
 
-from engine.child import UNUSABLE, ChildTask
 from engine.settings import Settings
+from engine.supervisor import UNUSABLE, ChildTask
 from store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
@@ -133,8 +133,7 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
         if stop.wait(_JOBS_POLL_S):
             return
     from monitor.watch.alerts import Outbox, keep_delivering
-    from monitor.watch.schedules import Schedules
-    from monitor.watch.scheduling import keep_scheduled
+    from monitor.watch.schedules import Schedules, keep_scheduled
     from store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)

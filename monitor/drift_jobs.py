@@ -1,6 +1,7 @@
 """Drift reports and baselines as jobs: the result is `report.json` with `report.html` beside it, or `baseline.json`."""
 
 import msgspec
+from msgspec.structs import replace
 
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines
 from monitor.drift.parameters import DriftParameters
@@ -9,7 +10,7 @@ from monitor.drift.similarity import MOST
 from monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
 from monitor.drift.windows import read_window
 from monitor.places import Here
-from monitor.report import Report, Window
+from monitor.report import Window
 from monitor.reports import keep
 from monitor.watch.history import note, note_failure, with_history
 from store.errors import QueryError, StoreError
@@ -33,35 +34,27 @@ def run_drift(run: Run) -> str:
         StoreError: There is nothing to compare, or nothing to compare it with.
     """
     parameters = msgspec.convert(run.job.parameters, DriftParameters)
-    drift_directory = run.directory.parent.parent / "drift"
     is_scheduled = parameters.schedule is not None
+    windows = run.directory.parent.parent / "drift"
     try:
-        parameters, report = _report(run, parameters)
+        baselines = _baselines(run)
+        parameters = baselines.resolved(parameters)
+        named = parameters.baseline
+        baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
+        now_us = _submitted_us(run)
+        report = compare_stored(run.inferences, parameters, baseline, run.tell, now_us=now_us)
     except (DriftError, StoreError) as error:
         if is_scheduled:
-            note_failure(drift_directory, run.job.id, parameters, str(error))
+            note_failure(windows, run.job.id, parameters, str(error))
         raise StoreError(str(error)) from error
+    report = replace(report, id=run.job.id)
     if is_scheduled:
-        report = with_history(drift_directory, report, parameters)
+        report = with_history(windows, report, parameters)
     name = keep(run, report)
     if is_scheduled:
-        note(drift_directory, report, parameters)
+        note(windows, report, parameters)
     run.log(f"{report.data.current.n} images compared: {report.status}")
     return name
-
-
-def _report(run: Run, parameters: DriftParameters) -> tuple[DriftParameters, Report]:
-    baselines = baselines_beside(run)
-    parameters = baselines.resolved(parameters)
-    named = parameters.baseline
-    report = compare_stored(
-        run.inferences,
-        parameters,
-        baselines.read(parameters.model, named) if isinstance(named, str) else None,
-        run.tell,
-        now_us=_submitted_us(run),
-    )
-    return parameters, msgspec.structs.replace(report, id=run.job.id)
 
 
 def run_baseline(run: Run) -> str:
@@ -72,28 +65,25 @@ def run_baseline(run: Run) -> str:
     """
     job = msgspec.convert(run.job.parameters, BaselineJob)
     asked = job.asked
+    window = asked.window
     parameters = DriftParameters(job.model, source_keys=asked.source_keys)
-    wanted = msgspec.structs.replace(
-        reading(run.inferences, parameters, now_us=_submitted_us(run)),
-        window=asked.window,
-        rows=BASELINE_ROWS,
-        embeddings=MOST,
-    )
+    wanted = reading(run.inferences, parameters, now_us=_submitted_us(run))
+    wanted = replace(wanted, window=window, rows=BASELINE_ROWS, embeddings=MOST)
     found = read_window(run.inferences, wanted, run.tell, Here(run.inferences))
-    if not found.about.window.n:
+    n = found.about.window.n
+    if not n:
         raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
-    run.tell(found.about.window.n, found.about.window.n)
-    window = Window(asked.start, asked.end, filter=asked.window.where)
-    baseline = Baseline(
-        asked.name, job.model, "building", run.job.created_at, window=window, job=run.job.id
-    )
-    kept = baselines_beside(run).finish(baseline, found)
+    run.tell(n, n)
+    told = Window(asked.start, asked.end, filter=window.where)
+    created, job_id = run.job.created_at, run.job.id
+    baseline = Baseline(asked.name, job.model, "building", created, window=told, job=job_id)
+    kept = _baselines(run).finish(baseline, found)
     run.log("a newer one took its place" if kept is None else f"{kept.n} images are the baseline")
     (run.directory / BASELINE).write_bytes(msgspec.json.encode(kept or baseline))
     return BASELINE
 
 
-def baselines_beside(run: Run) -> Baselines:
+def _baselines(run: Run) -> Baselines:
     """Return the baselines of the data folder that a job is in."""
     return Baselines(run.directory.parent.parent / "baselines")
 

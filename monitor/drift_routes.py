@@ -8,15 +8,14 @@ import msgspec
 from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import FromPath, FromQuery, RawBody
+from msgspec.structs import replace
 
+from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from monitor.drift.parameters import (
     DEFAULT,
-    MOST_BY,
     DriftParameters,
-    StoredWindow,
     absolute,
     decode_parameters,
 )
@@ -27,70 +26,23 @@ from store.inferences import Inferences
 from store.jobs import Job, Jobs
 from store.query.request import QueryRequest
 from store.records import timestamp_text
-from store.routes import Error, options, with_body
+from store.routes import Error, options
 
 _UNREADABLE = ResponseSpec(
     Error, False, "The body, a filter or a time means nothing, or no baseline"
 )
 _UNKNOWN = ResponseSpec(Error, False, "The model has no such baseline")
-_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
-_TEXT = Schema(type=OpenAPIType.STRING)
-_TEXT_OR_NULL = Schema(type=[OpenAPIType.STRING, OpenAPIType.NULL])
-_MOMENT = Schema(
-    type=[OpenAPIType.STRING, OpenAPIType.NULL], description="RFC 3339, now, or as -24h"
+_DRIFT = body_of(
+    DriftParameters,
+    "schedule",
+    baseline="The name of one, or a window of the same model",
+    windows="Of a day, which share alpha",
 )
-_TEXTS = Schema(type=OpenAPIType.ARRAY, items=_TEXT)
-_WINDOW: dict[str, Reference | Schema] = {
-    "version": _TEXT_OR_NULL,
-    "where": Schema(description="A filter, as JSON or in the compact form"),
-    "from": _MOMENT,
-    "to": _MOMENT,
-}
-_DRIFT: dict[str, Reference | Schema] = {
-    "model": _TEXT,
-    **_WINDOW,
-    "baseline": Schema(
-        description="The name of one, or a window of the same model",
-        default=DEFAULT,
-        one_of=[
-            _TEXT,
-            Schema(type=OpenAPIType.OBJECT, properties=_WINDOW, additional_properties=False),
-        ],
-    ),
-    "signals": _TEXTS,
-    "ignore": _TEXTS,
-    "source_keys": _TEXTS,
-    "by": Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=MOST_BY),
-    "alpha": Schema(
-        type=OpenAPIType.NUMBER, exclusive_minimum=0, exclusive_maximum=1, default=0.05
-    ),
-    "windows": Schema(
-        type=OpenAPIType.INTEGER,
-        minimum=1,
-        maximum=1440,
-        default=1,
-        description="Of a day, which share alpha",
-    ),
-    "kernel": Schema(enum=["energy", "mmd"], default="energy"),
-    "seed": Schema(type=OpenAPIType.INTEGER, minimum=0, maximum=(1 << 32) - 1, default=0),
-}
-_BASELINE: dict[str, Reference | Schema] = {
-    "name": Schema(type=OpenAPIType.STRING, default=DEFAULT),
-    **_WINDOW,
-    "dataset": Schema(
-        type=[OpenAPIType.STRING, OpenAPIType.NULL], description="As meta.dataset_snapshot_id"
-    ),
-    "rolling": Schema(
-        type=[OpenAPIType.STRING, OpenAPIType.NULL],
-        description="Such as 7d: the time before the window that is compared",
-    ),
-    "source_keys": _TEXTS,
-}
-assert _DRIFT.keys() == {field.encode_name for field in msgspec.structs.fields(DriftParameters)} - {
-    "schedule"
-}
-assert _BASELINE.keys() == {field.encode_name for field in msgspec.structs.fields(BaselineRequest)}
+_BASELINE = body_of(
+    BaselineRequest,
+    dataset="As meta.dataset_snapshot_id",
+    rolling="Such as 7d: the time before the window that is compared",
+)
 
 
 class BaselineList(msgspec.Struct, frozen=True):
@@ -110,8 +62,8 @@ def drift_routes(
         "/api/drift",
         status_code=202,
         sync_to_thread=True,
-        operation_class=with_body("model", **_DRIFT),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+        operation_class=_DRIFT,
+        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
     )
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of what is stored, as a job; the body is JSON whatever its content type."""
@@ -151,14 +103,14 @@ def drift_routes(
     @put(
         path,
         status_code=200,
-        operation_class=with_body(**_BASELINE),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+        operation_class=_BASELINE,
+        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
     )
     async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
         """Say what is usual of a model; it is read as a job. The body is JSON whatever its content type."""
         return await to_thread(begun, name, body)
 
-    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: _UNKEPT})
+    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: UNKEPT})
     async def delete_baseline(name: FromPath[str], baseline: FromQuery[str] = DEFAULT) -> Baseline:
         """Remove what was usual of a model, and answer what it was."""
         return await to_thread(removed, name, baseline)
@@ -174,18 +126,14 @@ def drift_routes(
 
 def _begun(baselines: Baselines, jobs: Jobs, model: str, asked: BaselineRequest) -> Baseline:
     """Keep a baseline, and submit the job that reads it, if there is something to read."""
-    window: StoredWindow = asked.window
-    told = Window(window.start, window.end, filter=window.where)
-    made = Baseline(
-        asked.name, model, "ready", "", window.version or "", window=told, rolling=asked.rolling
-    )
-    if asked.rolling is not None:
-        now = timestamp_text(time.time_ns() // 1_000_000)
-        return baselines.begin(msgspec.structs.replace(made, created=now))
-    job = jobs.submit("baseline", msgspec.to_builtins(BaselineJob(model, asked)))
-    return baselines.begin(
-        msgspec.structs.replace(made, state="building", created=job.created_at, job=job.id)
-    )
+    told = Window(asked.start, asked.end, filter=asked.window.where)
+    made = Baseline(asked.name, model, "building", "", window=told)
+    if asked.rolling is None:
+        job = jobs.submit("baseline", msgspec.to_builtins(BaselineJob(model, asked)))
+        return baselines.begin(replace(made, created=job.created_at, job=job.id))
+    now, version = timestamp_text(time.time_ns() // 1_000_000), asked.version or ""
+    rolling = replace(made, state="ready", created=now, version=version, rolling=asked.rolling)
+    return baselines.begin(rolling)
 
 
 def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
@@ -198,7 +146,7 @@ def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
     """
     if baseline.state == "ready":
         is_stale = baseline.sha256 and digest and digest != baseline.sha256
-        return msgspec.structs.replace(baseline, state="stale") if is_stale else baseline
+        return replace(baseline, state="stale") if is_stale else baseline
     try:
         job = jobs.read(baseline.job or "")
     except NotFoundError:
@@ -207,7 +155,7 @@ def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
         if job.state in {"queued", "running", "succeeded"}:  # which may be since it was read
             return baseline
         error = job.error or f"its job was {job.state}"
-    return msgspec.structs.replace(baseline, state="failed", error=error or "")
+    return replace(baseline, state="failed", error=error or "")
 
 
 def _newest(inferences: Inferences, model: str) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import cv2
@@ -12,6 +13,8 @@ from monitor.report import Neighbour, Report, Unlike, Worst
 from monitor.wording import brief, number
 from tasks.containers import ImageError
 from tasks.image import Pixels, decode
+
+ImageBytes = Callable[[str], bytes | None]
 
 MOST_IMAGES = 24
 MOST_UNLIKE, MOST_NEAREST = 12, 3
@@ -50,21 +53,18 @@ class Card(msgspec.Struct, frozen=True):
         return max(self.width, self.height) / LETTERS
 
 
-def gallery(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[Card]:
-    """Draw the worst images, the worst of each reason first, each image once.
+def gallery(report: Report, image_bytes: ImageBytes) -> list[Card]:
+    """Draw the worst images of a report, the worst of each reason first, each image once.
 
-    Args:
-        report: Its worst images.
-        image_bytes: Returns the file of an image by its hash or place; None where it is not kept.
+    `image_bytes` returns the file of an image by its hash or place; None where it is not kept.
     """
-    ranks: dict[str, int] = {}
-    ranked: list[tuple[int, Worst]] = []
+    by_reason: dict[str, list[Worst]] = {}
     for one in report.worst:
-        ranks[one.reason] = ranks.get(one.reason, -1) + 1
-        ranked.append((ranks[one.reason], one))
+        by_reason.setdefault(one.reason, []).append(one)
     by_image: dict[str, list[Worst]] = {}
-    for _, one in sorted(ranked, key=lambda pair: pair[0]):
-        by_image.setdefault(one.inference_id, []).append(one)
+    for one in chain.from_iterable(zip_longest(*by_reason.values())):
+        if one is not None:
+            by_image.setdefault(one.inference_id, []).append(one)
     return [
         _card(
             same[0],
@@ -76,13 +76,8 @@ def gallery(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[
     ]
 
 
-def unlike(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[list[Card]]:
-    """Draw the images least like the baseline, each with those of the baseline that are nearest to it.
-
-    Args:
-        report: Its images, the least like first.
-        image_bytes: As of `gallery`.
-    """
+def unlike(report: Report, image_bytes: ImageBytes) -> list[list[Card]]:
+    """Draw the images least like the baseline, each with those of the baseline that are nearest to it."""
     return [
         [
             _card(one, [f"Semantic score {brief(one.score)}"], image_bytes),
@@ -98,7 +93,7 @@ def unlike(report: Report, image_bytes: Callable[[str], bytes | None]) -> list[l
 def _card(
     one: Worst | Unlike | Neighbour,
     reasons: list[str],
-    image_bytes: Callable[[str], bytes | None],
+    image_bytes: ImageBytes,
     *,
     truth: Any = (),
     longest_px: int = FINE_PX,
@@ -140,7 +135,7 @@ def _drawn(predictions: Sequence[Drawn], notes: list[str]) -> list[Drawn]:
 
 
 def _pixels(
-    one: Worst | Unlike | Neighbour, image_bytes: Callable[[str], bytes | None], notes: list[str]
+    one: Worst | Unlike | Neighbour, image_bytes: ImageBytes, notes: list[str]
 ) -> Pixels | None:
     """Return the picture in the frame that predictions refer to: uint8 (H, W, 3), RGB."""
     data = image_bytes(one.image or one.inference_id)
@@ -151,10 +146,10 @@ def _pixels(
         image = decode(data)
         if (one.height, one.width) == (image.width, image.height) != (one.width, one.height):
             image = decode(data, exif="ignore")
+        return image.rgb()
     except ImageError:
         notes.append("The image cannot be decoded.")
         return None
-    return image.rgb()
 
 
 def _data_address(pixels: Pixels, longest_px: int) -> str:

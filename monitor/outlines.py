@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.wording import plain
+from tasks.predictions import Point
 from tasks.rotated import xywhr_to_corners
 
 FINE_PX = 480
@@ -20,11 +21,6 @@ LETTERS = 26
 _MOST_WORDS = 5
 
 Doubles = npt.NDArray[np.float64]
-
-
-class _Point(msgspec.Struct, frozen=True):
-    x: float
-    y: float
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -42,7 +38,7 @@ class Drawn(msgspec.Struct, frozen=True):
     h: float = 0
     r: float = 0
     corners: list[tuple[float, float]] | None = None
-    contour: list[list[_Point]] | None = None
+    contour: list[list[Point]] | None = None
     prompt: str | None = None
     answer: str | None = None
     answers: list[str] = []
@@ -116,14 +112,11 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
     (left, top), (_, bottom) = points.min(axis=0), points.max(axis=0)
     is_wide = left + 0.55 * letter * len(item.name) > width
     y = top - 0.3 * letter if kind == "truth" else bottom + 0.95 * letter
-    return Outline(
-        kind,
-        "".join(f"M{'L'.join(f'{x:.5g} {y:.5g}' for x, y in ring)}Z" for ring in rings),
-        item.name,
-        round(float(width - 0.2 * letter if is_wide else max(left, 0)), 1),
-        round(float(np.clip(y, 0.9 * letter, height - 0.3 * letter)), 1),
-        "end" if is_wide else "start",
-    )
+    x = width - 0.2 * letter if is_wide else max(left, 0)
+    y = np.clip(y, 0.9 * letter, height - 0.3 * letter)
+    path = "".join(f"M{'L'.join(f'{x:.5g} {y:.5g}' for x, y in ring)}Z" for ring in rings)
+    anchor = "end" if is_wide else "start"
+    return Outline(kind, path, item.name, round(float(x), 1), round(float(y), 1), anchor)
 
 
 def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Doubles]:

@@ -8,13 +8,14 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from monitor import wording
 from monitor.charts import bars, calibration, confusion, curves, drift, history
 from monitor.charts.drawing import Chart, styled
-from monitor.gallery import gallery, unlike
-from monitor.report import Confusion, Metric, Report, by_effect
+from monitor.gallery import ImageBytes, gallery, unlike
+from monitor.report import Confusion, Metric, Report, Window, by_effect
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30
@@ -25,6 +26,14 @@ _STATUS = {
     "insufficient": "There are too few images with a known truth to say anything.",
     "error": "The report could not be finished; what follows may be incomplete.",
 }
+
+
+_FILTERS: tuple[Callable[..., Any], ...] = (
+    *(wording.alarms, wording.brief, wording.counted, wording.differences, wording.effect),
+    *(wording.interval, wording.left_out, wording.method, wording.number, wording.plain),
+    *(wording.sides, wording.status, wording.title, wording.titles, wording.valid),
+)
+"""Of the template, by their names."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -44,34 +53,16 @@ class Taken(msgspec.Struct, frozen=True):
     """Inferences."""
 
 
-def page(report: Report, image_bytes: Callable[[str], bytes | None]) -> str:
-    """Write a report as an HTML page.
+def page(report: Report, image_bytes: ImageBytes) -> str:
+    """Write a report of any kind and task as an HTML page; what it lacks is left out.
 
-    Args:
-        report: Of any kind and task; what it lacks is left out.
-        image_bytes: Returns the file of an image by its hash or place, as `Worst.image` has it; None
-            where it is not kept.
+    `image_bytes` returns the file of an image by its hash or place, as `Worst.image` has it; None where it
+    is not kept.
     """
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(
-        alarms=wording.alarms,
-        brief=wording.brief,
-        counted=wording.counted,
-        differences=wording.differences,
-        effect=wording.effect,
-        interval=wording.interval,
-        method=wording.method,
-        number=wording.number,
-        left_out=wording.left_out,
-        plain=wording.plain,
-        sides=wording.sides,
-        signal_status=wording.status,
-        title=wording.title,
-        valid=wording.valid,
-        titles=wording.titles,
-    )
+    environment.filters.update({one.__name__: one for one in _FILTERS})
     template = environment.from_string(
         files("monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
@@ -158,20 +149,16 @@ def _charts(report: Report) -> Iterator[Chart]:
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     """Say what was looked at."""
-    window = report.data.current
-    before = report.data.baseline
+    window, before = report.data.current, report.data.baseline
     yield "Images" if before is None else "Current", f"{window.n:,}"
-    if window.start is not None or window.end is not None:
-        yield "From", window.start or wording.UNDEFINED
-        yield "To", window.end or wording.UNDEFINED
+    yield from _span(window, "From", "To")
     if window.filter is not None:
         yield "Filter", _json(window.filter)
     if before is not None:
         yield "Baseline", f"{before.n:,}"
-        if before.start is not None or before.end is not None:
-            yield "Baseline from", before.start or wording.UNDEFINED
-            yield "Baseline to", before.end or wording.UNDEFINED
-    files = [report.parameters[key] for key in ("records", "truth", "predictions") if key in report.parameters]  # fmt: skip
+        yield from _span(before, "Baseline from", "Baseline to")
+    given = report.parameters
+    files = [given[key] for key in ("records", "truth", "predictions") if key in given]
     if files:
         yield "Files", ", ".join(files)
     if report.model.sha256:
@@ -179,6 +166,13 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if "baseline_sha256" in report.parameters:
         yield "SHA-256 of the baseline's model", str(report.parameters["baseline_sha256"])
     yield "Report", f"{report.id}, {report.created}".strip(", ")
+
+
+def _span(window: Window, *names: str) -> Iterator[tuple[str, str]]:
+    if window.start is not None or window.end is not None:
+        yield from zip(
+            names, (end or wording.UNDEFINED for end in (window.start, window.end)), strict=True
+        )
 
 
 def _json(value: Any) -> str:
@@ -210,19 +204,12 @@ def _taken(found: Confusion | None) -> list[Taken]:
     examples: dict[tuple[str | None, str | None], list[str]] = {}
     for one in found.examples:
         examples.setdefault((one.truth, one.predicted), []).append(one.inference_id)
-    cells = [
-        (int(counts[row, column]), truth, predicted)
-        for row, truth in enumerate(names)
-        for column, predicted in enumerate(names)
-        if row != column and counts[row, column]
-    ]
-    cells.sort(key=lambda cell: -cell[0])
-    return [
-        Taken(
-            f"({confusion.NOTHING})" if truth is None else truth,
-            f"({confusion.NOTHING})" if predicted is None else predicted,
-            count,
-            list(dict.fromkeys(examples.get((truth, predicted), [])))[:3],
-        )
-        for count, truth, predicted in cells[:_MOST_CONFUSIONS]
-    ]
+    np.fill_diagonal(counts, 0)
+    cells = sorted(np.argwhere(counts).tolist(), key=lambda cell: -counts[*cell])
+    taken = []
+    for row, column in cells[:_MOST_CONFUSIONS]:
+        pair = names[row], names[column]
+        truth, predicted = (f"({confusion.NOTHING})" if one is None else one for one in pair)
+        seen = list(dict.fromkeys(examples.get(pair, [])))[:3]
+        taken.append(Taken(truth, predicted, int(counts[row, column]), seen))
+    return taken

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any, Literal
 
 import msgspec
@@ -76,6 +77,10 @@ class Confusion(msgspec.Struct, frozen=True):
     """Objects by label that nothing found."""
     examples: list[Example] = []
     parameters: dict[str, Any] = {}
+
+
+TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+"""What is sliced by beside metadata: parts of an RFC 3339 time in UTC."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -267,3 +272,12 @@ class Report(msgspec.Struct, frozen=True):
     """Windows before this one, oldest first, and this one."""
     pictures: list[Picture] = []
     provenance: dict[str, Any] = {}
+
+
+def provenance(started: float) -> dict[str, Any]:
+    """Return what made a report, begun at a time of `time.monotonic`."""
+    return {
+        "code": version("quadriga"),
+        "libs": {name: version(name) for name in ("numpy", "scipy")},
+        "duration_s": round(time.monotonic() - started, 3),
+    }

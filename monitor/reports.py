@@ -2,11 +2,12 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
-from monitor.report import Metric, Report, ReportedModel
+from monitor.kept import put
+from monitor.report import Data, Metric, Report, ReportedModel
 from store.errors import NotFoundError, StoreError
 from store.jobs import Jobs, Run
 
@@ -37,14 +38,6 @@ class ReportList(msgspec.Struct, frozen=True):
     """The newest first."""
 
 
-class _Window(msgspec.Struct, frozen=True):
-    n: int
-
-
-class _Data(msgspec.Struct, frozen=True):
-    current: _Window
-
-
 class _Report(msgspec.Struct, frozen=True):
     """What a summary takes from a report; the rest is passed over."""
 
@@ -54,7 +47,7 @@ class _Report(msgspec.Struct, frozen=True):
     model: ReportedModel
     created: str
     status: str
-    data: _Data
+    data: Data
     metrics: list[Metric]
 
 
@@ -105,29 +98,15 @@ def keep(run: Run, report: Report) -> str:
             return run.blobs.get(image)
         return None
 
-    written = {
-        REPORT_PAGE: page(report, image_bytes).encode(),
-        REPORT: msgspec.json.encode(report),
-    }
-    for name, data in written.items():
-        hidden = run.directory / f".{name}"
-        hidden.write_bytes(data)
-        hidden.replace(run.directory / name)
+    put(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
+    put(run.directory / REPORT, msgspec.json.encode(report))
     return REPORT
 
 
 def _summary(data: bytes) -> ReportSummary:
-    report: Any = _decoder.decode(data)
-    return ReportSummary(
-        report.id,
-        report.kind,
-        report.task,
-        report.model,
-        report.created,
-        report.status,
-        report.data.current.n,
-        report.metrics[0] if report.metrics else None,
-    )
+    given = asdict(_decoder.decode(data))
+    current, metrics = given.pop("data").current, given.pop("metrics")
+    return ReportSummary(**given, n=current.n, headline=metrics[0] if metrics else None)
 
 
 def _read(path: Path) -> bytes:

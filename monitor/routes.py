@@ -6,20 +6,14 @@ import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import FromPath, RawBody
 
-from monitor.evaluation.parameters import (
-    MOST_BY,
-    MOST_COMPARED,
-    MOST_RESAMPLES,
-    EvaluationParameters,
-    decode_parameters,
-)
+from monitor.bodies import TOO_LARGE, UNKEPT, body_of
+from monitor.evaluation.parameters import EvaluationParameters, decode_parameters
 from monitor.report import Report
 from monitor.reports import ReportList, Reports
 from store.jobs import Job, Jobs
-from store.routes import Error, with_body
+from store.routes import Error
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -30,43 +24,12 @@ PAGE_HEADERS = {
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or one of its filters cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such report, or it is not written yet")
-_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
-_TEXT = Schema(type=OpenAPIType.STRING)
-_TEXT_OR_NULL = Schema(type=[OpenAPIType.STRING, OpenAPIType.NULL])
-_FILTER = Schema(description="A filter, as JSON or in the compact form")
-_OTHER = Schema(
-    type=OpenAPIType.OBJECT,
-    required=["model"],
-    properties={"model": _TEXT, "version": _TEXT_OR_NULL, "where": _FILTER},
-    additional_properties=False,
+_EVALUATION = body_of(
+    EvaluationParameters,
+    by="What to slice by: meta.<path>, hour, day, month",
+    slices="Filters to slice by, by name",
+    compare="Models, or versions, on the same images",
 )
-_PROPERTIES: dict[str, Reference | Schema] = {
-    "model": _TEXT,
-    "version": _TEXT_OR_NULL,
-    "where": _FILTER,
-    "by": Schema(
-        type=OpenAPIType.ARRAY,
-        items=_TEXT,
-        max_items=MOST_BY,
-        description="What to slice by: meta.<path>, hour, day, month",
-    ),
-    "slices": Schema(
-        type=OpenAPIType.OBJECT,
-        additional_properties=_FILTER,
-        max_properties=MOST_BY,
-        description="Filters to slice by, by name",
-    ),
-    "compare": Schema(
-        type=OpenAPIType.ARRAY,
-        items=_OTHER,
-        max_items=MOST_COMPARED,
-        description="Models, or versions, on the same images",
-    ),
-    "resamples": Schema(type=OpenAPIType.INTEGER, minimum=0, maximum=MOST_RESAMPLES, default=200),
-    "seed": Schema(type=OpenAPIType.INTEGER, minimum=0, maximum=(1 << 32) - 1, default=0),
-}
-assert _PROPERTIES.keys() == set(EvaluationParameters.__struct_fields__)
 
 
 def monitor_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
@@ -78,8 +41,8 @@ def monitor_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         "/api/evaluations",
         status_code=202,
         sync_to_thread=True,
-        operation_class=with_body("model", **_PROPERTIES),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+        operation_class=_EVALUATION,
+        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
     )
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate what is stored, as a job; the body is JSON whatever its content type."""

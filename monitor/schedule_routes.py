@@ -9,49 +9,24 @@ import msgspec
 from litestar import delete, get, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIType, Reference, Schema
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
+from msgspec.structs import asdict
 
-from monitor.drift.parameters import MOST_BY
+from monitor.bodies import TOO_LARGE, UNKEPT, body_of
+from monitor.drift.parameters import moment_us
 from monitor.watch.alerts import Outbox, Told
 from monitor.watch.history import History, history
-from monitor.watch.schedules import MOST_WEBHOOKS, Schedule, Schedules
-from store.query.moments import EXPECTED, microseconds
-from store.query.wrong import unexpected
+from monitor.watch.schedules import Schedule, Schedules
 from store.records import timestamp_text
-from store.routes import Error, options, with_body
+from store.routes import Error, options
 
 _UNREADABLE = ResponseSpec(Error, False, "The body, a filter or a time cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "The model has no drift schedule")
-_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
-_TEXT = Schema(type=OpenAPIType.STRING)
-_TEXTS = Schema(type=OpenAPIType.ARRAY, items=_TEXT)
-_WEBHOOK = Schema(
-    type=OpenAPIType.OBJECT,
-    required=["url"],
-    properties={
-        "url": _TEXT,
-        "secret": Schema(
-            type=[OpenAPIType.STRING, OpenAPIType.NULL], description="Deliveries are signed with it"
-        ),
-    },
-    additional_properties=False,
+_SCHEDULE = body_of(
+    Schedule,
+    every="A part of a day from 5m to 1d, or 1w",
+    secret="Deliveries are signed with it",  # noqa: S106 - a description
 )
-_PROPERTIES: dict[str, Reference | Schema] = {
-    "every": Schema(type=OpenAPIType.STRING, description="A part of a day from 5m to 1d, or 1w"),
-    "baseline": Schema(type=OpenAPIType.STRING, default="default"),
-    "where": Schema(description="A filter, as JSON or in the compact form"),
-    "signals": _TEXTS,
-    "ignore": _TEXTS,
-    "by": Schema(type=OpenAPIType.ARRAY, items=_TEXT, max_items=MOST_BY),
-    "alpha": Schema(
-        type=OpenAPIType.NUMBER, exclusive_minimum=0, exclusive_maximum=1, default=0.05
-    ),
-    "webhooks": Schema(type=OpenAPIType.ARRAY, items=_WEBHOOK, max_items=MOST_WEBHOOKS),
-    "delay": Schema(type=OpenAPIType.STRING, default="1m"),
-}
-assert _PROPERTIES.keys() == set(Schedule.__struct_fields__)
 
 
 class WebhookState(msgspec.Struct, frozen=True):
@@ -104,29 +79,19 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         kept = schedules.get(name)
         asked, start = kept.schedule, schedules.next_s(name, kept)
         told, waiting = outbox.told(name), outbox.waiting(name)
-        hooks = []
-        for hook in asked.webhooks:
-            one = told.get(hook.url, Told())
-            hooks.append(
-                WebhookState(
-                    hook.url,
-                    hook.secret is not None,
-                    waiting.get(hook.url, 0),
-                    one.given_up,
-                    one.delivered_at,
-                    one.failed_at,
-                    one.error,
-                )
+        hooks = [
+            WebhookState(
+                hook.url,
+                hook.secret is not None,
+                waiting.get(hook.url, 0),
+                **asdict(told.get(hook.url, Told())),
             )
-        given = {
-            field: getattr(asked, field)
-            for field in Schedule.__struct_fields__
-            if field != "webhooks"
-        }
+            for hook in asked.webhooks
+        ]
+        given = asdict(asked) | {"webhooks": hooks}
         return ScheduleState(
             name,
             **given,
-            webhooks=hooks,
             since=timestamp_text(kept.since_s * 1000),
             next=timestamp_text(start * 1000),
             next_at=timestamp_text((start + asked.every_s + asked.delay_s) * 1000),
@@ -141,8 +106,8 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     @put(
         path,
         status_code=200,
-        operation_class=with_body("every", **_PROPERTIES),
-        responses={400: _UNREADABLE, 413: _TOO_LARGE, 503: _UNKEPT},
+        operation_class=_SCHEDULE,
+        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
     )
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
         """Compare each window of a model from now on; the body is JSON whatever its content type."""
@@ -152,7 +117,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     @delete(
         path,
         status_code=200,
-        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: _UNKEPT},
+        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: UNKEPT},
     )
     async def delete_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Compare a model's windows no longer; what became of the earlier ones stays."""
@@ -168,7 +133,9 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         signal: FromQuery[str | None] = None,
     ) -> History:
         """Answer the windows of a model's schedule that start within a time, oldest first."""
-        return history(directory, name, _moment(start, "from"), _moment(end, "to"), signal)
+        now_us = time.time_ns() // 1000
+        first, after = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
+        return history(directory, name, first, after, signal)
 
     return [
         options(path, "GET", "PUT", "DELETE"),
@@ -177,17 +144,3 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         delete_drift_schedule,
         get_drift_history,
     ]
-
-
-def _moment(text: str | None, name: str) -> int | None:
-    """Return a moment in microseconds since 1970.
-
-    Raises:
-        QueryError: It is none.
-    """
-    if text is None:
-        return None
-    try:
-        return microseconds(text, time.time_ns() // 1000)
-    except ValueError as error:
-        raise unexpected(name, EXPECTED, text) from error

@@ -94,9 +94,7 @@ def number(value: Any) -> str:
 
 def counted(metric: Metric) -> str:
     """Write what a metric is taken over: of images unless it says of what."""
-    return " ".join(
-        [number(metric.n), *([str(metric.parameters["n"])] if "n" in metric.parameters else [])]
-    )
+    return f"{number(metric.n)} {metric.parameters.get('n', '')}".rstrip()
 
 
 def interval(metric: Metric) -> str:
@@ -124,9 +122,9 @@ def left_out(excluded: Mapping[str, int]) -> list[tuple[str, str]]:
     found = []
     for reason, count in excluded.items():
         of = reason.removeprefix("baseline_")
-        words = _LEFT_OUT.get(of, of.replace("_", " "))
+        words = _LEFT_OUT.get(of, of.replace("_", " ")) + " in the baseline" * (of != reason)
         if count:
-            found.append((f"{count:,}", words if of == reason else f"{words} in the baseline"))
+            found.append((f"{count:,}", words))
     return found
 
 
@@ -158,14 +156,15 @@ def printable(text: str) -> str:
 
 def verdict(report: Report) -> str:
     """Say in words what came out of a comparison."""
-    count = len(report.signals)
-    alarms = sum(one.alarm for one in report.signals)
-    silent = sum(one.status == "insufficient" for one in report.signals)
-    weak = sum(one.status == "low_power" for one in report.signals)
+    count, alarms = len(report.signals), sum(one.alarm for one in report.signals)
+    silent, weak = (
+        sum(one.status == status for one in report.signals)
+        for status in ("insufficient", "low_power")
+    )
     if report.status == "error":
         return "The report could not be finished; what follows may be incomplete."
     if silent == count:
-        return "Insufficient: there are too few independent values to say anything."
+        return "Insufficient: there are too few independent values to say anything; an alarm needs 30 on each side."
     said = [
         f"Drift: {alarms} of {_signals(count)} changed."
         if alarms

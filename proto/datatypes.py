@@ -35,11 +35,7 @@ MAX_EMPTY_ELEMENTS = 2**26
 
 
 def check_datatype(datatype: str, where: str) -> None:
-    """Refuse a datatype that is none of V2's.
-
-    Raises:
-        InvalidRequest: It is none.
-    """
+    """Refuse a datatype that is none of V2's."""
     if datatype not in NAMES:
         raise InvalidRequest(
             f"{where}: expected datatype to be one of {', '.join(NAMES)}, got {datatype!r:.40}"
@@ -52,9 +48,6 @@ def checked_shape(
     """Check a request's shape, of which one dimension may be -1 where it is `variable`.
 
     `elements` says how many the data hold; None where their bytes are counted instead.
-
-    Raises:
-        InvalidRequest: The shape is negative, too long, or contradicts the data.
     """
     if not shape or len(shape) > MAX_DIMENSIONS:
         raise InvalidRequest(
@@ -79,11 +72,7 @@ def checked_shape(
 def texts_from_json(
     data: Any, shape: Sequence[int], where: str
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts.
-
-    Raises:
-        InvalidRequest: An element is no text, or the shape contradicts their number.
-    """
+    """Read the elements of a BYTES tensor, nested or flat, as a flat list of texts."""
     texts: list[str] = []
     rest = [data]
     while rest:
@@ -100,11 +89,7 @@ def texts_from_json(
 
 
 def array_from_json(data: Any, datatype: str, shape: Sequence[int], where: str) -> npt.NDArray[Any]:
-    """Read numbers or truth values, nested or flat, as an array of the declared shape.
-
-    Raises:
-        InvalidRequest: Values do not fit the datatype, are ragged, or contradict the shape.
-    """
+    """Read numbers or truth values, nested or flat, as an array of the declared shape."""
     check_datatype(datatype, where)
     dtype = NUMPY_TYPES[datatype]
     values = data if isinstance(data, list) else [data]
@@ -155,11 +140,7 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
 
 
 def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[Any]:
-    """Give the values of an array, of any shape, in a datatype that holds them all.
-
-    Raises:
-        InvalidRequest: One is of another kind, or out of range.
-    """
+    """Give the values of an array, of any shape, in a datatype that must hold them all."""
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:

@@ -26,11 +26,8 @@ answers with CANCELLED, which clients do not take for a reason to go elsewhere."
 class GrpcServer:
     """Accepts connections beside the other workers, who listen on the same port.
 
-    Args:
-        serving: The server behind.
-        server_version: Of the server's metadata.
-        max_message_bytes: Larger requests are refused with RESOURCE_EXHAUSTED; answers have no limit.
-        stream_form: Whose messages ModelStreamInfer answers.
+    Larger requests than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; answers have no
+    limit.
     """
 
     def __init__(
@@ -124,7 +121,6 @@ class Health:
 
 
 def _reflection_pool() -> Any:
-    """Give our messages, and those of the services beside."""
     for module in (health_pb2, reflection_pb2):
         POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     return POOL

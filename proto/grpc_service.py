@@ -1,6 +1,6 @@
 """V2 over gRPC: the RPCs of `inference.GRPCInferenceService` and of MLServer's repository service.
 
-Each is a plain function that fills the answer to a message.
+Each is a plain function from a message to its answer.
 
 Source: Open Inference Protocol, inference_grpc.md; Triton's extensions; MLServer and KServe where
 they differ.
@@ -19,7 +19,7 @@ from google.protobuf import json_format
 from proto.classification import infer
 from proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
-from proto.messages import InferResponse, Serving
+from proto.messages import InferResponse, ModelInfo, Serving
 from proto.operations import store_headers
 from proto.v2_extensions import config_json, index_json, parse_load, statistics_json
 from proto.v2_grpc import parse_infer, read_parameters, render_infer
@@ -36,8 +36,6 @@ SHUTTING_DOWN = "the server is shutting down"
 _log = logging.getLogger("quadriga.grpc")
 
 _Trailer = tuple[tuple[str, str], ...]
-_Fill = Callable[[Serving, Any, Any], InferResponse | None]
-"""Takes the server, the request and an empty answer to fill; gives what a model answered."""
 
 
 class GrpcService:
@@ -52,10 +50,7 @@ class GrpcService:
         self._serving = serving
         self._stream_form = stream_form
         self._closing = asyncio.Event()
-        self._fills: dict[str, _Fill] = {
-            **_FILLS,
-            "ServerMetadata": partial(_server_metadata, server_version),
-        }
+        self._metadata = {"name": "quadriga", "version": server_version, "extensions": EXTENSIONS}
 
     def service(self, details: Any) -> Any:
         """Give what answers a method; None where it is of another service."""
@@ -90,9 +85,15 @@ class GrpcService:
         """Read, answer and write; gives the bytes, and what became of the inferences in the store."""
         asked = decoded(message(method.input_type), body)
         answer = message(method.output_type)()
-        response = self._fills[method.name](self._serving, asked, answer)
-        headers = [] if response is None else store_headers(response)
-        trailer = tuple((name.decode(), value.decode()) for name, value in headers)
+        trailer: _Trailer = ()
+        if method.name == "ModelInfer":
+            headers = store_headers(_infer(self._serving, asked, answer))
+            trailer = tuple((name.decode(), value.decode()) for name, value in headers)
+        else:
+            value = self._metadata
+            if method.name != "ServerMetadata":
+                value = _ANSWERS[method.name](self._serving, asked)
+            json_format.Parse(msgspec.json.encode(value), answer, ignore_unknown_fields=True)
         return answer.SerializeToString(), trailer
 
     async def _stream(self, _: object, context: Any) -> None:
@@ -160,89 +161,54 @@ async def _abort(context: Any, error: Exception) -> NoReturn:
     raise AssertionError from error  # abort has raised
 
 
-def _write(answer: Any, value: Any) -> None:
-    """Fill an answer with what REST answers in JSON, as far as its message has the fields."""
-    json_format.Parse(msgspec.json.encode(value), answer, ignore_unknown_fields=True)
-
-
 def _infer(serving: Serving, asked: Any, answer: Any) -> InferResponse:
     response = infer(serving, parse_infer(asked))
     render_infer(response, answer, raw=bool(asked.raw_input_contents))
     return response
 
 
-def _server_live(_: Serving, __: Any, answer: Any) -> None:
-    answer.live = True
+def _model(serving: Serving, asked: Any) -> ModelInfo:
+    return serving.model_info(asked.name, asked.version or None)
 
 
-def _server_ready(serving: Serving, _: Any, answer: Any) -> None:
-    answer.ready = serving.unready_reason() is None
-
-
-def _model_ready(serving: Serving, asked: Any, answer: Any) -> None:
+def _model_ready(serving: Serving, asked: Any) -> dict[str, bool]:
     try:
-        serving.model_info(asked.name, asked.version or None)
-        answer.ready = True
+        _model(serving, asked)
     except (ModelNotReady, NotFound):
-        answer.ready = False
+        return {"ready": False}
+    return {"ready": True}
 
 
-def _server_metadata(version: str, _: Serving, __: Any, answer: Any) -> None:
-    answer.name, answer.version = "quadriga", version
-    answer.extensions.extend(dict.fromkeys((*EXTENSIONS, "model_configuration")))
-
-
-def _model_metadata(serving: Serving, asked: Any, answer: Any) -> None:
-    info = serving.model_info(asked.name, asked.version or None)
-    _write(answer, model_json(info))
-
-
-def _model_config(serving: Serving, asked: Any, answer: Any) -> None:
-    info = serving.model_info(asked.name, asked.version or None)
-    _write(answer, {"config": config_json(info)})
-
-
-def _model_statistics(serving: Serving, asked: Any, answer: Any) -> None:
+def _model_statistics(serving: Serving, asked: Any) -> dict[str, Any]:
     found = serving.statistics(asked.name or None, asked.version or None)
-    _write(answer, {"model_stats": list(map(statistics_json, found))})
+    return {"model_stats": list(map(statistics_json, found))}
 
 
-def _repository_index(serving: Serving, asked: Any, answer: Any) -> None:
-    _write(answer, {"models": index_json(serving, ready=asked.ready)})
-
-
-def _repository_load(serving: Serving, asked: Any, answer: Any) -> None:
+def _repository_load(serving: Serving, asked: Any) -> dict[str, Any]:
     """Load a model; Triton's parameters are `config`, in JSON, and `file:<path>`, with the contents."""
-    config, files = parse_load(read_parameters(asked.parameters, "the request"))
-    answer.model_name = _model_name(asked)
-    serving.load_model(answer.model_name, config, files)
-    answer.isLoaded = True
+    name = asked.model_name or asked.repository_name  # KServe's only field is Triton's repository
+    serving.load_model(name, *parse_load(read_parameters(asked.parameters, "the request")))
+    return {"model_name": name, "isLoaded": True}
 
 
-def _repository_unload(serving: Serving, asked: Any, answer: Any) -> None:
-    answer.model_name = _model_name(asked)
-    serving.unload_model(answer.model_name)
-    answer.isUnloaded = True
+def _repository_unload(serving: Serving, asked: Any) -> dict[str, Any]:
+    name = asked.model_name or asked.repository_name  # as above
+    serving.unload_model(name)
+    return {"model_name": name, "isUnloaded": True}
 
 
-def _model_name(asked: Any) -> str:
-    """Name the model of a repository request: KServe's only field is Triton's repository name."""
-    name: str = asked.model_name or asked.repository_name
-    return name
-
-
-_FILLS: dict[str, _Fill] = {
-    "ServerLive": _server_live,
-    "ServerReady": _server_ready,
+_ANSWERS: dict[str, Callable[[Serving, Any], Any]] = {
+    "ServerLive": lambda _, __: {"live": True},
+    "ServerReady": lambda serving, _: {"ready": serving.unready_reason() is None},
     "ModelReady": _model_ready,
-    "ModelMetadata": _model_metadata,
-    "ModelInfer": _infer,
-    "ModelConfig": _model_config,
+    "ModelMetadata": lambda serving, asked: model_json(_model(serving, asked)),
+    "ModelConfig": lambda serving, asked: {"config": config_json(_model(serving, asked))},
     "ModelStatistics": _model_statistics,
-    "RepositoryIndex": _repository_index,
+    "RepositoryIndex": lambda serving, asked: {"models": index_json(serving, ready=asked.ready)},
     "RepositoryModelLoad": _repository_load,
     "RepositoryModelUnload": _repository_unload,
 }
+"""What REST answers in JSON, written to an answer as far as its message has the fields."""
 
 _IN_THREAD = ("ModelInfer", "RepositoryModelLoad", "RepositoryModelUnload")
 """The others only look at state, and do not wait for a thread."""

@@ -24,14 +24,7 @@ _LENGTH = struct.Struct("<I")
 def from_raw(
     raw: memoryview, datatype: str, shape: Sequence[int], where: str
 ) -> tuple[npt.NDArray[Any] | list[Any], tuple[int, ...]]:
-    """Read a tensor from its bytes.
-
-    Returns:
-        An array that shares memory with `raw`, or for BYTES the list of its elements; and the shape.
-
-    Raises:
-        InvalidRequest: The bytes contradict datatype or shape.
-    """
+    """Read a tensor from its bytes: an array on the same memory, or a list of BYTES; and the shape."""
     if datatype == "BYTES":
         elements = _elements(raw, where)
         return elements, checked_shape(shape, len(elements), where, variable=False)

@@ -115,10 +115,7 @@ class Client:
     def infer(self, sample: Sample) -> Answer:
         """Send one image with its metadata."""
         image = base64.b64encode(sample.path.read_bytes()).decode()
-        parameters = {
-            "metadata": json.dumps(sample.metadata),
-            **PARAMETERS.get(sample.task, {}),
-        }
+        parameters = {"metadata": json.dumps(sample.metadata), **PARAMETERS.get(sample.task, {})}
         if sample.task == "image-text":
             parameters["prompts"] = [each["context"] for each in sample.truth]
         body = {

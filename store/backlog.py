@@ -15,10 +15,8 @@ _log = logging.getLogger(__name__)
 class Backlog:
     """Does jobs in their order, one after the other; safe to use from several threads.
 
-    A job that raises a JournalError is tried again until it succeeds, or until the end.
-
-    Args:
-        limit_bytes: Of the jobs that wait; one larger than that is taken if no other waits.
+    A job that raises a JournalError is tried again until it succeeds, or until the end. The jobs
+    that wait are at most of `limit_bytes`; one larger than that is taken if no other waits.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -32,11 +30,7 @@ class Backlog:
         """Jobs given up."""
 
     def put(self, job: Callable[[], object], size_bytes: int) -> None:
-        """Take a job, to be done later.
-
-        Raises:
-            JournalError: As many bytes wait as may.
-        """
+        """Take a job, to be done later; a `JournalError` where as many bytes wait as may."""
         with self._changed:
             if self._waiting and self._bytes + size_bytes > self._limit_bytes:
                 raise JournalError(

@@ -22,7 +22,7 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = ("54000",)
+_TOO_LARGE = "54000"
 """A value that no index takes, though PostgreSQL calls it an operational error."""
 
 REVISION = "2026.11"
@@ -43,11 +43,21 @@ def open_writer(url: str) -> sa.Engine:
     return engine
 
 
-def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.CursorResult[Any]:
+@contextmanager
+def writing(url: str) -> Iterator[sa.Engine]:
+    """Open a database to write it, as `open_writer`, and close it in the end."""
+    engine = open_writer(url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def run(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
-    if connection.dialect.name == "postgresql":
-        text = text.replace("?", "%s")
-    return connection.exec_driver_sql(text, values)
+    return connection.exec_driver_sql(_worded(connection, text), values)
 
 
 def fetched(
@@ -57,8 +67,7 @@ def fetched(
 
     What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
     """
-    if connection.dialect.name == "postgresql":
-        text = text.replace("?", "%s")
+    text = _worded(connection, text)
     dialect: Any = connection.dialect
     driver: Any = connection.connection.driver_connection
     try:
@@ -72,13 +81,14 @@ def fetched(
     return rows
 
 
+def _worded(connection: sa.Connection, text: str) -> str:
+    return text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
+
+
 def run_in(
     connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
 ) -> list[Any]:
-    """Execute SQL with `({})` for many values, some at a time, and return all rows that it gives.
-
-    `before` is bound before them, each time.
-    """
+    """Execute SQL with `({})` for many values, some at a time, behind those of `before`; return all rows."""
     rows: list[Any] = []
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
@@ -166,29 +176,19 @@ def check_in_place(connection: sa.Connection) -> None:
 
 
 def make_durable(connection: sa.Connection) -> None:
-    """Bring what is committed to the disk, where commits alone do not.
-
-    Raises:
-        OSError: The disk fails.
-    """
+    """Bring what is committed to the disk, where commits alone do not; an OSError where the disk fails."""
     if connection.dialect.name == "sqlite":
         sqlite.make_durable(connection)
 
 
 def migrate(url: str) -> tuple[str | None, str | None]:
     """Bring the tables up to date, as `upgrade`; safe to repeat."""
-    engine = open_writer(url)
-    try:
+    with writing(url) as engine:
         return upgrade(engine)
-    finally:
-        engine.dispose()
 
 
 def upgrade(engine: sa.Engine) -> tuple[str | None, str | None]:
-    """Bring the tables of an opened database up to date.
-
-    Returns:
-        The revisions before and after, None for a database without tables.
+    """Bring the tables of an opened database up to date; returns its revisions before and after.
 
     Raises:
         StoreError: A newer or another version of this code made them.
@@ -220,7 +220,7 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows: Iterable[Any] = run(
+    rows = run(
         connection,
         'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
         (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
@@ -229,12 +229,9 @@ def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int
 
 
 class Readers:
-    """Connections that only read, each statement bounded in time; safe to use from several threads.
+    """Connections that only read, each use bounded in time; safe to use from several threads.
 
-    Args:
-        url: As `open_writer`.
-        connections: How many threads may read at once; others wait for as long as a query may take.
-        timeout_s: What one use of a connection may take.
+    Beyond `connections`, threads wait for one for as long as a query may take.
     """
 
     def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:
@@ -255,13 +252,19 @@ class Readers:
             QueryTimeoutError: The time was up.
         """
         if not self.has_database():
-            raise NotReadyError("expected the database to be there, got none yet")
+            raise NotReadyError(
+                "expected the database to be there, got none yet: a server makes it, by default in its --data"
+            )
         try:
             with self._source.engine.connect() as connection:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    _check_revision(connection)
+                    found = _revision(connection)
+                    if found != REVISION:
+                        text = f"expected the database at revision {REVISION}, got {found}"
+                        raise NotReadyError(text)
+                    connection.info["is_current"] = True
                 try:
                     yield connection
                     connection.commit()  # a rollback makes the driver forget its plans
@@ -292,11 +295,7 @@ class Readers:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Do what needs an answer of the database.
-
-    Raises:
-        NotReadyError: It fails.
-    """
+    """Do what needs an answer of the database; a `NotReadyError` where there is none."""
     try:
         yield
     except sa.exc.DBAPIError as error:
@@ -315,8 +314,8 @@ def is_away(error: Exception) -> bool:
     PostgreSQL says more by its SQLSTATE.
     """
     state = _state(error)
-    if state in _AWAY or state in _TOO_LARGE:
-        return state in _AWAY
+    if state in (*_AWAY, _TOO_LARGE):
+        return state != _TOO_LARGE
     away = sa.exc.OperationalError | sa.exc.InterfaceError
     return isinstance(error, away) or type(error) is sa.exc.DatabaseError
 
@@ -325,15 +324,7 @@ def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
-def _check_revision(connection: sa.Connection) -> None:
-    found = _revision(connection)
-    if found != REVISION:
-        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
-    connection.info["is_current"] = True
-
-
 def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables, None where there are none."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = run(connection, "SELECT version_num FROM alembic_version").scalar()
@@ -341,11 +332,6 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _parsed(url: str) -> sa.URL:
-    """Read a URL.
-
-    Raises:
-        StoreError: It is none of SQLite or PostgreSQL.
-    """
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError as error:

@@ -9,11 +9,7 @@ from typing import IO
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, which others see as it was or whole.
-
-    Raises:
-        OSError: As on a full disk; the file is then as before.
-    """
+    """Write a file, which others see whole or as it was; so it is left where the disk is full."""
     hidden = path.with_name(f".{path.name}")
     hidden.write_bytes(data)
     hidden.replace(path)
@@ -47,11 +43,7 @@ def locked(path: Path) -> IO[str] | None:
 
 
 def sync_path(path: Path) -> None:
-    """Bring a file, or the entries of a folder, to the disk.
-
-    Raises:
-        OSError: It is not there, or the disk fails.
-    """
+    """Bring a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

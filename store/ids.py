@@ -20,9 +20,8 @@ EPOCH_MS = 1_735_689_600_000
 class IdSource:
     """Gives ids that rise strictly within one process, also when the clock steps back.
 
-    Args:
-        worker: Number of the process, 0 to 1023; processes that write at once have different ones.
-        floor: An id below which none is given, such as the newest one stored.
+    Processes that write at once have different numbers, 0 to 1023. No id below `floor` is given,
+    such as the newest one stored.
     """
 
     def __init__(self, worker: int, floor: int = 0) -> None:

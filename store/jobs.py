@@ -106,11 +106,7 @@ class Jobs:
         self.directory = directory
 
     def submit(self, kind: str, parameters: dict[str, Any]) -> Job:
-        """Queue a job; its parameters are checked already.
-
-        Raises:
-            JournalError: It could not be kept, as on a full disk.
-        """
+        """Queue a job, its parameters checked; a JournalError where the disk is full."""
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, parameters, _now())
         hidden = self.directory / f".{job_id}"
@@ -152,12 +148,7 @@ class Jobs:
         return msgspec.structs.replace(job, log=_tail(folder / "log.txt")) if with_log else job
 
     def cancel(self, job_id: str) -> Job:
-        """End a job at its next step; one that has ended stays as it is.
-
-        Raises:
-            NotFoundError: There is none of this id.
-            JournalError: That could not be noted, as on a full disk.
-        """
+        """End a job at its next step; one that has ended stays as it is. Raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
             try:
                 (self._folder(job_id) / "cancel").touch()

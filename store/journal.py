@@ -47,12 +47,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The appending side, for one worker process; safe to use from several threads.
+    """The appending side, for one worker process, by its number; safe to use from several threads.
 
-    Args:
-        directory: Where segments stand; made where it is missing.
-        worker: Number of the process, as its ids carry it.
-        segment_bytes: A segment that would grow beyond is closed and a new one begun.
+    A segment that would grow beyond `segment_bytes` is closed and a new one begun.
     """
 
     def __init__(self, directory: Path, worker: int, segment_bytes: int = 64 << 20) -> None:
@@ -66,20 +63,17 @@ class Journal:
         self._name = ""
         self._size = 0
         self.appended_bytes = 0
-        """By this process."""
         directory.mkdir(parents=True, exist_ok=True)
 
     def append(self, records: Sequence[Entry], *, hold: bool = False) -> Position:
-        """Append all records of a request by one write; what returns has survived `kill -9`.
+        """Append all records of a request, in the order of their ids, by one write.
 
-        Args:
-            records: In the order of their ids.
-            hold: Whether the segment is held, so that it can be synced to disk.
+        What returns has survived `kill -9`. With `hold` the segment is held, so that it can be synced.
 
         Raises:
             JournalError: They could not be appended, as on a full disk; none of them is kept.
         """
-        data = self._framed(records)
+        data = b"".join(map(self._framed, records))
         held = None
         with self._lock:
             try:
@@ -104,13 +98,9 @@ class Journal:
         with self._lock:
             self._release()
 
-    def _framed(self, records: Sequence[Entry]) -> bytes:
-        frames = []
-        for record in records:
-            payload = self._encode(record)
-            checksum = zlib.crc32(payload, zlib.crc32(_SEQ.pack(record.seq)))
-            frames.append(_FRAME.pack(len(payload), checksum, record.seq) + payload)
-        return b"".join(frames)
+    def _framed(self, record: Entry) -> bytes:
+        payload = self._encode(record)
+        return _FRAME.pack(len(payload), _checksum(record.seq, payload), record.seq) + payload
 
     def _segment(self, size: int) -> int:
         """Return the open segment; a new one where it is full, or is no longer where the writer looks for it.
@@ -148,6 +138,10 @@ class Journal:
             self._descriptor = None
 
 
+def _checksum(seq: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq)))
+
+
 def sent_file(directory: Path) -> Path:
     """Return the file that says how far a journal is sent to ClickHouse; it is there once that began."""
     return directory.parent / "clickhouse.json"
@@ -166,14 +160,11 @@ def segments(directory: Path) -> list[Path]:
 def sizes(directory: Path) -> dict[str, int]:
     """Return the bytes of each segment by name."""
     found = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                    with suppress(FileNotFoundError):  # removed since it was listed
-                        found[entry.name] = entry.stat().st_size
-    except FileNotFoundError:
-        return {}
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    found[entry.name] = entry.stat().st_size
     return found
 
 
@@ -196,7 +187,7 @@ def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
             end = offset + HEADER_BYTES + length
             if end <= size:
                 payload = file.read(length)
-                if zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) == checksum:
+                if _checksum(seq, payload) == checksum:
                     yield seq, payload, end
                     offset = end
                     continue
@@ -219,9 +210,7 @@ def _find_frame(file: BinaryIO, start: int, size: int) -> int | None:
             if _is_valid(file, position + at - HEADER_BYTES, size):
                 return position + at - HEADER_BYTES
             at = chunk.find(_BEGINNING, at + 1)
-        position += (
-            len(chunk) - len(_BEGINNING) + 1
-        )  # one may begin in this chunk and end in the next
+        position += len(chunk) - len(_BEGINNING) + 1  # one may end in the next chunk
     return None
 
 
@@ -231,10 +220,8 @@ def _is_valid(file: BinaryIO, offset: int, size: int) -> bool:
     if offset + HEADER_BYTES + length > size:
         return False
     payload = file.read(length)
-    return (
-        payload.startswith(b"%b%d," % (_BEGINNING, seq))
-        and zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq))) == checksum
-    )
+    begins = payload.startswith(b"%b%d," % (_BEGINNING, seq))
+    return begins and _checksum(seq, payload) == checksum
 
 
 def is_closed(path: Path) -> bool:

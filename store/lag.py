@@ -21,34 +21,23 @@ SAMPLE_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _POLL_S = 0.005
-
-
-def _path(directory: Path) -> Path:
-    return directory.parent / "journal.offsets"
+_FILE = "journal.offsets"
 
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
-    """Leave the offset committed of each segment, by name, beside the journal in `directory`.
-
-    Raises:
-        OSError: As on a full disk; the file is then as before.
-    """
-    write_whole(_path(directory), msgspec.json.encode(offsets))
+    """Leave the offset committed of each segment, by name, beside the journal; errors as `write_whole`."""
+    write_whole(directory.parent / _FILE, msgspec.json.encode(offsets))
 
 
 def read_offsets(directory: Path) -> dict[str, int]:
     """Read what `write_offsets` left; nothing where it is missing or no such file."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(_path(directory).read_bytes(), type=dict[str, int])
+        return msgspec.json.decode((directory.parent / _FILE).read_bytes(), type=dict[str, int])
     return {}
 
 
 def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
-    """Return once the writer has committed what an append added.
-
-    Raises:
-        Unconfirmed: It has not in time.
-    """
+    """Return once the writer has committed what an append added; `Unconfirmed` if too late."""
     until = time.monotonic() + timeout_s
     while (
         read_offsets(directory).get(position.segment, 0) < position.end

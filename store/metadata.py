@@ -27,20 +27,12 @@ SMALLEST_INTEGER, LARGEST_INTEGER = -(1 << 63), (1 << 63) - 1
 
 
 def decode(given: str | bytes | msgspec.Raw) -> dict[str, Any]:
-    """Read stored metadata.
-
-    Raises:
-        msgspec.MsgspecError: It is no JSON object.
-    """
+    """Read stored metadata; a `msgspec.MsgspecError` if it is no JSON object."""
     return _decoder.decode(given)
 
 
 def check(metadata: Any) -> None:
-    """Check that metadata keeps the rules.
-
-    Raises:
-        MetadataError: It does not; the message names the key, what was expected and what was found.
-    """
+    """Check that metadata keeps the rules; a `MetadataError` names the key that does not."""
     flatten(metadata)
     try:
         size = len(msgspec.json.encode(metadata))
@@ -51,11 +43,7 @@ def check(metadata: Any) -> None:
 
 
 def flatten(metadata: Any) -> dict[str, Scalar]:
-    """Return what can be compared: dotted path to string, number or boolean.
-
-    Raises:
-        MetadataError: A key or a value breaks a rule, or two keys flatten to the same path.
-    """
+    """Return what can be compared, dotted path to string, number or boolean; errors as of `index`."""
     return {
         path: value for path, value in index(metadata).items() if not isinstance(value, dict | list)
     }
@@ -67,7 +55,7 @@ def index(metadata: Any) -> dict[str, Any]:
     A list is given as `[]`, an object as `{}`; nulls are absent.
 
     Raises:
-        MetadataError: As `flatten`.
+        MetadataError: A key or a value breaks a rule, or two keys flatten to the same path.
     """
     if not isinstance(metadata, dict):
         raise MetadataError(f"expected metadata to be an object, got {_kind(metadata)}")

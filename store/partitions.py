@@ -67,8 +67,7 @@ def months(connection: sa.Connection) -> list[Month]:
 def drop_month(connection: sa.Connection, month: Month) -> bool:
     """Drop a partition of each table, and what hangs on its inferences in other tables.
 
-    Returns:
-        False where others read or write it for longer than they may be kept waiting.
+    False where others read or write it for longer than they may be kept waiting.
     """
     window = (month.first, month.after)
     try:

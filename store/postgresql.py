@@ -36,11 +36,7 @@ _LASTING = "-c synchronous_commit=on"
 
 
 def open_writer(url: sa.URL) -> sa.Engine:
-    """Open the database for writing.
-
-    Raises:
-        StoreError: The driver is not installed.
-    """
+    """Open the database for writing; a StoreError where the driver is not installed."""
     return sa.create_engine(
         _with_driver(url),
         pool_size=1,

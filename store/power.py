@@ -22,9 +22,6 @@ class GroupSync:
     """Brings appends to the disk; safe to use from several threads.
 
     Whoever comes while a sync is under way shares the next one, so that many appends cost one.
-
-    Args:
-        journal_directory: Where the segments stand.
     """
 
     def __init__(self, journal_directory: Path) -> None:
@@ -37,11 +34,7 @@ class GroupSync:
         """Syncs so far."""
 
     def wait(self, position: Position) -> None:
-        """Return once an append that holds its segment is on the disk.
-
-        Raises:
-            Unconfirmed: The disk failed; the append stands in the journal all the same.
-        """
+        """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""
         with self._lock:
             group = self._open = self._open or _Group()
             if position.held is not None:

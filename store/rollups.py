@@ -7,7 +7,6 @@ off again.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -43,12 +42,13 @@ class Tally(msgspec.Struct):
     kept_bytes: int = 0
     """Of inputs kept, see `size_kept`."""
 
-    def count(self, status: int, latency_us: int) -> None:
-        """Count one inference."""
+    def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
+        """Count one inference; the bytes as of `size_kept`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
         at = bucket(latency_us)
         self.latency[at] = self.latency.get(at, 0) + 1
+        self.kept_bytes += kept_bytes
 
     def count_label(self, label: int, n: int) -> None:
         """Count predictions with a label."""
@@ -97,21 +97,15 @@ class Counts:
 
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
-    """Take inferences off the counts that are about to be deleted.
-
-    In the same transaction, which runs alone (`database.take_turn`).
-    """
-    columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
+    """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
     counts, tallies = Counts(), {}
-    for seq, model_id, status, latency_us, kept, size in run_in(
-        connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs
-    ):
-        tallies[seq] = tally = counts.of(model_id, seq)
-        tally.count(status, latency_us)
-        tally.kept_bytes += size_kept(kept, size)
-    for seq, label, n in run_in(
-        connection, "SELECT seq, label, n FROM pred WHERE seq IN ({})", seqs
-    ):
+    columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
+    text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+    for seq, model_id, status, latency_us, kept, size in run_in(connection, text, seqs):
+        tallies[seq] = counts.of(model_id, seq)
+        tallies[seq].count(status, latency_us, size_kept(kept, size))
+    text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
+    for seq, label, n in run_in(connection, text, seqs):
         if seq in tallies:
             tallies[seq].count_label(label, n)
     counts.apply(connection, -1)
@@ -120,11 +114,9 @@ def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
 def drop_input_sizes(
     connection: sa.Connection, rows: Iterable[tuple[int, int, int | None]]
 ) -> None:
-    """Take inputs that are kept no longer off `kept_bytes`.
+    """Take inputs that are kept no longer off `kept_bytes`, in the transaction that marks them, alone.
 
-    Args:
-        connection: In the transaction that marks them, which runs alone.
-        rows: Id, model id and bytes of each.
+    Of each there are its id, its model's id and its bytes.
     """
     counts = Counts()
     for seq, model_id, size in rows:
@@ -139,21 +131,14 @@ def lock(
     ordered = sorted(keys)
     if not ordered:
         return {}
-    values = [number for key in ordered for number in key]
+    columns, values = ", ".join(COLUMNS), tuple(number for key in ordered for number in key)
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
-    run(
-        connection,
-        f"INSERT INTO rollup ({', '.join(COLUMNS)}) VALUES {empty} ON CONFLICT DO NOTHING",
-        tuple(values),
-    )
+    text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+    run(connection, text, values)
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
-    rows: Iterable[Any] = run(
-        connection,
-        f"SELECT {', '.join(COLUMNS)} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
-        f" ORDER BY model_id, minute{for_update}",
-        tuple(values),
-    )
+    text = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+    rows = run(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
     return {
         (row[0], row[1]): Tally(row[2], row[3], decoded(row[4]), decoded(row[5]), row[6])
         for row in rows
@@ -162,16 +147,16 @@ def lock(
 
 def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
     """Write tallies to rows that `lock` returned."""
-    encode = msgspec.json.encode
     rows = [
-        (
-            *key, tally.n, tally.errors, encode(tally.latency).decode(),
-            encode(tally.labels).decode(), tally.kept_bytes,
-        )
-        for key, tally in tallies.items()
-    ]  # fmt: skip
+        (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
+        for key, one in tallies.items()
+    ]
     if rows:
         upsert(connection, "rollup", COLUMNS, rows, keys=2)
+
+
+def _encoded(counts: dict[int, int]) -> str:
+    return msgspec.json.encode(counts).decode()
 
 
 def decoded(text: str) -> dict[int, int]:

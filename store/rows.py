@@ -69,16 +69,12 @@ class Names:
 
     def _read(self, table: str) -> dict[tuple[Any, ...], int]:
         columns = ", ".join(_NAMES[table])
-        rows: Iterable[Any] = run(self._connection, f"SELECT id, {columns} FROM {table}")
+        rows = run(self._connection, f"SELECT id, {columns} FROM {table}")
         return {(*name,): int(number) for number, *name in rows}
 
     @contextmanager
     def transaction(self, engine: sa.Engine, *, alone: bool) -> Iterator[sa.Connection]:
-        """Begin one that writes, in its turn (see `take_turn`); new names are given their ids in it.
-
-        Raises:
-            NotReadyError: The database was removed or replaced.
-        """
+        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it."""
         with engine.begin() as connection:
             check_in_place(connection)
             take_turn(connection, alone=alone)
@@ -111,19 +107,12 @@ class Names:
         known = self._ids[table].get(name)
         if known is not None:
             return known
-        columns = _NAMES[table]
-        run(  # another server may give one at the same time
-            self._connection,
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)}) "
-            "ON CONFLICT DO NOTHING",
-            name,
-        )
-        found = run(
-            self._connection,
-            f"SELECT id FROM {table} WHERE " + " AND ".join(f"{column} = ?" for column in columns),
-            name,
-        )
-        given = self._ids[table][name] = int(found.scalar_one())
+        columns = ", ".join(_NAMES[table])
+        # Another server may give one at the same time.
+        text = f"INSERT INTO {table} ({columns}) VALUES ({marks(name)}) ON CONFLICT DO NOTHING"
+        run(self._connection, text, name)
+        text = f"SELECT id FROM {table} WHERE ({columns}) = ({marks(name)})"
+        given = self._ids[table][name] = int(run(self._connection, text, name).scalar_one())
         return given
 
 
@@ -149,8 +138,7 @@ class Rows:
         labelled = self.derive(record.seq, paths, predictions or [])
         self.of["inference"].append(row)
         tally = self._counts.of(row[3], record.seq)
-        tally.count(record.status, row[6])
-        tally.kept_bytes += size_kept(record.input.kept, record.input.bytes)
+        tally.count(record.status, row[6], size_kept(record.input.kept, record.input.bytes))
         for label, *_, n in labelled:
             tally.count_label(label, n)
 
@@ -171,8 +159,10 @@ class Rows:
         self.of["pred"] += labelled
         return labelled
 
-    def insert(self, connection: sa.Connection) -> None:
-        """Insert what was added, and count it."""
+    def insert(self, connection: sa.Connection, records: Iterable[JournaledRecord] = ()) -> None:
+        """Insert what was added, these records too, and count it; errors as of `add`."""
+        for record in records:
+            self.add(record)
         for table, rows in self.of.items():
             if rows:
                 insert(connection, table, COLUMNS[table], rows)
@@ -182,10 +172,8 @@ class Rows:
         scores: dict[str, list[float]] = {}
         for one in predictions:
             if isinstance(one.label, str):
-                is_number = isinstance(one.score, int | float) and not isinstance(one.score, bool)
-                scores.setdefault(one.label, []).append(
-                    float(one.score) if is_number else -math.inf
-                )
+                score = float(one.score) if is_number(one.score) else -math.inf
+                scores.setdefault(one.label, []).append(score)
         return [
             (self._names.id("label", text(name)), band(max(of)), seq, max(of), min(of), len(of))
             for name, of in scores.items()
@@ -232,27 +220,36 @@ def record_of(row: Sequence[Any]) -> JournaledRecord:
     )  # fmt: skip
 
 
+def derived(names: Names, inferences: Iterable[Sequence[Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    """Return what stored inferences are found by, by table, of their ids, metadata and predictions as JSON.
+
+    Without predictions that is what their metadata tells.
+    """
+    rows = Rows(names)
+    for seq, meta, *predictions in inferences:
+        found = scored(msgspec.Raw(predictions[0].encode())) if predictions else None
+        rows.derive(seq, metadata.index(metadata.decode(meta)), found or ())
+    return rows.of
+
+
 def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[int]) -> None:
     """Remove inferences with what they are found by, which their own metadata tells."""
-    rows = Rows(names)
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    for seq, given in run_in(connection, stored, seqs):
-        rows.derive(seq, metadata.index(metadata.decode(given)))
+    rows = derived(names, run_in(connection, stored, seqs))
     for table in ("meta_num", "meta_str"):
-        delete(connection, table, COLUMNS[table], rows.of[table])
+        delete(connection, table, COLUMNS[table], rows[table])
     for table in ("pred", "inference"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
 
 def flat(paths: dict[str, Any]) -> str:
     """Return metadata as JSON, path to value, in which equal numbers are written alike."""
-    alike = {
+    whole = {
         path: int(value)
-        if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
-        else value
         for path, value in paths.items()
+        if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
     }
-    return msgspec.json.encode(alike).decode()
+    return msgspec.json.encode(paths | whole).decode()
 
 
 def _indexed(value: Any) -> tuple[KeyType, Any]:
@@ -264,6 +261,11 @@ def _indexed(value: Any) -> tuple[KeyType, Any]:
     if isinstance(value, int | float):
         return KeyType.NUM, float(value)
     return KeyType.OTHER, 0.0
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value of JSON is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def text(value: str) -> str:

@@ -60,12 +60,9 @@ def open_writer(url: sa.URL) -> sa.Engine:
 
 
 def check_in_place(connection: sa.Connection) -> None:
-    """See that the file that a writer has open is still the one at its path.
+    """See that the file that a writer has open is still the one at its path, as `database.check_in_place`.
 
     What the old file left beside the path is removed, or SQLite would mix it into the new one.
-
-    Raises:
-        NotReadyError: It was removed or replaced; what is committed to it now is lost.
     """
     info = connection.info
     if _identity(info["path"]) != info["file"]:
@@ -83,9 +80,6 @@ def make_durable(connection: sa.Connection) -> None:
     SQLite does so with the file itself, before it writes the log anew. We must not: to close a file lets go
     of all locks of this process on it, and another program that looks into the database would then take
     itself for the last one, and remove the log under us.
-
-    Raises:
-        OSError: The disk fails.
     """
     path: Path = connection.info["path"]
     with suppress(FileNotFoundError):  # a log is there only until it is moved into the file
@@ -116,7 +110,7 @@ class Source:
         event.listen(self.engine, "begin", _begin)
 
     def has_database(self) -> bool:
-        """Tell whether there is a database at all."""
+        """As `Readers.has_database`."""
         return self._path.exists()
 
     def prepare(self, connection: sa.Connection) -> None:

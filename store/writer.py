@@ -39,19 +39,13 @@ TIDY_S = 1.0
 
 MAX_BACK_OFF_S = 5.0
 
-_SET_OFFSET = (
-    'INSERT INTO journal_offset (segment, "offset") VALUES (?, ?) '
-    'ON CONFLICT (segment) DO UPDATE SET "offset" = excluded."offset"'
-)
 _log = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(JournaledRecord)
 _change_decoder = msgspec.json.Decoder(JournaledChange)
 _SEQ_TEXT = re.compile(rb'\{"seq":(\d{1,19}),"(?:request_id|change)":')
 
 
-class Frame(NamedTuple):
-    """A record in the journal."""
-
+class _Frame(NamedTuple):
     segment: str
     seq: int
     payload: bytes
@@ -126,7 +120,7 @@ class Writer:
             stop.wait(pause_s)
 
     def _keep_up(self) -> None:
-        """Do a step of the upkeep, now that no journaled record waits; its faults stop no inference."""
+        """Do a step of the upkeep; its faults stop no inference."""
         if self._upkeep is None or self._names is None:
             return
         try:
@@ -194,12 +188,12 @@ class Writer:
             self._names = Names(connection)
             offsets = database.journal_offsets(connection, self._journal_id)
             # A segment is removed before its offset, so these were finished when a writer died.
-            finished = [self._key(segment) for segment in offsets if segment not in there]
-            _forget_offsets(connection, finished)
+            finished = [segment for segment in offsets if segment not in there]
+            self._forget_offsets(connection, finished)
         return {segment: offset for segment, offset in offsets.items() if segment in there}
 
-    def _batch(self, offsets: dict[str, int]) -> list[Frame]:
-        batch: list[Frame] = []
+    def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
+        batch: list[_Frame] = []
         size = 0
         for path in journal.segments(self._directory):
             position = offsets.get(path.name, 0)
@@ -208,13 +202,13 @@ class Writer:
                 if start > position:
                     self._set_aside(path, position, start)
                 position = end
-                batch.append(Frame(path.name, seq, payload, end))
+                batch.append(_Frame(path.name, seq, payload, end))
                 size += len(payload)
                 if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
                     return batch
         return batch
 
-    def _commit(self, batch: list[Frame], offsets: dict[str, int]) -> None:
+    def _commit(self, batch: list[_Frame], offsets: dict[str, int]) -> None:
         ends = {frame.segment: frame.end for frame in batch}
         moved = len(batch)
         try:
@@ -236,7 +230,7 @@ class Writer:
         offsets.update(ends)
         self.records_moved += moved
 
-    def _insert(self, batch: list[Frame], ends: dict[str, int]) -> None:
+    def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         with self._engine.connect() as connection:
             make_room(connection, (frame.seq for frame in batch))
             if self._names is None:
@@ -253,7 +247,7 @@ class Writer:
                     self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
-                database.run(connection, _SET_OFFSET, offsets)
+                database.upsert(connection, "journal_offset", ("segment", '"offset"'), offsets)
         self.freed |= freed
 
     @staticmethod
@@ -261,17 +255,18 @@ class Writer:
         """Insert records, but for those that are there already, as when the journal is replayed."""
         for seq in database.stored(connection, list(payloads)):
             del payloads[seq]
-        rows = Rows(names)
         records = [_decoder.decode(payload) for payload in payloads.values()]
-        for record in records:
-            rows.add(record)
-        rows.insert(connection)
+        Rows(names).insert(connection, records)
         link_new(connection, records)
 
     def _key(self, segment: str) -> str:
         return f"{self._journal_id}/{segment}"
 
-    def _bury(self, frame: Frame, error: Exception) -> None:
+    def _forget_offsets(self, connection: sa.Connection, segments: list[str]) -> None:
+        keys = [self._key(segment) for segment in segments]
+        database.run_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
+
+    def _bury(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
         line = {
             "id": str(frame.seq),
@@ -292,14 +287,13 @@ class Writer:
             if closed:  # until here the journal is what survives a loss of power
                 database.make_durable(connection)
         for path in closed:
-            offset = offsets.get(path.name, 0)
-            size = path.stat().st_size
+            offset, size = offsets.get(path.name, 0), path.stat().st_size
             if size > offset:
                 self._set_aside(path, offset, size)
             path.unlink()
             if offsets.pop(path.name, None) is not None:
                 with self._engine.begin() as connection:
-                    _forget_offsets(connection, [self._key(path.name)])
+                    self._forget_offsets(connection, [path.name])
 
     def _set_aside(self, path: Path, start: int, end: int) -> None:
         """Keep a damaged part of a segment, once, however often it is read again."""
@@ -317,12 +311,6 @@ class Writer:
             "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
             path.name, start, end, len(seqs), ", ".join(seqs[:10]), kept,
         )  # fmt: skip
-
-
-def _forget_offsets(connection: sa.Connection, keys: list[str]) -> None:
-    if keys:
-        marked = [(key,) for key in keys]
-        database.run(connection, "DELETE FROM journal_offset WHERE segment = ?", marked)
 
 
 def _lock(path: Path) -> IO[str]:

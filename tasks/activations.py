@@ -5,28 +5,14 @@ import numpy.typing as npt
 
 
 def sigmoid(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Turn each logit into a probability of its own.
-
-    Args:
-        logits: float, any shape; NaN stays NaN.
-
-    Returns:
-        The same type and shape, 0 to 1.
-    """
+    """Turn logits, float of any type and shape, into a probability each; NaN stays NaN."""
     # of -|x|, so that no power overflows
     small = np.exp(-np.abs(logits))
     return np.asarray(np.where(logits >= 0, 1, small) / (1 + small))
 
 
 def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Turn the logits along the last axis into probabilities that sum to 1.
-
-    Args:
-        logits: float (..., N), N at least 1; where one is not finite, NaN comes of it.
-
-    Returns:
-        The same type and shape.
-    """
+    """Turn logits (..., N) into probabilities that sum to 1; NaN where one is not finite."""
     with np.errstate(invalid="ignore"):  # infinity less infinity
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -34,11 +34,7 @@ class ImageClassification:
         self._spec = spec
 
     def options(self, parameters: Mapping[str, Any]) -> ClassificationOptions:
-        """Read `action` and `top_k`.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `action` and `top_k`."""
         action = read.action(parameters, self.actions)
         default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
         return ClassificationOptions(
@@ -55,12 +51,9 @@ class ImageClassification:
         affine: Affine,  # noqa: ARG002 - labels have no place in the image
         options: ClassificationOptions,
     ) -> list[Prediction]:
-        """Read the first output: one number for each label, whatever axes of length 1 it has.
+        """Read the first output: one finite number for each label, whatever axes of length 1 it has.
 
         Labels of equal score come in the order of their index.
-
-        Raises:
-            OutputError: The output does not have one finite number for each label.
         """
         labels = self._spec.labels
         first = next(iter(outputs.values()))
@@ -72,14 +65,9 @@ class ImageClassification:
             )
         if not np.isfinite(scores).all():
             raise OutputError("expected output 0 to hold finite scores, got NaN or infinity")
-        activated = _activate(scores.reshape(-1), self._spec.output.activation)
+        activated: npt.NDArray[np.floating] = scores.reshape(-1)
+        if self._spec.output.activation != "none":
+            activate = softmax if self._spec.output.activation == "softmax" else sigmoid
+            activated = activate(activated)
         best = np.argsort(-activated, kind="stable")[: options.top_k]
         return [Classification(labels[index], float(activated[index])) for index in best]
-
-
-def _activate(scores: npt.NDArray[np.float64], activation: str) -> npt.NDArray[np.floating]:
-    if activation == "softmax":
-        return softmax(scores)
-    if activation == "sigmoid":
-        return sigmoid(scores)
-    return scores

@@ -3,11 +3,10 @@
 The points of a ring are centres of pixels: (x, y) is the pixel in column x and row y. A set of rings
 means the pixels that lie on a ring or inside an odd number of rings; an outer ring runs through the
 outermost pixels of a region, the ring of a hole through the pixels of the region around the hole.
-So `fill(rings(mask))` is the mask again, every pixel of it. Rings may have one or two points where a
+So `fill(rings(mask))` is the mask again, every pixel of it. A ring has one or two points where a
 region, or a part of it, is one pixel wide. Pixels that touch at a corner belong together.
 
-In the continuous coordinates of boxes, the pixel (x, y) covers x to x + 1 and y to y + 1: its centre
-there is (x + 0.5, y + 0.5).
+In the continuous coordinates of boxes, the centre of the pixel (x, y) is (x + 0.5, y + 0.5).
 """
 
 from collections.abc import Sequence
@@ -27,17 +26,10 @@ _MIN_CORNERS, _FEW_POINTS = 3, 4
 
 
 def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
-    """Follow the edges of a mask: outer rings first, then the rings of holes.
+    """Follow the edges of a mask: outer rings, then the rings of holes; none of an empty mask.
 
     Points in the middle of a horizontal, vertical or diagonal run are left out; the area is the same.
-
-    Args:
-        mask: uint8 (H, W); a crop of the image is enough.
-        left: Column of the image at which the mask starts.
-        top: Row of the image at which it starts.
-
-    Returns:
-        Rings in pixels of the image; none for an empty mask.
+    `left` and `top` say where in the image the mask, uint8 (H, W), starts.
 
     Source: OpenCV 5.0, findContours; Suzuki and Abe, Topological structural analysis, 1985.
     """
@@ -53,8 +45,7 @@ def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
 def simplify(ring: Ring, epsilon_px: float) -> Ring:
     """Leave out points so that no point of the ring is further than `epsilon_px` from the result.
 
-    Rings of up to four points stay as they are, others keep at least three: where `epsilon_px` would
-    leave fewer, it is halved until it does not.
+    At least three are kept, of up to four all: where fewer would be left, epsilon is halved.
 
     Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
     """
@@ -82,28 +73,16 @@ def to_rings(contour: Sequence[Sequence[Point]]) -> list[Ring]:
 
 
 def fill(outlines: Sequence[Ring], width: int, height: int) -> Mask:
-    """Make the mask that a set of rings means: the pixels on a ring or inside an odd number of them.
-
-    Args:
-        outlines: Rings in pixels of the image; what lies outside of it is cut off.
-        width: Width of the image.
-        height: Height of the image.
-
-    Returns:
-        uint8 (height, width), 1 inside.
-    """
+    """Make the mask that a set of rings means, uint8 (height, width) of 0 and 1; see `paint`."""
     mask = np.zeros((height, width), np.uint8)
     paint(mask, outlines, 1)
     return mask
 
 
 def paint(canvas: npt.NDArray[np.uint8 | np.int32], outlines: Sequence[Ring], value: int) -> None:
-    """Give the pixels that a set of rings means a value.
+    """Give the pixels that a set of rings means a value, in place.
 
-    Args:
-        canvas: uint8 or int32 (H, W), changed in place.
-        outlines: As of `fill`.
-        value: Of each of these pixels.
+    `canvas` is uint8 or int32 (H, W); what of the rings lies outside of it is cut off.
     """
     if outlines:
         cv2.fillPoly(canvas, list(outlines), (value,))

@@ -15,8 +15,9 @@ from tasks.predictions import Detection, OutputError, Outputs, Prediction
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import probiou_matrix
-from tasks.specification import Defaults, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.sampling import Window
+from tasks.specification import Defaults, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -34,11 +35,7 @@ class DetectionOptions(msgspec.Struct, frozen=True):
 def read_options(
     parameters: Mapping[str, Any], actions: Sequence[str], defaults: Defaults
 ) -> DetectionOptions:
-    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`.
-
-    Raises:
-        tasks.parameters.ParameterError: One of them is not allowed.
-    """
+    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""
     return DetectionOptions(
         action=read.action(parameters, actions),
         score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
@@ -50,13 +47,10 @@ def read_options(
 
 
 def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
-    """Number classes from the first label, `spec.labels[0]`, where networks may count from 1.
+    """Number classes from the first label, `spec.labels[0]`; each must have one.
 
     What lies before it is background, or fills up the output of a fixed size; it is dropped, as is
     `spec.output.background`.
-
-    Raises:
-        OutputError: A class has no label.
     """
     offset, count = spec.output.label_offset, len(spec.labels)
     class_ids = found.class_ids - offset
@@ -103,11 +97,7 @@ class ObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
-        """Read what a request asks; see `read_options`.
-
-        Raises:
-            tasks.parameters.ParameterError: A parameter is not allowed.
-        """
+        """Read what a request asks; see `read_options`."""
         return read_options(parameters, self.actions, self._spec.defaults)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
@@ -117,32 +107,29 @@ class ObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
-        """Answer the boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 
-        Suppression comes first because the families' own programs do it there.
-
         Returns:
             At most `max_detections`, by descending score, in pixels of the image, not clipped to it; its
             classes are places in the list of labels.
+
+        Raises:
+            OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         found = suppressed(labelled(decoded, self._spec), options)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
     def join(
-        self, found: Sequence[tuple[Tile, Candidates]], merging: Merging, options: DetectionOptions
+        self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.max_detections)
+        return merge(found, tiling, options.max_detections)
 
     def answer(
         self,

@@ -35,6 +35,8 @@ _MAX_ANSWER_ROWS = 24
 _WEIGHT = 500
 """Of the font, 400 being regular."""
 
+_Tagged = Detection | OrientedDetection | Segment
+
 Corners = npt.NDArray[np.float64]
 """float64 (4, 2), x and y, pixels of the canvas."""
 
@@ -111,32 +113,12 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
         return rows or [""]
 
 
-def _pen(canvas: Pixels, labels: Sequence[str]) -> _Pen:
-    height, width = canvas.shape[:2]
-    side = math.sqrt(height * width)  # by its longer side, a panorama's text would fill its height
-    return _Pen(
-        canvas,
-        cv2.FontFace("sans"),
-        labels,
-        font_px=max(13, round(side / 48)),
-        line_px=max(2, round(side / 345)),
-    )
-
-
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
-    """Draw predictions on a copy of their image.
+    """Draw predictions, by descending score, on a copy of their image: uint8 (H, W, 3), RGB.
 
     Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
     best drawn last, rotated boxes with a dot at the corner where their width starts; classifications and
-    answers stand in a strip below the image, at most ten.
-
-    Args:
-        image: Not changed.
-        predictions: By descending score.
-        labels: All labels of the model, so that their colours lie far apart.
-
-    Returns:
-        uint8 (H, W, 3), RGB; larger than the image where it was enlarged or got a strip.
+    answers stand in a strip below the image, at most ten. `labels` are all those of the model.
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
     size_wh = round(image.width * scale), round(image.height * scale)
@@ -145,7 +127,11 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
     detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
-    pen = _pen(canvas, labels)
+    side = math.sqrt(
+        size_wh[0] * size_wh[1]
+    )  # by its longer side, a panorama's text would fill its height
+    font_px, line_px = max(13, round(side / 48)), max(2, round(side / 345))
+    pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px, line_px)
     boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
     boxes += _draw_detections(pen, detections, image, scale)
     _draw_tags(pen, boxes)
@@ -160,10 +146,7 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
 def label_color(label: str, labels: Sequence[str] = ()) -> Color:
     """Choose the colour of a label: red, green, blue; the same in every image and every process.
 
-    Args:
-        label: Any text.
-        labels: All labels of the model; those get colours that lie far apart. The colour of another
-            label comes from its text, and may by chance be near to another's.
+    All `labels` of the model get colours that lie far apart; another may by chance be near to one.
     """
     if label in labels:
         index = labels.index(label)
@@ -184,24 +167,24 @@ def _ink_on(color: Color) -> Color:
 
 def _draw_detections(
     pen: _Pen, detections: Sequence[Detection | OrientedDetection], image: Image, scale: float
-) -> list[tuple[Detection | OrientedDetection | Segment, Box]]:
+) -> list[tuple[_Tagged, Box]]:
     """Draw boxes, the best last; give for the tag of each its frame, of rotated ones from their top."""
-    shapes = [_corners(item, image) * scale for item in detections]
-    frames = [_frame(corners, pen.canvas) for corners in shapes]
-    anchors: list[tuple[Detection | OrientedDetection | Segment, Box]] = []
-    for item, corners, frame in reversed(list(zip(detections, shapes, frames, strict=True))):
+    anchors: list[tuple[_Tagged, Box]] = []
+    for item in reversed(detections):
+        corners = _corners(item, image) * scale
+        box = _frame(corners, pen.canvas)
         if isinstance(item, OrientedDetection):
             pen.outline(corners, pen.color(item.label))
-            anchors.append((item, _from_top(pen, corners, frame, _tag_px(pen, item))))
+            box = _from_top(pen, corners, box, _tag_px(pen, item))
         else:
-            pen.frame(frame, pen.color(item.label))
-            anchors.append((item, frame))
+            pen.frame(box, pen.color(item.label))
+        anchors.append((item, box))
     return anchors[::-1]
 
 
 def _draw_segments(
     pen: _Pen, predictions: Sequence[Prediction], image_wh: tuple[int, int], scale: float
-) -> list[tuple[Detection | OrientedDetection | Segment, Box]]:
+) -> list[tuple[_Tagged, Box]]:
     """Fill all segments before any is outlined; give a box for the tag of each, from its topmost point."""
     overlays = [
         (item, overlay)
@@ -215,10 +198,7 @@ def _draw_segments(
     return [(item, overlay.box_from_top) for item, overlay in overlays]
 
 
-def _draw_tags(
-    pen: _Pen, boxes: Sequence[tuple[Detection | OrientedDetection | Segment, Box]]
-) -> None:
-    """Write label and score at the top left of each box."""
+def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:
     taken: list[Box] = []
     for item, box in boxes:
         text = _tag_text(pen, item)
@@ -229,17 +209,15 @@ def _draw_tags(
         pen.write(text, tag[0] + pen.font_px * 0.35, (tag[1] + tag[3]) / 2, _ink_on(color))
 
 
-def _tag_text(pen: _Pen, item: Detection | OrientedDetection | Segment) -> str:
+def _tag_text(pen: _Pen, item: _Tagged) -> str:
     return pen.shorten(f"{item.label} {item.score:.2f}", pen.canvas.shape[1] - pen.font_px)
 
 
-def _tag_px(pen: _Pen, item: Detection | OrientedDetection | Segment) -> int:
-    """Width of the tag of an item, with its margins."""
+def _tag_px(pen: _Pen, item: _Tagged) -> int:
     return pen.width_of(_tag_text(pen, item)) + round(pen.font_px * 0.7)
 
 
 def _corners(item: Detection | OrientedDetection, image: Image) -> Corners:
-    """Corners of a box in pixels of the image."""
     if isinstance(item, OrientedDetection):
         fractions = np.array([[item.cx, item.cy, item.w, item.h, item.r]])
         sides = image.width, image.height
@@ -258,10 +236,7 @@ def _frame(corners: Corners, canvas: Pixels) -> Box:
 
 
 def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
-    """The frame of a rotated box, begun where a tag touches the topmost corner and leans inwards.
-
-    A rim stays free above for the dot of a corner.
-    """
+    """Begin the frame of a rotated box where a tag touches the topmost corner, but for its dot."""
     rim = 2 * pen.line_px
     corner = round(float(corners[corners[:, 1].argmin(), 0]))
     left = corner - rim if 2 * corner < frame[0] + frame[2] else corner + rim - tag_px
@@ -282,12 +257,7 @@ def _place_tag(pen: _Pen, width: int, box: Box, taken: Sequence[Box]) -> Box:
 
 
 def _meet(first: Box, second: Box) -> bool:
-    return (
-        first[0] <= second[2]
-        and second[0] <= first[2]
-        and first[1] <= second[3]
-        and second[1] <= first[3]
-    )
+    return all(first[i] <= second[i + 2] and second[i] <= first[i + 2] for i in (0, 1))
 
 
 def _captions(pen: _Pen, items: Sequence[Classification]) -> Pixels:

@@ -1,11 +1,12 @@
 """From logits to tokens: greedy, sampled and beam search for a batch of prompts.
 
-It knows no model: a `Step` takes the chosen tokens and gives the next logits. Answers are those of
-transformers' `generate`; drawn tokens follow its probabilities, but not its random numbers.
+A `Step` runs the model. Answers are those of transformers' `generate`; drawn tokens follow its
+probabilities, but not its random numbers.
 
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -74,25 +75,19 @@ def generate(
     search: Search,
     limits: Sequence[int],
 ) -> list[list[int]]:
-    """Generate one answer for each prompt.
+    """Generate one answer for each prompt: token ids, with the one that ended it, where one did.
 
     Args:
         prompts: Token ids that the model has read.
-        logits: Of the token after each prompt, float32 (prompts, vocabulary).
+        logits: Of the token after each prompt, finite float32 (prompts, vocabulary).
         step: Runs the model on.
         search: The same for all prompts.
         limits: Most tokens of each answer, at least one; `Search.limit` says what the search allows.
 
-    Returns:
-        Token ids after the prompt; with the one that ended it, where one did.
-
     Raises:
-        OutputError: The logits are not finite numbers, or not one row for each prompt.
+        OutputError: Logits are of another shape, or NaN.
     """
-    answers: list[list[int]] = []
-    for answers in growing(prompts, logits, step, search, limits):  # noqa: B007 - the last counts
-        pass
-    return answers
+    return deque(growing(prompts, logits, step, search, limits), maxlen=1).pop()
 
 
 def growing(
@@ -199,11 +194,10 @@ class _Beams:
         )
         flat = scores.ravel()
         wanted = max(2, 1 + len(search.eos_token_ids)) * search.num_beams
-        indices = (
-            rule.draw(flat, wanted, self._generator)
-            if search.do_sample
-            else rule.best(flat, wanted)
-        )
+        if search.do_sample:
+            indices = rule.draw(flat, wanted, self._generator)
+        else:
+            indices = rule.best(flat, wanted)
         parents, tokens = np.divmod(indices, scores.shape[1])
         scores = flat[indices]
         grown = [[*self._running[p], int(t)] for p, t in zip(parents, tokens, strict=True)]

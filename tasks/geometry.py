@@ -20,49 +20,28 @@ _BLOCK = 128
 
 
 def xywh_to_xyxy(boxes: Floats) -> Floats:
-    """Turn centre and size into corners.
-
-    Args:
-        boxes: float (N, 4), centre x, centre y, width, height.
-
-    Returns:
-        float (N, 4), xyxy, same unit.
-    """
+    """Turn centre x, centre y, width, height into corners: float (N, 4) both, in one unit."""
     centre, half = boxes[:, :2], boxes[:, 2:] / 2
     return np.concatenate([centre - half, centre + half], axis=1)
 
 
 def clip_boxes(boxes: Floats, width: float, height: float) -> Floats:
-    """Cut boxes at the edges of an image; a box outside becomes empty.
-
-    Args:
-        boxes: float (N, 4), xyxy, pixels of the image.
-        width: Right edge, pixels.
-        height: Bottom edge, pixels.
-
-    Returns:
-        float (N, 4), xyxy, within [0, width] x [0, height].
-    """
+    """Cut boxes (N, 4) at the edges of an image, 0 and its size; one outside becomes empty."""
     edges = np.array([width, height, width, height], boxes.dtype)
     return np.asarray(np.clip(boxes, 0, edges))
 
 
 def iou_matrix(boxes: Floats, others: Floats) -> Floats:
-    """Overlap of each box with each other: intersection over union.
+    """Intersection over union of each box with each other, (N, 4), xyxy, or (N, 5), xywhr.
 
-    Args:
-        boxes: float (N, 4), xyxy, or (N, 5), xywhr, of which the exact polygons count.
-        others: Of the same kind, (M, 4) or (M, 5).
-
-    Returns:
-        float (N, M), 0 to 1; 0 where both boxes are empty.
+    Of rotated boxes the exact polygons count. Gives float (N, M), 0 to 1; 0 where both are empty.
     """
     common = _intersections(boxes, others)
     return ratio(common, _areas(boxes)[:, None] + _areas(others) - common)
 
 
 def ios_matrix(boxes: Floats, others: Floats) -> Floats:
-    """Overlap of each box with each other: intersection over the smaller of the two; as `iou_matrix`."""
+    """Intersection over the smaller of the two; else as `iou_matrix`."""
     smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
     return ratio(_intersections(boxes, others), smaller)
 
@@ -108,14 +87,11 @@ def nms(
     an overlap of exactly the threshold stays. Equal scores are taken in the order of their index.
 
     Args:
-        boxes: float (N, 4), xyxy.
+        boxes: float (N, 4), xyxy, or (N, 5), xywhr.
         scores: float (N,).
         iou_threshold: 0 to 1.
         class_ids: int64 (N,); without them all boxes are of one class.
-        limit: Most boxes to keep; without it all.
-
-    Returns:
-        int64 (K,), indices of the kept boxes by descending score.
+        limit: Most boxes to keep, whose indices are given by descending score; without it all.
 
     Source: torchvision `ops.nms` and `ops.batched_nms`; there, classes are kept apart by moving boxes,
     which rounds coordinates, here by comparing the classes.

@@ -1,8 +1,7 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Pillow reads the header of all. What models of more bands or bits
-take is read by `tasks.bands`.
+damaged data and can be kept off stderr. Other bands or bits are read by `tasks.bands`.
 """
 
 import contextlib
@@ -34,16 +33,9 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tasks.bands import (
-    AS_STORED,
-    MODES_16_BIT,
-    Samples,
-    gray_of_16_bits,
-    read_bands,
-    to_bands,
-    to_depth,
-)
-from tasks.containers import ImageError, early_size, jpeg_fault, png_fault
+from tasks import bands
+from tasks.bands import Samples
+from tasks.containers import ImageError, check_jpeg, check_png, early_size
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -78,32 +70,24 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
-def _silence_libtiff() -> None:
-    """Keep Pillow's libtiff from writing to stderr; a build that hides the symbol stays loud."""
-    extension = importlib.util.find_spec("PIL._imaging")
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(extension.origin if extension else None).TIFFSetErrorHandler(None)
-
-
-_silence_libtiff()
+# Pillow's libtiff writes to stderr; a build that hides the symbol stays loud.
+with contextlib.suppress(OSError, AttributeError):
+    _extension = importlib.util.find_spec("PIL._imaging")
+    ctypes.CDLL(_extension.origin if _extension else None).TIFFSetErrorHandler(None)
 
 
 class Image(msgspec.Struct, frozen=True, eq=False):
-    """A decoded image.
-
-    Attributes:
-        pixels: uint8 (H, W, 3), RGB, in the frame that predictions refer to: upright, or as stored
-            where the orientation was to be ignored. For models of other than 1 or 3 channels or 8 bits
-            (H, W, channels), uint8 or with more than 8 bits uint16.
-        mime: Media type of the file, such as `image/jpeg`.
-        exif_orientation: 1 to 8 as stored in the file; 1 where it says nothing.
-        bit_depth: Values of `pixels` go from 0 to 2**bit_depth - 1.
-    """
+    """A decoded image, upright as a person sees it, unless its orientation was to be ignored."""
 
     pixels: Samples
+    """uint8 (H, W, 3), RGB; for models of other than 1 or 3 channels or 8 bits (H, W, channels), with more
+    than 8 bits uint16."""
     mime: str = ""
+    """Media type of the file, such as `image/jpeg`."""
     exif_orientation: int = _UPRIGHT
+    """1 to 8 as stored in the file; 1 where it says nothing."""
     bit_depth: int = 8
+    """Values of `pixels` go from 0 to 2**bit_depth - 1."""
 
     @property
     def width(self) -> int:
@@ -117,8 +101,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
 
     def rgb(self) -> Pixels:
         """Copy for a person to look at: uint8 (H, W, 3), the first three bands, or one repeated."""
-        bands = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
-        shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(bands, axis=2)
+        chosen = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
+        shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(chosen, axis=2)
         return (shown >> (self.bit_depth - 8)).astype(np.uint8, copy=False)
 
 
@@ -132,15 +116,15 @@ def decode(
 ) -> Image:
     """Decode an image file into 8-bit RGB, or what else a model takes.
 
-    Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without compositing,
-    as training pipelines do; the first page or frame is taken. With other `channels` than 1 or 3 the file
-    must have as many bands, or gray pages. Bytes after the end of the picture are
-    passed over: cameras append previews there.
+    Gray becomes three equal channels; 16 bit keeps the high byte; alpha is dropped without
+    compositing, as training pipelines do; the first page or frame is taken. With other `channels`
+    than 1 or 3 the file must have as many bands, or gray pages. Bytes after the end of the picture
+    are passed over: cameras append previews there.
 
     Args:
         data: The whole file.
         channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Values of the model go from 0 to 2**bit_depth - 1; see `tasks.bands.to_depth`.
+        bit_depth: Of the model; see `tasks.bands.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 
@@ -161,7 +145,7 @@ def decode(
     _check_size(size_wh, max_pixels, mime)
     try:
         if mime == "image/png":
-            _refuse(png_fault(data))
+            check_png(data)
             file.load()  # EXIF may stand behind the pixels, where Pillow only looks after them
         orientation = _orientation(file)
         pixels: Samples
@@ -169,9 +153,9 @@ def decode(
             samples, bits = (
                 (_decode_jpeg(data), 8)
                 if mime == "image/jpeg"
-                else read_bands(file, data, channels)
+                else bands.read_bands(file, data, channels)
             )
-            pixels = to_depth(to_bands(samples, channels), bits, bit_depth)
+            pixels = bands.to_depth(bands.to_bands(samples, channels), bits, bit_depth)
         else:
             pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
@@ -187,11 +171,7 @@ def decode(
 
 
 def orient(pixels: Samples, orientation: int) -> Samples:
-    """Turn a stored raster as its EXIF orientation says.
-
-    Args:
-        pixels: uint8 or uint16 (H, W, bands).
-        orientation: 1 to 8; 5 to 8 swap height and width.
+    """Turn stored samples (H, W, bands) as their EXIF orientation, 1 to 8, says.
 
     Source: Exif 2.32, tag 0x0112.
     """
@@ -213,11 +193,6 @@ def _recognise(data: bytes) -> tuple[type[ImageFile], str]:
             return opener, mime
     got = f"{len(data)} bytes that start with {data[:8]!r}" if data else "no bytes"
     raise ImageError(f"expected a JPEG, PNG, WEBP, TIFF, BMP or GIF file, got {got}")
-
-
-def _refuse(fault: str | None) -> None:
-    if fault:
-        raise ImageError(fault)
 
 
 def _reason(error: Exception) -> str:
@@ -245,7 +220,7 @@ def _orientation(file: ImageFile) -> int:
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
-    _refuse(jpeg_fault(data))
+    check_jpeg(data)
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
@@ -254,10 +229,10 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
-    if file.mode in MODES_16_BIT:
-        gray, bits = gray_of_16_bits(file)
+    if file.mode in bands.MODES_16_BIT:
+        gray, bits = bands.gray_of_16_bits(file)
         return np.repeat((gray >> (bits - 8)).astype(np.uint8)[..., None], 3, axis=2)
-    if file.mode not in AS_STORED:
+    if file.mode not in bands.AS_STORED:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or CMYK, got {mime} of mode {file.mode}"
         )

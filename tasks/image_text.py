@@ -32,11 +32,7 @@ class ImageTextOptions(msgspec.Struct, frozen=True):
 
 
 class ImageTextToText:
-    """Reads the parameters of a request.
-
-    Args:
-        search: What the model says; it holds where a request says nothing.
-    """
+    """Reads the parameters of a request; what the model says holds where a request says nothing."""
 
     actions: tuple[str, ...] = ("predict", "generate")
 
@@ -44,11 +40,7 @@ class ImageTextToText:
         self._search = search
 
     def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
-        """Read the prompts and how to search; `temperature` 0 means not to draw.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read the prompts and how to search; `temperature` 0 means not to draw."""
         action = read.action(parameters, self.actions)
         prompts = read.texts(parameters, "prompts", MAX_PROMPTS, MAX_CHARACTERS)
         single = parameters.get("prompt")

@@ -15,8 +15,9 @@ from tasks.predictions import OrientedDetection, OutputError, Outputs, Predictio
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import unscaled, with_angle, xywhr_to_corners
-from tasks.specification import Angle, ModelSpec
-from tasks.tiling import Merging, Tile, merge
+from tasks.sampling import Window
+from tasks.specification import Angle, ModelSpec, Tiling
+from tasks.tiling import merge
 
 
 class OrientedOptions(msgspec.Struct, frozen=True):
@@ -40,11 +41,7 @@ class OrientedObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> OrientedOptions:
-        """Read `angle`, `corners` and what `ObjectDetection.options` reads.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `angle`, `corners` and what `ObjectDetection.options` reads."""
         boxes = read_options(parameters, self.actions, self._spec.defaults)
         angle: Any = read.choice(parameters, "angle", get_args(Angle), self._spec.output.angle)
         corners = read.flag(parameters, "corners", default=False)
@@ -57,21 +54,12 @@ class OrientedObjectDetection:
     def predict(
         self, outputs: Outputs, affine: Affine, options: OrientedOptions
     ) -> list[Prediction]:
-        """Answer the rotated boxes of one image.
-
-        Raises:
-            OutputError: The outputs are not what the decoder reads, or name a class without label.
-        """
+        """Answer the rotated boxes of one image."""
         found = self.find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
     def find(self, outputs: Outputs, affine: Affine, options: OrientedOptions) -> Candidates:
-        """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
-
-        Returns:
-            At most `max_detections`, by descending score, in pixels of the image; its classes are
-            places in the list of labels.
-        """
+        """Find boxes as `ObjectDetection.find` does."""
         decoded = self._decode(outputs, options.boxes.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(
@@ -86,12 +74,12 @@ class OrientedObjectDetection:
 
     def join(
         self,
-        found: Sequence[tuple[Tile, Candidates]],
-        merging: Merging,
+        found: Sequence[tuple[Window, Candidates]],
+        tiling: Tiling,
         options: OrientedOptions,
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
-        return merge(found, merging, options.boxes.max_detections)
+        return merge(found, tiling, options.boxes.max_detections)
 
     def answer(
         self, found: Candidates, width: int, height: int, options: OrientedOptions

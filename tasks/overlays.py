@@ -31,16 +31,7 @@ class Overlay(msgspec.Struct, frozen=True, eq=False):
 
 
 def overlay_of(item: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
-    """Prepare a segment.
-
-    Args:
-        item: In pixels of the image.
-        image_wh: Size of the image.
-        scale: Pixels of the canvas per pixel of the image, at least 1.
-
-    Returns:
-        None where nothing of the segment lies in the image.
-    """
+    """Prepare a segment for a canvas, enlarged by `scale`; None where no part lies in the image."""
     outlines = to_rings(item.contour)
     if not outlines:
         return None

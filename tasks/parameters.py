@@ -1,6 +1,7 @@
 """Readers of request parameters: each takes one value out of a JSON object and checks it.
 
 A parameter that is null counts as absent. Nothing is converted: `true` is no number, nor is `"0.5"`.
+Each raises `ParameterError` where the value is of another type, or not allowed.
 """
 
 import math
@@ -14,22 +15,14 @@ class ParameterError(ValueError):
 
 
 def action(parameters: Mapping[str, Any], allowed: Sequence[str]) -> str:
-    """Read `action`, one of `allowed`; the first of them where absent.
-
-    Raises:
-        ParameterError: It names another action, or is no text.
-    """
+    """Read `action`, one of `allowed`; the first of them where absent."""
     return choice(parameters, "action", allowed)
 
 
 def choice(
     parameters: Mapping[str, Any], name: str, allowed: Sequence[str], default: str | None = None
 ) -> str:
-    """Read a word, one of `allowed`; where absent the default, or else the first of them.
-
-    Raises:
-        ParameterError: It is another word, or no text.
-    """
+    """Read a word, one of `allowed`; where absent the default, or else the first of them."""
     value = parameters.get(name)
     if value is None:
         return allowed[0] if default is None else default
@@ -39,11 +32,7 @@ def choice(
 
 
 def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    """Read `true` or `false`.
-
-    Raises:
-        ParameterError: It is neither.
-    """
+    """Read `true` or `false`."""
     value = parameters.get(name)
     if value is None:
         return default
@@ -55,11 +44,7 @@ def flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:
 def whole_number(
     parameters: Mapping[str, Any], name: str, low: int, high: int, default: int
 ) -> int:
-    """Read a whole number from `low` to `high`, both included; 5.0 counts as 5.
-
-    Raises:
-        ParameterError: It is no number, has a fraction, or lies outside.
-    """
+    """Read a whole number from `low` to `high`, both included; 5.0 counts as 5."""
     value = parameters.get(name)
     if value is None:
         return default
@@ -71,11 +56,7 @@ def whole_number(
 def number(
     parameters: Mapping[str, Any], name: str, low: float, high: float, default: float
 ) -> float:
-    """Read a finite number from `low` to `high`, both included.
-
-    Raises:
-        ParameterError: It is no number, or lies outside.
-    """
+    """Read a finite number from `low` to `high`, both included."""
     value = parameters.get(name)
     if value is None:
         return default
@@ -89,11 +70,7 @@ def number(
 def texts(
     parameters: Mapping[str, Any], name: str, most: int, most_characters: int
 ) -> tuple[str, ...]:
-    """Read a list of 1 to `most` texts; an absent one is none.
-
-    Raises:
-        ParameterError: It is no list of texts, is empty, or holds too much.
-    """
+    """Read a list of 1 to `most` texts; an absent one is none."""
     value = parameters.get(name)
     if value is None:
         return ()

@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from tasks.contours import Mask, Ring, fill, rings
 from tasks.sampling import Window
-from tasks.tiling import Tile
+
+_WHOLE = Window(0, 0, 0, 0)
+"""For pieces that are in pixels of the image already."""
 
 
 class Piece(msgspec.Struct, frozen=True, eq=False):
@@ -24,9 +26,7 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Placed(msgspec.Struct, frozen=True, eq=False):
-    """A piece as a mask, where it lies in the image."""
-
-    tile: int
+    tile: Window
     piece: Piece
     mask: Mask
     box: Window
@@ -36,28 +36,14 @@ class _Placed(msgspec.Struct, frozen=True, eq=False):
         return self.mask[box.slices_of(self.box)] > 0
 
 
-def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> list[Piece]:
-    """Join what was found in the tiles of one image.
+def join(found: Sequence[tuple[Window, Sequence[Piece]]], threshold: float) -> list[Piece]:
+    """Join what was found in the tiles of one image, each tile with its regions in its own pixels.
 
-    Two regions of a class are one if, where their tiles overlap, they share more than `threshold` of the
-    smaller one's pixels; where tiles only touch, if the regions do.
-
-    Args:
-        found: Each tile with its regions, in pixels of the tile.
-        threshold: 0 to 1.
-
-    Returns:
-        In pixels of the image; a joined region has the mean score of its parts, by area.
+    Two regions of a class are one if, where their tiles overlap, they share more than `threshold`
+    of the smaller one's pixels; where tiles only touch, if the regions do. A joined region has the
+    mean score of its parts, by area.
     """
-    placed = [
-        _place(number, tile, piece)
-        for number, (tile, pieces) in enumerate(found)
-        for piece in pieces
-    ]
-    zones = [
-        Window(tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
-        for tile, _ in found
-    ]
+    placed = [_place(piece, tile) for tile, pieces in found for piece in pieces]
     leaders = list(range(len(placed)))
 
     def leader(index: int) -> int:
@@ -71,7 +57,7 @@ def join(found: Sequence[tuple[Tile, Sequence[Piece]]], threshold: float) -> lis
             a, b = placed[one], placed[other]
             if a.tile == b.tile or a.piece.class_id != b.piece.class_id:
                 continue
-            if _same(a, b, zones[a.tile].meet(zones[b.tile]), threshold):
+            if _same(a, b, threshold):
                 leaders[leader(one)] = leader(other)
     groups: dict[int, list[_Placed]] = {}
     for index, item in enumerate(placed):
@@ -85,13 +71,13 @@ def by_class(pieces: Sequence[Piece]) -> list[Piece]:
     groups: dict[int, list[_Placed]] = {}
     for piece in pieces:
         if not piece.instance:
-            groups.setdefault(piece.class_id, []).append(_place(0, Tile(0, 0, 0, 0), piece))
+            groups.setdefault(piece.class_id, []).append(_place(piece))
     return found + [_united(group) for group in groups.values()]
 
 
 def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
     """Leave out connected parts of fewer pixels; None where no part is left."""
-    whole = _place(0, Tile(0, 0, 0, 0), piece)
+    whole = _place(piece)
     _, parts, measures, _ = cv2.connectedComponentsWithStats(whole.mask, connectivity=8)
     small = measures[:, cv2.CC_STAT_AREA] < min_area
     if not small[1:].any():
@@ -105,18 +91,19 @@ def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
     )
 
 
-def _place(number: int, tile: Tile, piece: Piece) -> _Placed:
+def _place(piece: Piece, tile: Window = _WHOLE) -> _Placed:
     points = np.concatenate(piece.rings)
     left, top = points.min(axis=0).tolist()
     right, bottom = (points.max(axis=0) + 1).tolist()
     shift = np.array([left, top], np.int32)
     mask = fill([ring - shift for ring in piece.rings], right - left, bottom - top)
     box = Window(left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
-    return _Placed(number, piece, mask, box)
+    return _Placed(tile, piece, mask, box)
 
 
-def _same(one: _Placed, other: _Placed, zone: Window, threshold: float) -> bool:
-    """Tell whether two regions are parts of one object."""
+def _same(one: _Placed, other: _Placed, threshold: float) -> bool:
+    """Tell whether two regions are parts of one object; see `join`."""
+    zone = one.tile.meet(other.tile)
     if not zone.empty:
         boxes = [each.box.meet(zone) for each in (one, other)]
         areas = [

@@ -16,7 +16,7 @@ def load(reference: str) -> Any:
     """Import the object that a reference names, such as `tasks.detection:ObjectDetection`.
 
     Raises:
-        ObjectReferenceError: The text is no reference, or there is no such module or attribute. What goes
+        ObjectReferenceError: It is no reference, or there is no such module or attribute. What goes
             wrong inside a module that exists is raised as it is.
     """
     module_name, colon, path = reference.partition(":")
@@ -43,15 +43,9 @@ def load(reference: str) -> Any:
 
 
 def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
-    """Load what a table lists under `name`, or what `name` refers to if it is itself a reference.
+    """Load what a table lists under `name`, or what `name`, `module:attribute`, refers to itself.
 
-    Args:
-        name: A key of `table`, or `module:attribute` of one's own.
-        table: Names to references.
-        kind: What the table lists, for the message: "a task", "a decoder".
-
-    Raises:
-        ObjectReferenceError: `name` is neither, or its reference leads nowhere.
+    An ObjectReferenceError where it is neither says of what `kind` it should be, such as "a task".
     """
     if name in table:
         return load(table[name])

@@ -30,35 +30,22 @@ _PILLOW = {
 
 
 class Affine(msgspec.Struct, frozen=True):
-    """How one image lies in the network's input: `network = image * s + p`, pixels.
-
-    Attributes:
-        sx: Scale along x, network pixels per image pixel.
-        sy: Scale along y.
-        px: Where the image's left edge lies in the network's input; negative where it was cropped.
-        py: Where the image's top edge lies.
-        width: Width of the image; what maps back is clipped to it.
-        height: Height of the image.
-        network_wh: Width and height of the network's input for this image.
-    """
+    """How one image lies in the network's input: `network = image * s + p`, pixels."""
 
     sx: float
+    """Network pixels per image pixel along x."""
     sy: float
     px: float
+    """Where the image's left edge lies in the network's input; negative where it was cropped."""
     py: float
     width: int
+    """Of the image; what maps back is clipped to it."""
     height: int
     network_wh: tuple[int, int]
+    """Width and height of the network's input for this image."""
 
     def to_network(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-        """Map x, y pairs from image pixels to network pixels.
-
-        Args:
-            points: (..., 2k) as x, y, x, y, ...: points with k = 1, xyxy boxes with k = 2.
-
-        Returns:
-            float64 of the same shape.
-        """
+        """Map points (..., 2) or boxes (..., 4) from image pixels to network pixels, float64."""
         scale, shift = self._columns(points.shape[-1])
         return np.asarray(points * scale + shift, np.float64)
 
@@ -84,12 +71,9 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
-    """Make the input tensor of one image.
+    """Make the input tensor of one image, as `spec` says, and the map from image to network pixels.
 
-    Returns:
-        The tensor in the layout, order and type of `spec`, (C, H, W) or (H, W, C), without the batch
-        axis; and the map from image to network pixels. A uint8 or uint16 tensor holds the raw values:
-        `scale`, `mean` and `std` are not applied.
+    A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
     """
     placement = place(image.width, image.height, spec)
     pixels = image.pixels
@@ -107,16 +91,11 @@ def plain(spec: InputSpec) -> Image:
 
 
 def _level(gray: int, spec: InputSpec) -> int:
-    """Bring a grey level of 0 to 255 to the values of the input."""
     return round(gray * ((1 << spec.bit_depth) - 1) / 255)
 
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
-    """Refuse an image so narrow that it would be scaled to more pixels than an image may have.
-
-    Raises:
-        ImageError: It is.
-    """
+    """Refuse an image so narrow that it would be scaled to more pixels than an image may have."""
     new_w, new_h = place(width, height, spec).size_wh
     if new_w * new_h > max(MAX_PIXELS, width * height):
         raise ImageError(
@@ -137,27 +116,21 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
     """
     net_w, net_h = spec.size_wh
     left = top = 0
+    gain = min(net_w / width, net_h / height)
     match spec.resize:
-        case "letterbox":
-            gain = min(net_w / width, net_h / height)
+        case "letterbox" | "letterbox_rect":
             new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
+            if spec.resize == "letterbox_rect":
+                net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
         case "letterbox_topleft":
-            gain = min(net_w / width, net_h / height)
             size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
             return Placement(Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh, 0, 0)
         case "stretch":
             new_w, new_h = net_w, net_h
-        case "shortest_crop":
-            new_w, new_h = _cover(width, height, spec)
-            left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
-        case "letterbox_rect":
-            gain = min(net_w / width, net_h / height)
-            new_w, new_h = max(round(width * gain), 1), max(round(height * gain), 1)
-            net_w, net_h = new_w + -new_w % spec.divisor, new_h + -new_h % spec.divisor
-            left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
-        case "stretch_crop":
-            new_w, new_h = _uncropped(spec)
+        case "shortest_crop" | "stretch_crop":
+            covers = spec.resize == "shortest_crop"
+            new_w, new_h = _cover(width, height, spec) if covers else _uncropped(spec)
             left, top = -_middle(new_w - net_w, spec), -_middle(new_h - net_h, spec)
         case "shortest_longest":
             new_w, new_h = (_divided(n, spec) for n in _within(width, height, *spec.size_wh))
@@ -222,10 +195,12 @@ def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, 
 def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Samples:
     if size_wh == (pixels.shape[1], pixels.shape[0]):
         return pixels
-    many = pixels.ndim == 3 and pixels.shape[2] > 4
-    if (spec.antialias and _unknown_to_pillow(pixels)) or (many and spec.interpolation == "area"):
-        bands = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
-        return np.stack(bands, axis=2).astype(pixels.dtype, copy=False)
+    bands = pixels.shape[2] if pixels.ndim == 3 else 1
+    # Pillow would multiply RGBA by its alpha, and knows no bands beside RGB's of 8 bits
+    unknown = pixels.ndim == 3 and (bands != 3 or pixels.dtype != np.uint8)
+    if (spec.antialias and unknown) or (bands > 4 and spec.interpolation == "area"):
+        scaled = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
+        return np.stack(scaled, axis=2).astype(pixels.dtype, copy=False)
     if not spec.antialias:
         resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
         return resized.astype(pixels.dtype, copy=False)
@@ -234,11 +209,6 @@ def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Sample
         return np.asarray(PIL.Image.fromarray(pixels).resize(size_wh, filter_))
     exact = np.asarray(PIL.Image.fromarray(pixels.astype(np.float32)).resize(size_wh, filter_))
     return np.clip(np.round(exact), 0, 2**spec.bit_depth - 1).astype(np.uint16)
-
-
-def _unknown_to_pillow(pixels: Samples) -> bool:
-    """Tell whether bands must go to Pillow's filter one by one; it would multiply RGBA by alpha."""
-    return pixels.ndim == 3 and (pixels.shape[2] != 3 or pixels.dtype != np.uint8)
 
 
 def _fit(pixels: Samples, placement: Placement, spec: InputSpec) -> Samples:

@@ -1,7 +1,7 @@
 """Rotated boxes as plain arrays: corners, angles, common areas.
 
-Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y down.
-A box of rotation 0 has its width along x.
+Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y
+down. A box of rotation 0 has its width along x.
 """
 
 import math
@@ -15,15 +15,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
-    """Turn rotated boxes into their corners.
-
-    Args:
-        boxes: float (N, 5), xywhr.
-
-    Returns:
-        float64 (N, 4, 2), x and y, clockwise on the screen; without rotation the left top corner is
-        the first.
-    """
+    """Give the corners, float64 (N, 4, 2), clockwise, of an upright box the left top one first."""
     x, y, w, h, r = boxes.astype(np.float64).T
     along = np.stack([np.cos(r) * w, np.sin(r) * w], axis=1) / 2
     across = np.stack([-np.sin(r) * h, np.cos(r) * h], axis=1) / 2
@@ -33,15 +25,10 @@ def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
 
 
 def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
-    """Describe the same rectangles with angles in another range.
+    """Describe the same rectangles, float (N, 5), xywhr, with angles in another range.
 
-    Args:
-        boxes: float (N, 5), xywhr.
-        angle: `raw` as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which
-            becomes the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
-
-    Returns:
-        float64 (N, 5), xywhr, with width and height swapped where it needs to be.
+    `raw` are as they are; `le90` from -pi/2, included, to pi/2 along the longer side, which becomes
+    the width; `oc` from 0 to pi/2, included, as OpenCV has it since 4.5.1.
 
     Source: MMRotate, "Introduction of the rotated box", definitions; OpenCV `minAreaRect`.
     """
@@ -61,18 +48,10 @@ def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
 
 
 def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
-    """Undo a scaling of the axes by `sx` and `sy`.
+    """Undo a scaling of the axes of rotated boxes, float (N, 5), xywhr, by `sx` and `sy`.
 
     Where the two differ a rectangle becomes a parallelogram: the answer is the rectangle of its area
     along its longer side. Where they are equal the rotation stays as it is.
-
-    Args:
-        boxes: float (N, 5), xywhr.
-        sx: What x was multiplied with.
-        sy: What y was multiplied with.
-
-    Returns:
-        float64 (N, 5), xywhr.
     """
     x, y, w, h, r = boxes.astype(np.float64).T
     cos, sin = np.cos(r), np.sin(r)
@@ -89,14 +68,9 @@ def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
 
 
 def probiou_matrix(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
-    """Likeness of each rotated box with each other, both taken as normal distributions.
+    """Likeness of rotated boxes, (N, 5) and (M, 5), each taken as a normal distribution.
 
-    Args:
-        boxes: float (N, 5), xywhr.
-        others: float (M, 5), xywhr.
-
-    Returns:
-        float64 (N, M), 0 to 1: 1 less the Hellinger distance.
+    It is 0 to 1: 1 less the Hellinger distance.
 
     Source: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union";
     the small number as in Ultralytics 8.4, `utils/metrics.py` batch_probiou.
@@ -129,10 +103,7 @@ def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
 
 
 def intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
-    """Give the common area of each box and each other, exactly: xywhr both, (N, 5) and (M, 5).
-
-    Only those are clipped whose upright frames meet.
-    """
+    """Common area of each rotated box, (N, 5), with each other, (M, 5), exactly: float64 (N, M)."""
     corners, clips = xywhr_to_corners(boxes), xywhr_to_corners(others)
     low, high = corners.min(axis=1)[:, None], corners.max(axis=1)[:, None]
     meet = ((low < clips.max(axis=1)) & (clips.min(axis=1) < high)).all(axis=2)
@@ -143,14 +114,10 @@ def intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floati
 
 
 def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
-    """Common area of pairs of convex polygons.
+    """Common area of pairs of convex polygons, in the square of their unit: float64 (P,).
 
-    Args:
-        polygons: float64 (P, K, 2), corners in either direction.
-        clips: float64 (P, L, 2), corners clockwise on the screen; a degenerate one has no area.
-
-    Returns:
-        float64 (P,), in the square of their unit.
+    `polygons` are float64 (P, K, 2), corners in either direction; `clips` float64 (P, L, 2),
+    clockwise on the screen; a degenerate one has no area.
 
     Source: Sutherland and Hodgman, "Reentrant Polygon Clipping".
     """

@@ -38,6 +38,10 @@ class Window(msgspec.Struct, frozen=True):
         """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
+    def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View its part of a picture (H, W, ...)."""
+        return pixels[self.top : self.bottom, self.left : self.right]
+
     def meet(self, other: "Window") -> "Window":
         """Give the part that lies in both, without size where none does."""
         left, top = max(self.left, other.left), max(self.top, other.top)
@@ -121,15 +125,7 @@ def _snapped(place: float) -> float:
 
 
 def grid_of(affine: Affine, cells_hw: tuple[int, ...]) -> Affine:
-    """Map the image to the cells of an output that covers the network's input.
-
-    Args:
-        affine: Map from the image to the network's input.
-        cells_hw: Rows and columns of the output.
-
-    Returns:
-        Map from the image to cells, the first of which covers 0 to 1.
-    """
+    """Map the image to the cells (rows, columns) of an output that covers the network's input."""
     height, width = cells_hw
     kx, ky = width / affine.network_wh[0], height / affine.network_wh[1]
     return msgspec.structs.replace(
@@ -160,12 +156,7 @@ def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float
 
 
 def above_zero(cells: Floats, grid: Affine) -> Window:
-    """Give a window outside of which no bilinear sample is above zero; empty where no cell is.
-
-    Args:
-        cells: float32 (h, w).
-        grid: Map from the image to the cells.
-    """
+    """Give a window outside of which no bilinear sample of float32 (h, w) is above zero."""
     left, top, width, height = cv2.boundingRect((cells > 0).astype(np.uint8))
     if not width:
         return Window(0, 0, 0, 0)
@@ -182,14 +173,7 @@ def above_zero(cells: Floats, grid: Affine) -> Window:
 
 
 def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Floats, Affine]:
-    """Give the part of the maps that a window's samples are made of, and its grid.
-
-    Args:
-        maps: float32 (C, h, w).
-        grid: Map from the image to the cells.
-        window: Pixels of the image, not empty.
-        margin: Cells to keep around it.
-    """
+    """Give the part of maps (C, h, w) that a window is made of, `margin` cells more, and its grid."""
     x, y = _axes(grid)
     columns, _ = x.taps(window.left, window.right).cut()
     rows, _ = y.taps(window.top, window.bottom).cut()
@@ -202,19 +186,11 @@ def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Fl
 
 
 def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
-    """Sample at the centres of the window's pixels, each between the four nearest cells.
+    """Sample float32 (C, h, w) at the centres of the window's pixels, between the four nearest cells.
 
     Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
-    within stand for them.
-
-    Args:
-        maps: float32 (C, h, w).
-        grid: Map from the image to the cells of `maps`.
-        window: Pixels of the image, not empty.
-        upsample: How many times larger, bilinearly, the maps are made before.
-
-    Returns:
-        float32 (C, H, W) of the window.
+    within stand for them. With `upsample` the maps are made so many times larger before,
+    bilinearly.
 
     Source: PyTorch, interpolate, bilinear with align_corners=False.
     """
@@ -231,16 +207,7 @@ def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> F
 
 
 def nearest(cells: npt.NDArray[Any], grid: Affine, window: Window) -> npt.NDArray[Any]:
-    """Take for each pixel of the window the cell in which its centre lies.
-
-    Args:
-        cells: (h, w) of any type.
-        grid: Map from the image to the cells.
-        window: Pixels of the image, not empty.
-
-    Returns:
-        The same type, (H, W) of the window.
-    """
+    """Take for each pixel of the window, not empty, the cell (h, w) in which its centre lies."""
     x, y = _axes(grid)
     rows = cells[y.nearest(window.top, window.bottom)]
     return np.take(rows, x.nearest(window.left, window.right), axis=1)

@@ -1,8 +1,8 @@
 """Image segmentation: labelled regions as contours.
 
-The score of an instance is that of its network. The score of a region of a class map is the mean, over
-the region's pixels in the image, of the probability that the network gives the class there; 1 where
-the network answers classes alone.
+The score of an instance is that of its network. The score of a region of a class map is the mean,
+over its pixels in the image, of the probability that the network gives the class there; 1 where it
+answers classes alone.
 """
 
 import math
@@ -21,9 +21,9 @@ from tasks.pieces import Piece, by_class, join, without_small_parts
 from tasks.predictions import OutputError, Outputs, Prediction, Segment
 from tasks.references import resolve
 from tasks.resize import Affine, preprocess
+from tasks.sampling import Window
 from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
-from tasks.specification import ModelSpec
-from tasks.tiling import Merging, Tile
+from tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
 
@@ -67,11 +67,7 @@ class ImageSegmentation:
         self._background = background(spec)
 
     def options(self, parameters: Mapping[str, Any]) -> SegmentationOptions:
-        """Read `action`, the two thresholds, `max_segments` and how contours are made.
-
-        Raises:
-            tasks.parameters.ParameterError: One of them is not allowed.
-        """
+        """Read `action`, the two thresholds, `max_segments` and how contours are made."""
         defaults = self._spec.defaults
         by_class = read.choice(parameters, "regions", ("component", "class")) == "class"
         return SegmentationOptions(
@@ -96,11 +92,7 @@ class ImageSegmentation:
     def predict(
         self, outputs: Outputs, affine: Affine, options: SegmentationOptions
     ) -> list[Prediction]:
-        """Make masks at the resolution of the image, then contours.
-
-        Raises:
-            OutputError: The outputs are not what the segmenter reads, or name a class without label.
-        """
+        """Make masks at the resolution of the image, then contours."""
         found = self._find(outputs, affine, options)
         return self.answer(found, affine.width, affine.height, options)
 
@@ -122,15 +114,12 @@ class ImageSegmentation:
 
     def join(
         self,
-        found: Sequence[tuple[Tile, list[Piece]]],
-        merging: Merging,
+        found: Sequence[tuple[Window, list[Piece]]],
+        tiling: Tiling,
         options: SegmentationOptions,
     ) -> list[Piece]:
-        """Make one region of what several tiles saw of it, or of a class; then leave out small parts.
-
-        See `tasks.pieces.join`.
-        """
-        joined = join(found, merging.threshold)
+        """Make one region of what several tiles saw, or of a class; then leave out small parts."""
+        joined = join(found, tiling.threshold)
         if options.regions == "class":
             joined = by_class(joined)
         if options.min_area <= 1:
@@ -216,7 +205,6 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
 def _rings_of(
     region: Region, parts: npt.NDArray[np.int32], areas: Integers, kept: Integers
 ) -> list[Ring]:
-    """Follow the edges of some parts of a region."""
     mask = region.mask
     if len(kept) < np.count_nonzero(areas):
         wanted = np.zeros(len(areas), np.uint8)

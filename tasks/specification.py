@@ -114,8 +114,12 @@ class Tiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     overlap: Annotated[float, Meta(ge=0, le=0.9)] = 0.2
     """What neighbours share, as a fraction of the tile."""
     merge: Literal["nms", "nmm"] = "nmm"
+    """`nms` keeps the best of those that overlap; `nmm` grows it until it holds them all, which joins
+    the parts of an object that a border cuts."""
     metric: Literal["iou", "ios"] = "ios"
+    """Intersection over union, or over the smaller box, which tells a part from its whole."""
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Boxes of a class that overlap by more are one object."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,6 @@
-"""Large images in parts: where the tiles lie, and one object for what several tiles saw.
-
-Neither decodes nor runs anything: a task finds candidates in each tile, and `merge` joins them in the image.
-"""
+"""Large images in parts: where the tiles lie, and one object for what several tiles saw."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,48 +9,19 @@ import numpy.typing as npt
 from tasks.decoders import Candidates, take
 from tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
 from tasks.rotated import xywhr_to_corners
+from tasks.sampling import Window
+from tasks.specification import Tiling
 
 
-class Tile(msgspec.Struct, frozen=True):
-    """A part of an image, whole pixels."""
+def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Window]:
+    """Cover an image with tiles of one size, row by row; of a smaller image the tile is as small.
 
-    left: int
-    top: int
-    width: int
-    height: int
-
-    def cut(self, pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View its part of pixels (H, W, ...)."""
-        return pixels[self.top : self.top + self.height, self.left : self.left + self.width]
-
-
-class Merging(msgspec.Struct, frozen=True, kw_only=True):
-    """How candidates of several tiles become one list."""
-
-    method: Literal["nms", "nmm"] = "nmm"
-    """`nms` keeps the best of those that overlap; `nmm` grows it until it holds them all, which joins the
-    parts of an object that a border cuts."""
-    metric: Literal["iou", "ios"] = "ios"
-    """Intersection over union, or over the smaller box, which tells a part from its whole."""
-    threshold: float = 0.5
-    """Boxes of a class that overlap by more are one object."""
-
-
-def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Tile]:
-    """Cover an image with tiles of one size, row by row.
-
-    The last tile of a row or column is moved back into the image, so that it overlaps more. An object is
-    seen whole by one tile at least where it is no longer than the overlap.
-
-    Args:
-        width: Of the image, pixels.
-        height: Of the image, pixels.
-        size_wh: Width and height of a tile; where the image is smaller, so is the tile.
-        overlap: What neighbours share, as a fraction of the tile, from 0 to below 1.
+    The last of a row or column is moved back into the image. An object that is no longer than the
+    overlap, a fraction of the tile below 1, is seen whole by one tile at least.
     """
     tile_w, tile_h = min(size_wh[0], width), min(size_wh[1], height)
     return [
-        Tile(left, top, tile_w, tile_h)
+        Window(left, top, left + tile_w, top + tile_h)
         for top in _starts(height, tile_h, overlap)
         for left in _starts(width, tile_w, overlap)
     ]
@@ -72,44 +39,39 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
 
 
 def merge(
-    found: Sequence[tuple[Tile, Candidates]], merging: Merging, limit: int | None = None
+    found: Sequence[tuple[Window, Candidates]], tiling: Tiling, limit: int | None = None
 ) -> Candidates:
-    """Join what was found in the tiles of one image.
+    """Join what was found in the tiles of one image, one at least, each in its own pixels.
 
-    Args:
-        found: At least one tile, each with its candidates in pixels of the tile, all of one kind.
-        merging: What counts as one object, and which box it gets.
-        limit: Most to keep; without it all.
+    Gives `limit` at most, by descending score, in pixels of the image. A merged one has score and
+    class of its best part.
 
-    Returns:
-        In pixels of the image, by descending score. A merged one has score and class of its best part.
-
-    Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box that has
-    grown is compared again, so that an object over three tiles in a row becomes one.
+    Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box
+    that has grown is compared again, so that an object over three tiles in a row becomes one.
     """
     whole = _joined(found)
-    if merging.method == "nmm":
+    if tiling.merge == "nmm":
         count = -1
         while count != len(whole.scores):
             count = len(whole.scores)
-            whole = _merged_once(whole, merging)
+            whole = _merged_once(whole, tiling)
         return take(whole, np.arange(len(whole.scores))[:limit])
 
     def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
-        return _overlapping(take(whole, rows), take(whole, columns), merging)
+        return _overlapping(take(whole, rows), take(whole, columns), tiling)
 
     return take(whole, suppress_greedily(whole.scores, overlapping, limit))
 
 
-def _joined(found: Sequence[tuple[Tile, Candidates]]) -> Candidates:
-    """All candidates, moved to where their tile lies."""
+def _joined(found: Sequence[tuple[Window, Candidates]]) -> Candidates:
     moved = []
     for tile, each in found:
-        boxes = each.boxes.astype(np.float64)
-        boxes[:, :2] += tile.left, tile.top
-        if boxes.shape[1] == 4:
-            boxes[:, 2:] += tile.left, tile.top
-        moved.append(boxes)
+        shift = (
+            [tile.left, tile.top] * 2
+            if each.boxes.shape[1] == 4
+            else [tile.left, tile.top, 0, 0, 0]
+        )
+        moved.append(each.boxes.astype(np.float64) + shift)
     return msgspec.structs.replace(
         found[0][1],
         boxes=np.concatenate(moved),
@@ -118,14 +80,14 @@ def _joined(found: Sequence[tuple[Tile, Candidates]]) -> Candidates:
     )
 
 
-def _overlapping(these: Candidates, those: Candidates, merging: Merging) -> npt.NDArray[np.bool_]:
+def _overlapping(these: Candidates, those: Candidates, tiling: Tiling) -> npt.NDArray[np.bool_]:
     """Which of these is the same object as which of those: bool (these, those)."""
-    matrix = iou_matrix if merging.metric == "iou" else ios_matrix
-    over = matrix(these.boxes, those.boxes) > merging.threshold
+    matrix = iou_matrix if tiling.metric == "iou" else ios_matrix
+    over = matrix(these.boxes, those.boxes) > tiling.threshold
     return np.asarray(over & (these.class_ids[:, None] == those.class_ids))
 
 
-def _merged_once(whole: Candidates, merging: Merging) -> Candidates:
+def _merged_once(whole: Candidates, tiling: Tiling) -> Candidates:
     """Let each box, the best first, take in the others that overlap it; the result is sorted."""
     whole = take(whole, np.argsort(-whole.scores, kind="stable"))
     boxes, free = whole.boxes.copy(), np.ones(len(whole.scores), bool)
@@ -135,7 +97,7 @@ def _merged_once(whole: Candidates, merging: Merging) -> Candidates:
             continue
         best.append(index)
         rest = np.flatnonzero(free)
-        same = _overlapping(take(whole, np.array([index])), take(whole, rest), merging)[0]
+        same = _overlapping(take(whole, np.array([index])), take(whole, rest), tiling)[0]
         parts = rest[same | (rest == index)]
         free[parts] = False
         boxes[index] = _hull(boxes[index], boxes[parts])

@@ -11,6 +11,7 @@ from engine.commands.options import (
     dataset_options,
     filter_of,
     name_and_version,
+    option,
 )
 from engine.commands.output import echo_json, tell
 from engine.commands.server_client import ServerClient, done, model_path
@@ -21,24 +22,18 @@ _DEFAULT = "default"
 
 
 @click.command("baseline")
-@click.option("--model", required=True, metavar="NAME[@VERSION]", help="Whose it is.")
-@click.option("--name", default=_DEFAULT, show_default=True, help="What it is called.")
-@click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -7d.")
-@click.option("--to", "end", metavar="TIME", help="Until when. [default: now]")
-@click.option("--where", default="", metavar="FILTER", help="Which inferences, as of a query.")
-@click.option(
-    "--rolling",
-    metavar="SPAN",
-    help="Such as 7d: the time before each window, in place of a window.",
-)
-@click.option(
-    "--dataset",
-    type=PATH,
-    help="Folder or zip that --model is run over first, in place of a window.",
+@option("--model", "Whose it is.", "NAME[@VERSION]", required=True)
+@option("--name", "What it is called.", default=_DEFAULT)
+@option("--from start", "Since when: RFC 3339, or as -7d.", "TIME")
+@option("--to end", "Until when. [default: now]", "TIME")
+@option("--where", "Which inferences, as of a query.", "FILTER")
+@option("--rolling", "Such as 7d: the time before each window, in place of a window.", "SPAN")
+@option(
+    "--dataset", "Folder or zip that --model is run over first, in place of a window.", type=PATH
 )
 @dataset_options
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="URL")
-@click.option("--json", "as_json", is_flag=True, help="Print the baseline as JSON.")
+@option("--json as_json", "Print the baseline as JSON.", is_flag=True)
 def baseline_command(**given: Any) -> None:
     """Say what is usual of a model, for drift: what it answered within a time, or over a dataset.
 
@@ -99,7 +94,7 @@ def _run(
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
     from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
-    from monitor.datasets.dataset import read_dataset
+    from monitor.datasets import read_dataset
 
     model, version, task = model_of(server, *named)
     images = read_dataset(options.dataset, task)

@@ -5,11 +5,10 @@ the same parameters, is there already is not sent again. Then the ground truth f
 """
 
 import json
-import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import rich_click as click
@@ -24,14 +23,13 @@ from engine.commands.server_client import (
     ServerError,
     model_path,
 )
-from monitor.datasets.dataset import DatasetImage
+from monitor.datasets import DatasetImage
 from proto.messages import MAX_NAME_BYTES
 from store.blobs.interface import key_of
 
 AT_ONCE = 500
 """Statements of ground truth in one request."""
 
-_SHOWN_S = 0.5
 _NAMED = 10
 _LOST = {404, 429, 503}
 """Answers after which no other image needs to be tried."""
@@ -51,13 +49,8 @@ class Job(NamedTuple):
     @property
     def where(self) -> dict[str, Any]:
         """Return the filter that finds the answers."""
-        return {
-            "and": [
-                {"model": {"eq": self.model}},
-                {"version": {"eq": self.version}},
-                self.of_snapshot,
-            ]
-        }
+        own = {"model": {"eq": self.model}}, {"version": {"eq": self.version}}
+        return {"and": [*own, self.of_snapshot]}
 
     @property
     def of_snapshot(self) -> dict[str, Any]:
@@ -141,31 +134,36 @@ def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
 
 
 def run(server: ServerClient, job: Job, images: Sequence[DatasetImage]) -> None:
-    """Run a model over images, state what is true of them, and say which failed.
+    """Run a model over images, some at once, state what is true of them, and say which failed.
 
     Raises:
-        ServerError: The server is away; what was done is kept.
+        ServerError: The server is away; what was done is kept, and what is under way is finished.
     """
     answers = dict(_stored(server, job))
     left = [image for image in images if image.path not in answers]
     before = len(images) - len(left)
     failed: dict[str, str] = {}
-    with closing(_sent(server, job, left)) as sent:
-        for path, answered in sent:
-            if isinstance(answered, str):
-                failed[path] = answered
+    pool = ThreadPoolExecutor(job.threads)
+    try:
+        answered = pool.map(partial(_infer, server, job), left)
+        for image, answer in zip(left, answered, strict=True):
+            if isinstance(answer, str):
+                failed[image.path] = answer
             else:
-                answers[path] = answered
+                answers[image.path] = answer
             tell(f"{job.model}: {len(answers)} of {len(images)} images, {len(failed)} failed")
+    finally:
+        pool.shutdown(cancel_futures=True)
+        server.close()
     _state_truths(server, images, answers)
     tell("")
     said = f"{job.model} {job.version}: {len(left) - len(failed)} images sent"
-    said += f", {before} before" * bool(before) + f", {len(failed)} failed" * bool(failed)
+    said += f", {before} before" if before else ""
+    click.echo(said + (f", {len(failed)} failed" if failed else ""), err=True)
     for path, why in sorted(failed.items())[:_NAMED]:
-        said += f"\n  {path}: {why}"
+        click.echo(f"  {path}: {why}", err=True)
     if len(failed) > _NAMED:
-        said += f"\n  and {len(failed) - _NAMED} more"
-    click.echo(said, err=True)
+        click.echo(f"  and {len(failed) - _NAMED} more", err=True)
 
 
 def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
@@ -180,43 +178,6 @@ def _stored(server: ServerClient, job: Job) -> Iterator[tuple[str, _Answer]]:
         if page["cursor"] is None:
             return
         body["cursor"] = page["cursor"]
-
-
-def _sent(
-    server: ServerClient, job: Job, images: Sequence[DatasetImage]
-) -> Generator[tuple[str, _Answer | str], None, None]:
-    """Send images, some at once, and yield by path what came back: an answer, or why none did.
-
-    Where this is closed, or one thread meets a server that is away, the images under way are finished
-    and no others begun.
-    """
-    stop, lock, waiting = threading.Event(), threading.Lock(), iter(images)
-    done: list[tuple[str, _Answer | str]] = []
-
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                with lock:
-                    image = next(waiting, None)
-                if image is None:
-                    return
-                done.append((image.path, _infer(server, job, image)))
-        finally:
-            server.close()
-
-    with ThreadPoolExecutor(job.threads) as pool:
-        futures: list[Future[None]] = [pool.submit(work) for _ in range(job.threads)]
-        try:
-            running: set[Future[None]] = set(futures)
-            while running:
-                ended, running = wait(running, _SHOWN_S, FIRST_EXCEPTION)
-                while done:
-                    yield done.pop()
-                for one in ended:
-                    one.result()
-        finally:
-            stop.set()
-    yield from done
 
 
 def _infer(server: ServerClient, job: Job, image: DatasetImage) -> _Answer | str:
@@ -244,13 +205,11 @@ def _state_truths(
     server: ServerClient, images: Sequence[DatasetImage], answers: dict[str, _Answer]
 ) -> None:
     """State what is true of the answers, where that is not stored yet."""
-    items = [
-        {"value": answers[image.path].inference_id, "annotations": image.truth}
-        for image in images
-        if image.path in answers
-        and image.truth is not None
-        and answers[image.path].truth != image.truth
-    ]
+    items = []
+    for image in images:
+        answer = answers.get(image.path)
+        if answer is not None and image.truth not in (None, answer.truth):
+            items.append({"value": answer.inference_id, "annotations": image.truth})
     for first in range(0, len(items), AT_ONCE):
         body = {"join": "id", "source": "dataset", "items": items[first : first + AT_ONCE]}
         server.call("POST", "/api/ground-truth", body)

@@ -9,13 +9,13 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from engine.commands.options import PATH
+from engine.commands.options import PATH, option
 from engine.commands.output import echo_json
 
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, as_json: bool) -> None:
     """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
     from engine.inspection import inspect_model, show
@@ -29,20 +29,22 @@ def inspect(model: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("model", type=PATH)
-@click.option("--image", required=True, type=PATH, help="Image file.")
-@click.option(
-    "--output",
-    default="annotated.png",
-    show_default=True,
-    type=PATH,
-    help="Where the picture with the predictions goes.",
+@option(
+    "--image",
+    "Image file.",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@click.option(
+@option(
+    "--output", "Where the picture with the predictions goes.", default="annotated.png", type=PATH
+)
+@option(
     "--parameters",
+    """Parameters of the request, in JSON, such as '{"prompts": ["What is it?"]}'.""",
     default="{}",
-    help="""Parameters of the request, in JSON, such as '{"prompts": ["What is it?"]}'.""",
+    show_default=False,
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--json as_json", "Print JSON.", is_flag=True)
 def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
     from engine.validation import validate as run
@@ -67,9 +69,9 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 
 @click.command()
 @click.argument("url")
-@click.option("--model", required=True, help="Name in the path, such as m-<id>.")
-@click.option("--task", required=True, help="Such as detection, or OBJECT_DETECTION.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@option("--model", "Name in the path, such as m-<id>.", required=True)
+@option("--task", "Such as detection, or OBJECT_DETECTION.", required=True)
+@option("--json as_json", "Print one JSON object a line.", is_flag=True)
 def conformance(url: str, model: str, task: str, as_json: bool) -> None:
     """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
     from proto.conformance import TASKS, Engine, check_engine

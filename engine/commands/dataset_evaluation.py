@@ -14,19 +14,15 @@ import rich_click as click
 from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
 from engine.commands.options import DEFAULT_SERVER, name_and_version
 from engine.commands.output import Page, tell
-from engine.commands.server_client import JobFailed, ServerClient, done, fetched, own_server
-from monitor.datasets.dataset import DatasetImage, read_dataset
+from engine.commands.server_client import ServerClient, own_server, reported
+from monitor.datasets import DatasetImage, read_dataset
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from monitor.report import Report
 
 
 def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[Report, Page]:
-    """Evaluate a model over a dataset; returns the report and what answers its page.
-
-    Args:
-        options: Of the command.
-        asked: Of an evaluation of what is stored, as its API takes it.
+    """Evaluate a model over a dataset, as `asked` of what is stored; returns report and page.
 
     Raises:
         EvaluationError: The dataset is none, or not of the model's task.
@@ -42,8 +38,8 @@ def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[R
         jobs = [Job(*one, snapshot, parameters, options.threads) for one in found]
         for job in jobs:
             run(server, job, images)
-        job_id = _evaluate(server, asked, jobs, options.split if has_splits else None)
-        return fetched(server, job_id)
+        job = _evaluation(server, asked, jobs, options.split if has_splits else None)
+        return reported(server, job, _show)
 
 
 def _parameters(text: str) -> dict[str, Any]:
@@ -87,10 +83,10 @@ def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
     state_of(evaluator(task), truths, ())
 
 
-def _evaluate(
+def _evaluation(
     server: ServerClient, asked: dict[str, Any], jobs: Sequence[Job], split: str | None
-) -> str:
-    """Have the server evaluate, and return the id of the report."""
+) -> Any:
+    """Have the server evaluate what the jobs have answered."""
     narrowed = [jobs[0].of_snapshot, asked["where"]]
     if split is not None:
         narrowed.append({"meta.dataset_snapshot_split": {"eq": split}})
@@ -100,15 +96,11 @@ def _evaluate(
     asked["compare"] = [
         {"model": one.model, "version": one.version, "where": one.of_snapshot} for one in jobs[1:]
     ]
-    job = server.call("POST", "/api/evaluations", asked)
+    return server.call("POST", "/api/evaluations", asked)
 
-    def show(read: int, total: int | None) -> None:
-        tell(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
 
-    try:
-        return done(server, job, show)
-    except JobFailed as error:
-        raise EvaluationError(str(error)) from error
+def _show(read: int, total: int | None) -> None:
+    tell(f"read {read} of {total or '?'} answers" + ", computing" * (read == total))
 
 
 @contextmanager

@@ -11,9 +11,9 @@ import rich_click as click
 
 from engine.commands.options import (
     PATH,
-    check_output,
     filter_of,
     name_and_version,
+    option,
     places,
     refuse_unread,
     report_options,
@@ -21,7 +21,7 @@ from engine.commands.options import (
     store_settings,
 )
 from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from engine.commands.server_client import ServerClient, done, fetched
+from engine.commands.server_client import ServerClient, reported
 from monitor.report import Report
 
 _ALWAYS = {
@@ -38,90 +38,68 @@ _READ = {
 
 
 @click.command("drift")
-@click.option(
+@option(
     "--baseline",
-    metavar="FILE|NAME",
-    help="What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
+    "What is usual: CSV, JSON lines or Parquet; of --model the name of a baseline. [default: default]",
+    "FILE|NAME",
 )
-@click.option(
-    "--current",
-    type=PATH,
-    help="The file that is compared with it, in any of these formats.",
+@option("--current", "The file that is compared with it, in any of these formats.", type=PATH)
+@option("--model", "Whose stored inferences are compared.", "NAME[@VERSION]")
+@option("--from start", "Since when: RFC 3339, or as -24h.", "TIME")
+@option("--to end", "Until when. [default: now]", "TIME")
+@option("--where", "Which of them, as of a query.", "FILTER")
+@option(
+    "--baseline-from baseline_start",
+    "In place of --baseline: since when inferences of --model are what is usual.",
+    "TIME",
 )
-@click.option("--model", metavar="NAME[@VERSION]", help="Whose stored inferences are compared.")
-@click.option("--from", "start", metavar="TIME", help="Since when: RFC 3339, or as -24h.")
-@click.option("--to", "end", metavar="TIME", help="Until when. [default: now]")
-@click.option("--where", default="", metavar="FILTER", help="Which of them, as of a query.")
-@click.option(
-    "--baseline-from",
-    "baseline_start",
-    metavar="TIME",
-    help="In place of --baseline: since when inferences of --model are what is usual.",
-)
-@click.option("--baseline-to", "baseline_end", metavar="TIME", help="And until when.")
-@click.option(
+@option("--baseline-to baseline_end", "And until when.", "TIME")
+@option(
     "--by",
+    "A key of the metadata in whose values an alarm is looked for; repeat for more.",
+    "KEY",
     multiple=True,
-    metavar="KEY",
-    help="A key of the metadata in whose values an alarm is looked for; repeat for more.",
 )
-@click.option(
-    "--server",
-    metavar="URL",
-    help="Server that compares. [default: it is done here, on the database]",
-)
-@click.option(
+@option("--server", "Server that compares. [default: it is done here, on the database]", "URL")
+@option(
     "--on",
-    metavar="CLUSTER",
-    help="Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "Read --model on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "CLUSTER",
 )
-@click.option(
-    "--numeric", multiple=True, metavar="NAME", help="A column of numbers; repeat for more."
-)
-@click.option(
-    "--categorical", multiple=True, metavar="NAME", help="A column of labels; repeat for more."
-)
-@click.option(
+@option("--numeric", "A column of numbers; repeat for more.", "NAME", multiple=True)
+@option("--categorical", "A column of labels; repeat for more.", "NAME", multiple=True)
+@option(
     "--embedding",
+    "A column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
+    "NAME",
     multiple=True,
-    metavar="NAME",
-    help="A column of lists of numbers, or the columns NAME_0, NAME_1 and so on; repeat for more.",
 )
-@click.option("--ignore", multiple=True, metavar="NAME", help="No signal; repeat for more.")
-@click.option(
+@option("--ignore", "No signal; repeat for more.", "NAME", multiple=True)
+@option(
     "--source-key",
-    metavar="NAME",
-    help="What rows that resemble each other have in common. [default: camera_id, stream or recording]",
+    "What rows that resemble each other have in common. [default: camera_id, stream or recording]",
+    "NAME",
 )
-@click.option(
+@option(
     "--time",
-    metavar="NAME",
-    help="What rows are sorted by. [default: created_at or timestamp, otherwise as they are]",
+    "What rows are sorted by. [default: created_at or timestamp, otherwise as they are]",
+    "NAME",
 )
-@click.option(
+@option(
     "--alpha",
+    "Share of days with a false alarm, at most.",
     type=click.FloatRange(0.001, 0.5),
     default=0.05,
-    show_default=True,
-    help="Share of days with a false alarm, at most.",
 )
-@click.option(
-    "--windows",
-    type=click.IntRange(1, 1440),
-    default=1,
-    show_default=True,
-    help="Comparisons a day, which share alpha.",
+@option(
+    "--windows", "Comparisons a day, which share alpha.", type=click.IntRange(1, 1440), default=1
 )
-@click.option(
-    "--kernel",
-    type=click.Choice(["energy", "mmd"]),
-    default="energy",
-    show_default=True,
-    help="Distance of embeddings.",
+@option(
+    "--kernel", "Distance of embeddings.", type=click.Choice(["energy", "mmd"]), default="energy"
 )
 @report_options
 @store_options
-@click.option("--fail-on-drift", is_flag=True, help="Exit with 1 where there is drift.")
+@option("--fail-on-drift", "Exit with 1 where there is drift.", is_flag=True)
 def drift_command(**given: Any) -> None:
     """Say whether anything has changed: in files with a row an inference, or in what is stored.
 
@@ -131,9 +109,8 @@ def drift_command(**given: Any) -> None:
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    check_output(options.output)
     report, page = _COMPARE[_form(options)](options)
-    put_out(report, page, as_json=options.as_json, output=options.output)
+    put_out(report, page, options)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
@@ -157,14 +134,8 @@ def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
     from monitor.drift.decision import Settings
     from monitor.drift.files import Asked, compare_files
 
-    asked = Asked(
-        options.numeric,
-        options.categorical,
-        options.embedding,
-        options.ignore,
-        options.source_key,
-        options.time,
-    )
+    columns = (options.numeric, options.categorical, options.embedding, options.ignore)
+    asked = Asked(*columns, options.source_key, options.time)
     settings = Settings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
@@ -174,19 +145,17 @@ def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
 
 def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
     server = ServerClient(options.server)
-    job = server.call("POST", "/api/drift", _parameters(options))
-    return fetched(server, done(server, job, _show))
+    return reported(server, server.call("POST", "/api/drift", _parameters(options)), _show)
 
 
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     from engine.stored import open_stored
     from monitor.drift.baselines import Baselines
-    from monitor.drift.parameters import DriftParameters, absolute, check
+    from monitor.drift.parameters import DriftParameters, absolute
     from monitor.drift.stored import compare_stored
     from store.jobs import QUERY_S
 
     parameters = msgspec.convert(_parameters(options), DriftParameters)
-    check(parameters)
     now_us = time.time_ns() // 1000
     settings = store_settings(options.data, options.database)
     baselines = Baselines(settings.baselines_directory)
@@ -209,19 +178,10 @@ def _parameters(options: SimpleNamespace) -> dict[str, Any]:
     """Return what is asked of a drift report of stored inferences, as its API takes it."""
     model, version = name_and_version(options.model)
     where = filter_of(options.where, "--where")
-    asked: dict[str, Any] = {
-        "model": model,
-        "version": version,
-        "where": where,
-        "from": options.start,
-        "to": options.end,
-        "ignore": options.ignore,
-        "by": options.by,
-        "alpha": options.alpha,
-        "windows": options.windows,
-        "kernel": options.kernel,
-        "seed": options.seed,
-    }
+    same = ("ignore", "by", "alpha", "windows", "kernel", "seed")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in same}
+    asked |= {"model": model, "version": version, "where": where}
+    asked |= {"from": options.start, "to": options.end}
     if options.source_key is not None:
         asked["source_keys"] = [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:

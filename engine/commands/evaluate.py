@@ -12,11 +12,11 @@ import rich_click as click
 
 from engine.commands.options import (
     PATH,
-    check_output,
     cluster,
     dataset_options,
     filter_of,
     name_and_version,
+    option,
     places,
     refuse_unread,
     report_options,
@@ -41,80 +41,72 @@ _READ = {
 
 
 @click.command("evaluate")
-@click.option(
+@option(
     "--task",
-    help="Of --records and --truth: classification, detection, oriented, segmentation or image-text.",
+    "Of --records and --truth: classification, detection, oriented, segmentation or image-text.",
 )
-@click.option(
+@option(
     "--records",
+    "JSON lines or Parquet with predictions and ground truth; - for the standard input.",
     type=PATH,
-    help="JSON lines or Parquet with predictions and ground truth; - for the standard input.",
 )
-@click.option("--truth", type=PATH, help="COCO's file of instances.")
-@click.option("--predictions", type=PATH, help="COCO's file of results, for --truth.")
-@click.option(
+@option("--truth", "COCO's file of instances.", type=PATH)
+@option("--predictions", "COCO's file of results, for --truth.", type=PATH)
+@option(
     "--images",
+    "Folder of the images of --records or --truth, for the page.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the images of --records or --truth, for the page.",
 )
-@click.option(
+@option(
     "--model",
-    metavar="NAME[@VERSION]",
-    help="Whose stored answers are evaluated; with --dataset also a model folder.",
+    "Whose stored answers are evaluated; with --dataset also a model folder.",
+    "NAME[@VERSION]",
 )
-@click.option("--where", default="", metavar="FILTER", help="Which of its answers, as of a query.")
-@click.option(
+@option("--where", "Which of its answers, as of a query.", "FILTER")
+@option(
     "--compare",
+    "Another model, on the same images; repeat for more.",
+    "NAME[@VERSION]",
     multiple=True,
-    metavar="NAME[@VERSION]",
-    help="Another model, on the same images; repeat for more.",
 )
-@click.option(
-    "--slice",
-    "slices",
-    multiple=True,
-    metavar="NAME=FILTER",
-    help="A part to look at by itself; repeat for more.",
+@option(
+    "--slice slices", "A part to look at by itself; repeat for more.", "NAME=FILTER", multiple=True
 )
-@click.option(
+@option(
     "--by",
+    "What to slice by: meta.<path>, hour, day, month; repeat for more.",
+    "FIELD",
     multiple=True,
-    metavar="FIELD",
-    help="What to slice by: meta.<path>, hour, day, month; repeat for more.",
 )
-@click.option(
+@option(
     "--dataset",
+    "Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
     type=PATH,
-    help="Folder or zip that --model is run over first: annotations.jsonl, COCO, or a folder a label.",
 )
-@click.option(
+@option(
     "--server",
-    metavar="URL",
-    help="Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or one of its own for a model folder]",
+    "Server that runs --model over --dataset. [default: http://127.0.0.1:8080, or one of its own for a model folder]",
+    "URL",
 )
-@click.option(
-    "--split",
-    metavar="NAME",
-    help="Which split of --dataset; where it has none, what it is called.",
-)
-@click.option(
+@option("--split", "Which split of --dataset; where it has none, what it is called.", "NAME")
+@option(
     "--parameters",
+    'Of each request over --dataset, such as {"score_threshold": 0.001}.',
+    "JSON",
     default="{}",
-    metavar="JSON",
-    help='Of each request over --dataset, such as {"score_threshold": 0.001}.',
+    show_default=False,
 )
 @dataset_options
-@click.option(
+@option(
     "--on",
-    metavar="CLUSTER",
-    help="Read --model, or Parquet, on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "Read --model, or Parquet, on a Ray cluster: ray for one here, or its address, such as ray://head:10001.",
+    "CLUSTER",
 )
-@click.option(
+@option(
     "--resamples",
+    "Of the bootstrap, for intervals; 0 for none.",
     type=click.IntRange(0, 1000),
     default=200,
-    show_default=True,
-    help="Of the bootstrap, for intervals; 0 for none.",
 )
 @report_options
 @store_options
@@ -128,9 +120,8 @@ def evaluate_command(**given: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    check_output(options.output)
     report, page = _EVALUATE[_form(options)](options)
-    put_out(report, page, as_json=options.as_json, output=options.output)
+    put_out(report, page, options)
 
 
 def _form(options: SimpleNamespace) -> str:
@@ -210,11 +201,7 @@ def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of an evaluation of stored inferences, as its API takes it.
-
-    Raises:
-        click.BadParameter: A filter is no JSON, or a slice has no name.
-    """
+    """Return what is asked of an evaluation of stored inferences, as its API takes it."""
     slices = {}
     for text in options.slices:
         name, _, where = text.partition("=")

@@ -10,22 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engine.commands.options import PATH, filter_of, store_options, store_settings
+from engine.commands.options import PATH, filter_of, option, store_options, store_settings
 from engine.commands.output import tell
 
 
 @click.command()
 @click.argument("where", metavar="FILTER", default="")
 @store_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    default=20,
-    show_default=True,
-    help="Inferences to show.",
-)
+@option("--limit", "Inferences to show.", type=click.IntRange(1, 1000), default=20)
 @click.option("--order", type=click.Choice(["-ts", "ts"]), default="-ts", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON record a line.")
+@option("--json as_json", "Print one JSON record a line.", is_flag=True)
 def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> None:
     """Find stored inferences by FILTER, in JSON or on one line.
 
@@ -71,23 +65,19 @@ def _in_words(prediction: dict[str, Any]) -> str:
 
 @click.command("export")
 @click.argument("where", metavar="FILTER", default="{}")
-@click.option(
+@option(
     "--format",
+    "JSON lines, Parquet, a dataset for Chariot, or COCO.",
     type=click.Choice(["jsonl", "parquet", "chariot", "coco"]),
     default="jsonl",
-    show_default=True,
-    help="JSON lines, Parquet, a dataset for Chariot, or COCO.",
 )
-@click.option("--output", required=True, type=PATH, help="The file to make.")
-@click.option(
-    "--images/--no-images", default=None, help="With the images; default: with chariot and coco."
-)
-@click.option(
+@option("--output", "The file to make.", required=True, type=PATH)
+@option("--images/--no-images", "With the images; default: with chariot and coco.")
+@option(
     "--annotations",
+    "What chariot and coco annotate; either: the truth where there is one, else the predictions.",
     type=click.Choice(["either", "ground_truth", "predictions"]),
     default="either",
-    show_default=True,
-    help="What chariot and coco annotate; either: the truth where there is one, else the predictions.",
 )
 @store_options
 def export_command(
@@ -108,19 +98,17 @@ def export_command(
 
 @click.command("import")
 @click.argument("file", type=PATH)
-@click.option(
-    "--as",
-    "what",
+@option(
+    "--as what",
+    "Inferences, with their ids and ground truth; or the ground truth alone.",
     type=click.Choice(["inferences", "ground-truth"]),
     default="inferences",
-    show_default=True,
-    help="Inferences, with their ids and ground truth; or the ground truth alone.",
 )
-@click.option(
+@option(
     "--join",
-    metavar="FIELD",
-    help="What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
+    "What tells the inference of a ground truth: id, request_id, input.hash or meta.<key>. "
     "[default: id where FILE has one, else input.hash]",
+    "FIELD",
 )
 @store_options
 def import_command(file: Path, what: Any, join: str | None, **store: Any) -> None:

@@ -1,7 +1,4 @@
-"""Options that several commands have, and what is read off them.
-
-Commands give their options on as a namespace, with the names and the types that click gives them.
-"""
+"""Options that several commands have, and what is read off them; they go on as a namespace."""
 
 import json
 import os
@@ -23,6 +20,12 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 PATH = click.Path(path_type=Path)
 
 
+def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
+    """Return what gives a command an option: click's, with spaces between names; a default is shown."""
+    shown = {"show_default": "default" in more} | more
+    return click.option(*names.split(), help=text, metavar=metavar, **shown)
+
+
 def _together(*options: Decorator) -> Decorator:
     def decorate(command: Any) -> Any:
         for option in reversed(options):
@@ -32,42 +35,42 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
+def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+    """See that a report's file is one that can be written, before all the work."""
+    if output is None:
+        return None
+    if output.suffix not in {".html", ".json"}:
+        raise click.BadParameter(f"expected a file .html or .json, got {output.name}")
+    if not output.parent.is_dir():
+        raise click.BadParameter(f"expected a folder {output.parent}, got none")
+    if output.is_dir():
+        raise click.BadParameter(f"expected a file, got the folder {output}")
+    return output
+
+
 store_options = _together(
-    click.option("--data", help="Data folder of the server. [default: data]"),
-    click.option("--database", help="SQLAlchemy URL of the store."),
+    option("--data", "Data folder of the server. [default: data]"),
+    option("--database", "SQLAlchemy URL of the store."),
 )
 """Of every command that opens a store; `store_settings` reads them."""
 
 report_options = _together(
-    click.option(
-        "--seed",
-        type=click.IntRange(0, (1 << 32) - 1),
-        default=0,
-        show_default=True,
-        help="Of what is drawn at random.",
+    option(
+        "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
     ),
-    click.option(
-        "--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else."
-    ),
-    click.option(
-        "--output", type=PATH, help="Write the report, too: .html for people, .json for programs."
+    option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
+    option(
+        "--output",
+        "Write the report, too: .html for people, .json for programs.",
+        type=PATH,
+        callback=_checked,
     ),
 )
 """Of every command that makes a report."""
 
 dataset_options = _together(
-    click.option(
-        "--snapshot",
-        metavar="NAME",
-        help="What --dataset is called. [default: a hash of its images]",
-    ),
-    click.option(
-        "--threads",
-        type=click.IntRange(1, 64),
-        default=4,
-        show_default=True,
-        help="Requests over --dataset at once.",
-    ),
+    option("--snapshot", "What --dataset is called. [default: a hash of its images]", "NAME"),
+    option("--threads", "Requests over --dataset at once.", type=click.IntRange(1, 64), default=4),
 )
 """Of every command that runs a model over a dataset."""
 
@@ -80,12 +83,7 @@ def store_settings(data: str | None, database: str | None) -> Settings:
 
 
 def refuse_unread(read: Collection[str], beside: str) -> None:
-    """See that no option was given that goes unread.
-
-    Args:
-        read: Names of those that are read.
-        beside: The option for which the others are not.
-    """
+    """See that no option was given beside another which, for that one, is not among those read."""
     context = get_current_context()
     for one in context.command.params:
         is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
@@ -93,30 +91,12 @@ def refuse_unread(read: Collection[str], beside: str) -> None:
             raise click.UsageError(f"expected no {one.opts[0]} with --{beside}, got one")
 
 
-def check_output(output: Path | None) -> None:
-    """See that a report's file is one that can be written, before all the work."""
-    if output is None:
-        return
-    wrong = None
-    if output.suffix not in {".html", ".json"}:
-        wrong = f"expected a file .html or .json, got {output.name}"
-    elif not output.parent.is_dir():
-        wrong = f"expected a folder {output.parent}, got none"
-    elif output.is_dir():
-        wrong = f"expected a file, got the folder {output}"
-    if wrong is not None:
-        raise click.BadParameter(wrong, param_hint="--output")
-
-
-def filter_of(text: str, flag: str | None = None) -> Any:
-    """Return a filter as a query takes it: JSON decoded, the text of the compact form, None for none.
-
-    Args:
-        text: As it was given.
-        flag: The option; None for the argument FILTER.
-    """
+def filter_of(text: str | None, flag: str | None = None) -> Any:
+    """Return the filter of an option, or of the argument FILTER, as a query takes it; None for none."""
+    if not text:
+        return None
     try:
-        return json.loads(text) if text.lstrip().startswith("{") else text or None
+        return json.loads(text) if text.lstrip().startswith("{") else text
     except json.JSONDecodeError as error:
         expected = "FILTER to be JSON" if flag is None else "JSON"
         said = f"expected {expected}, got {text}: {error}"

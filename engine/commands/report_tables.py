@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from monitor import wording
-from monitor.report import Metric, Report, Signal, Slice, by_effect
+from monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
 
 _COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
 _LEAST_WIDTHS = {"status": 12}
@@ -142,8 +142,6 @@ def _counts(report: Report) -> Text:
 
 def _slices(report: Report) -> list[Table]:
     """Return a table for each thing that is sliced by, with the first headlines."""
-    from monitor.evaluation.slicing import TIMES
-
     tables = []
     for by in dict.fromkeys(one.by for one in report.slices):
         found = [one for one in report.slices if one.by == by]

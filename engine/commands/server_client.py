@@ -1,13 +1,12 @@
-"""A server for commands: speaks to one that runs, over one kept connection a thread, or starts its own."""
+"""A server for commands: speaks to one that runs, over kept connections, or starts its own."""
 
 import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -45,17 +44,10 @@ class Refused(ServerError):
         self.status = status
 
 
-class JobFailed(ServerError):
-    """A job ended without a result."""
-
-
 class ServerClient:
-    """A server; safe to use from several threads.
+    """A server at a URL, maybe with a path; safe to use from several threads.
 
     Methods raise a `Refused` where the server answers an error, else a `ServerError`.
-
-    Args:
-        url: Such as http://127.0.0.1:8080, maybe with a path.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,7 +57,7 @@ class ServerClient:
         self.url = url
         self._host, self._prefix = parts.netloc, parts.path.rstrip("/")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._local = threading.local()
+        self._idle: list[HTTPConnection] = []
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send JSON, and read the JSON of the answer."""
@@ -81,13 +73,9 @@ class ServerClient:
             self.close()
 
     def infer(self, model: str, image: bytes, name: str, parameters: dict[str, Any]) -> Any:
-        """Send an image by chariot-v2-kserve, its bytes as they are, and return the answer.
+        """Send the file of an image by chariot-v2-kserve, as it is, and return the answer.
 
-        Args:
-            model: Name, or `<name>/versions/<version>`.
-            image: A file.
-            name: Of the input.
-            parameters: Of the input.
+        The model is as `model_path` names it; name and parameters are the input's.
         """
         size = len(image).to_bytes(4, "little")
         parameters = {**parameters, "binary_data_size": len(image) + 4}
@@ -98,11 +86,10 @@ class ServerClient:
         return json.loads(self._patient("POST", path, text + size + image, headers))
 
     def close(self) -> None:
-        """Close the connection of this thread."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+        """Close the connections that wait."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _patient(self, method: str, path: str, body: bytes | None, headers: Any) -> bytes:
         until = time.monotonic() + PATIENCE_S
@@ -119,18 +106,22 @@ class ServerClient:
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Any
     ) -> tuple[int, float, bytes]:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._kind(self._host, timeout=TIMEOUT_S)
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._kind(self._host, timeout=TIMEOUT_S)
         try:
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             wait = response.getheader("Retry-After") or ""
-            wait_s = float(wait) if wait.isdigit() else 1.0
-            return response.status, wait_s, response.read()
+            answer = response.read()
         except (OSError, HTTPException) as error:
-            self.close()
-            raise ServerError(f"expected a server at {self.url}, got: {error!r}") from error
+            connection.close()
+            raise ServerError(
+                f"expected a server at {self.url}, got: {str(error) or repr(error)}"
+            ) from error
+        self._idle.append(connection)
+        return response.status, float(wait) if wait.isdigit() else 1.0, answer
 
 
 def model_path(name: str, version: str | None) -> str:
@@ -139,33 +130,28 @@ def model_path(name: str, version: str | None) -> str:
     return named if version is None else f"{named}/versions/{quote(version, safe='')}"
 
 
-def done(server: ServerClient, job: Any, show: Callable[[int, int | None], None]) -> str:
-    """Wait for a job, and return its id.
+Show = Callable[[int, int | None], None]
+"""Is told how far a job is, and of how much."""
 
-    Args:
-        server: Where it is.
-        job: As it was answered.
-        show: Is told how far it is, and of how much.
+
+def done(server: ServerClient, job: Any, show: Show) -> str:
+    """Wait for a job, as it was answered, and return its id.
 
     Raises:
-        ServerError: The server does not answer; a `JobFailed` where the job ends without a result.
+        ServerError: The server does not answer, or the job ends without a result.
     """
     while job["state"] in {"queued", "running"}:
         show(job["progress"]["done"], job["progress"]["total"])
         time.sleep(POLL_S)
         job = server.call("GET", f"/api/jobs/{job['id']}")
     if job["state"] != "succeeded":
-        raise JobFailed(str(job["error"] or f"the job was {job['state']}"))
+        raise ServerError(job["error"] or f"the job was {job['state']}")
     return str(job["id"])
 
 
-def fetched(server: ServerClient, report_id: str) -> tuple[Report, Page]:
-    """Return a report, and what answers its page.
-
-    Raises:
-        ServerError: The server does not answer.
-    """
-    path = f"/api/reports/{report_id}"
+def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
+    """Wait for a job, as `done`; return its report, and what answers its page."""
+    path = f"/api/reports/{done(server, job, show)}"
     report = msgspec.json.decode(server.read("GET", path), type=Report)
     page = server.read("GET", f"{path}/page").decode()
     return report, lambda _: page
@@ -173,11 +159,7 @@ def fetched(server: ServerClient, report_id: str) -> tuple[Report, Page]:
 
 @contextmanager
 def own_server(model: Path, data: str) -> Iterator[str]:
-    """Serve a model on a free port for as long as the block lasts; gives its URL.
-
-    Args:
-        model: Its folder.
-        data: Folder for journal, database and images.
+    """Serve a model's folder on a free port for as long as the block lasts; gives the URL.
 
     Raises:
         ServerError: It does not start.

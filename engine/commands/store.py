@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from engine.commands.options import store_options, store_settings
+from engine.commands.options import option, store_options, store_settings
 
 
 def _shown_now_and_then() -> Callable[[str], None]:
@@ -66,7 +66,7 @@ def rebuild(**store: Any) -> None:
 @store.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--delete", is_flag=True, help="Remove from TO what FROM does not hold.")
+@option("--delete", "Remove from TO what FROM does not hold.", is_flag=True)
 def copy(source: str, target: str, delete: bool) -> None:
     """Copy the database at the URL FROM to that at TO, such as SQLite's to PostgreSQL, or to ClickHouse.
 
@@ -84,7 +84,7 @@ def copy(source: str, target: str, delete: bool) -> None:
 
     if target.startswith(("http://", "https://")):
         try:
-            from store.moving.clickhouse_copying import copy as fill
+            from store.moving.clickhouse import fill
         except ImportError as error:
             said = f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
             raise StoreError(said) from error

@@ -15,16 +15,20 @@ from monitor.charts.drawing import (
     Chart,
     chart,
     figure,
+    name_rows,
     shown,
+    single,
     whiskers,
 )
-from monitor.evaluation.slicing import TIMES
-from monitor.report import Comparison, Metric, Report, Slice
+from monitor.report import TIMES, Comparison, Metric, Report, Slice
 from monitor.wording import differences, headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21
 """Inches of a bar."""
+
+_INTERVAL = "Bars: 95 % intervals of a bootstrap over images."
+_SIZES = ("small", "medium", "large")
 
 _BY_LABEL = (
     ("AP", "Average precision by label"),
@@ -72,24 +76,18 @@ def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
     )
     half = _MOST_LABELS // 2
     left_out = len(order) - _MOST_LABELS
-    parts = [order] if left_out <= 0 else [order[:half], order[-half:]]
-    if len(parts) == 1 and len(order) > half:
-        middle = (len(order) + 1) // 2
-        parts = [order[:middle], order[middle:]]
+    middle = half if left_out > 0 or len(order) <= half else (len(order) + 1) // 2
+    parts = [part for part in (order[:middle], order[middle:][-half:]) if part]
     most = max(len(part) for part in parts)
     sheet = figure(0.7 + _ROW * most, WIDE if len(parts) > 1 else NARROW)
     for axes, part in zip(sheet.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
         _bars(axes, [shown(one.parameters["label"]) for one in part], part)
         axes.set_xticks((0, 0.5, 1))
         axes.set(xlim=(0, 1.2), ylim=(most - 0.4, -0.6))
-    more = (
-        f" The best and the worst {half}; the {left_out} between them are in the table."
-        if left_out > 0
-        else ""
-    )
-    return chart(
-        sheet, name, heading, f"{plain(title(metrics[0], of_label=False), 80)}, best first.{more}"
-    )
+    caption = f"{plain(title(metrics[0], of_label=False), 80)}, best first."
+    if left_out > 0:
+        caption += f" The best and the worst {half}; the {left_out} between them are in the table."
+    return chart(sheet, name, heading, caption)
 
 
 def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = SERIES[0]) -> None:
@@ -102,8 +100,7 @@ def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = 
         end = max(0, one.value or 0, high or 0)
         text = "undefined" if one.value is None else f"{one.value:.3f}"
         axes.annotate(text, (end, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    axes.set_yticks(np.arange(len(names)), names)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, names)
     axes.locator_params(axis="x", nbins=4)
 
 
@@ -117,11 +114,10 @@ def by_size(report: Report) -> Chart | None:
         and one.parameters.get("label") is None
         and one.parameters.get("iou") == "0.50:0.95"
     }
-    sizes = [size for size in ("all", "small", "medium", "large") if size in found]
-    if not {"small", "medium", "large"} & set(sizes):
+    sizes = [size for size in ("all", *_SIZES) if size in found]
+    if not any(size in found for size in _SIZES):
         return None
-    sheet = figure(0.8 + 0.3 * len(sizes), NARROW)
-    axes = sheet.subplots()
+    sheet, axes = single(0.8 + 0.3 * len(sizes))
     _dots(axes, sizes, [found[size] for size in sizes])
     return chart(
         sheet,
@@ -131,16 +127,11 @@ def by_size(report: Report) -> Chart | None:
     )
 
 
-_INTERVAL = "Bars: 95 % intervals of a bootstrap over images."
-
-
 def _dots(axes: Axes, names: list[str], metrics: list[Metric]) -> None:
     """Draw numbers with their intervals, from above."""
     for at, metric in enumerate(metrics):
         whiskers(axes, metric, at, color=SERIES[0])
-    axes.set_yticks(np.arange(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, names)
     axes.grid(visible=True, axis="x")
 
 
@@ -158,8 +149,7 @@ def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart
     parts = parts[:_MOST_VALUES]  # the most frequent ones come first
     if by in TIMES:
         parts = sorted(parts, key=lambda one: one.value or "")
-    sheet = figure(0.8 + 0.26 * len(parts), NARROW)
-    axes = sheet.subplots()
+    sheet, axes = single(0.8 + 0.26 * len(parts))
     names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
     first = parts[0].metrics[0]
     whole = headlines(report)[0].value if headlines(report) else None
@@ -180,19 +170,14 @@ def tide(report: Report) -> Chart | None:
     found = {name: report.errors_tide[name] for name in _TIDE if name in report.errors_tide}
     if not found:
         return None
-    sheet = figure(0.8 + 0.3 * len(found), NARROW)
-    axes = sheet.subplots()
+    sheet, axes = single(0.8 + 0.3 * len(found))
     names = [f"{_TIDE[name]} ({name})" for name in found]
     _bars(axes, names, [Metric(name, value) for name, value in found.items()], WRONG)
     at = [place for place, name in enumerate(found) if name.startswith("False")]
     if at and at[0]:
         axes.axhline(at[0] - 0.5, color=FAINT, linewidth=0.8)
     high = max([value for value in found.values() if value is not None], default=0)
-    axes.set(
-        xlim=(0, max(0.01, high) * 1.25),
-        ylim=(len(found) - 0.4, -0.6),
-        xlabel="average precision lost",
-    )
+    axes.set(xlim=(0, max(0.01, high) * 1.25), xlabel="average precision lost")
     return chart(
         sheet,
         "tide",
@@ -212,8 +197,7 @@ def difference(other: Comparison, number: int) -> Chart | None:
     if not rows or not other.n:
         return None
     metrics = [its for _, its in rows]
-    sheet = figure(0.8 + 0.28 * len(metrics), NARROW)
-    axes = sheet.subplots()
+    sheet, axes = single(0.8 + 0.28 * len(metrics))
     axes.axvline(0, color=INK, linewidth=0.9)
     _dots(axes, [shown(name, 40) for name, _ in rows], metrics)
     reach = max(0.01, *(abs(value) for value in axes.get_xlim()))

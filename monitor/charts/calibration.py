@@ -1,7 +1,5 @@
 """What scores are worth: how often they are right, and which right and wrong answers have."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,13 +9,10 @@ from monitor.report import Report
 
 def reliability(report: Report) -> Chart | None:
     """Draw how often predictions of a score are right, over how many there are."""
-    curve = _whole(report, "reliability")
-    if curve is None:
+    curve = _whole(report, "reliability", "edges", "count", "accuracy", "confidence")
+    if curve is None or not np.nansum(curve[1]):
         return None
-    edges, count = _numbers(curve, "edges"), _numbers(curve, "count")
-    accuracy, confidence = _numbers(curve, "accuracy"), _numbers(curve, "confidence")
-    if not np.nansum(count):
-        return None
+    edges, count, accuracy, confidence = curve
     sheet = figure(4.4, NARROW)
     above, below = sheet.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     above.plot((0, 1), (0, 1), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
@@ -41,24 +36,17 @@ def reliability(report: Report) -> Chart | None:
 
 def scores(report: Report) -> Chart | None:
     """Draw which scores right and wrong predictions have."""
-    curve = _whole(report, "scores")
-    if curve is None:
+    curve = _whole(report, "scores", "edges", "right", "wrong")
+    if curve is None or not sum(np.nansum(side) for side in curve[1:]):
         return None
-    edges = _numbers(curve, "edges")
-    sides = [_numbers(curve, side) for side in ("right", "wrong")]
-    if not sum(np.nansum(side) for side in sides):
-        return None
+    edges, *sides = curve
     sheet = figure(4.4, NARROW)
     panels = sheet.subplots(2, 1, sharex=True)
-    for axes, side, name, color in zip(
-        panels, sides, ("right", "wrong"), (TRUTH, WRONG), strict=True
-    ):
-        hatch = {"hatch": "////"} if name == "wrong" else {}
-        axes.bar(edges[:-1], side, np.diff(edges), align="edge", color=color, **hatch)
-        axes.set(
-            ylabel=f"{name} predictions",
-            ylim=(0, max(1.0, float(np.nanmax(side, initial=0)) * 1.05)),
-        )
+    looks = ("right", {"color": TRUTH}), ("wrong", {"color": WRONG, "hatch": "////"})
+    for axes, side, (name, look) in zip(panels, sides, looks, strict=True):
+        axes.bar(edges[:-1], side, np.diff(edges), align="edge", **look)
+        high = max(1.0, float(np.nanmax(side, initial=0)) * 1.05)
+        axes.set(ylabel=f"{name} predictions", ylim=(0, high))
         axes.grid(visible=True, axis="y")
     panels[1].invert_yaxis()
     panels[1].set(xlabel="score", xlim=(min(0, edges[0]), max(1, edges[-1])))
@@ -71,10 +59,9 @@ def scores(report: Report) -> Chart | None:
     )
 
 
-def _whole(report: Report, kind: str) -> dict[str, Any] | None:
-    """Return the curve over all labels."""
-    return next((one for one in report.curves.get(kind, []) if one.get("label") is None), None)
-
-
-def _numbers(curve: dict[str, Any], key: str) -> npt.NDArray[np.float64]:
-    return np.array(curve.get(key, []), np.float64)
+def _whole(report: Report, kind: str, *keys: str) -> list[npt.NDArray[np.float64]] | None:
+    """Return these columns of the curve over all labels."""
+    for curve in report.curves.get(kind, []):
+        if curve.get("label") is None:
+            return [np.array(curve.get(key, []), np.float64) for key in keys]
+    return None

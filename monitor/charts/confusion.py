@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, figure, shown
+from monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, shown, single
 from monitor.report import Confusion, Report
 
 MOST_LABELS = 25
@@ -39,8 +39,7 @@ def _chart(found: Confusion | None, name: str, title: str) -> Chart | None:
     cells = np.ix_(kept, kept)
     size = len(kept)
     side = min(6.2, 2.4 + 0.42 * size)
-    sheet = figure(side, side + 0.4)
-    axes = sheet.subplots()
+    sheet, axes = single(side, side + 0.4)
     _cells(axes, counts[cells], (counts / np.maximum(total, 1))[cells])
     places, ends = np.arange(size), (-0.5, size - 0.5)
     shown_names = [names[at] for at in kept]

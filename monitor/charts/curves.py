@@ -98,18 +98,11 @@ def _lines(
 
 def _number(report: Report, kinds: tuple[str, ...], curve: dict[str, Any]) -> float | None:
     """Return the metric that a curve belongs to."""
-    wanted = {
-        "label": curve.get("label"),
-        "iou": curve.get("iou"),
-        "area": "all",
-        "average": "macro",
-        "rule": "COCO",
-    }
+    of = {key: curve.get(key) for key in ("label", "iou")}
+    usual = {"area": "all", "average": "macro", "rule": "COCO"}
     for one in report.metrics:
-        given = {"label": None, "iou": None} | one.parameters
-        if one.type in kinds and all(
-            given.get(key, value) == value for key, value in wanted.items()
-        ):
+        given = {"label": None, "iou": None, **usual} | one.parameters
+        if one.type in kinds and given | of | usual == given:
             return one.value
     return None
 

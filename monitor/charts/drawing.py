@@ -8,13 +8,14 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
 import msgspec
+import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,13 +27,10 @@ INK, FAINT, PAPER = "#010203", "#010204", "#010205"
 TRUTH, WRONG = "#010206", "#010207"
 SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
 
+_NAMES = ("ink", "faint", "paper", "truth", "wrong", *(f"series-{at}" for at in range(len(SERIES))))
 VARIABLES = {
-    INK: "--ink",
-    FAINT: "--faint",
-    PAPER: "--paper",
-    TRUTH: "--truth",
-    WRONG: "--wrong",
-    **{color: f"--series-{number}" for number, color in enumerate(SERIES)},
+    color: f"--{name}"
+    for color, name in zip((INK, FAINT, PAPER, TRUTH, WRONG, *SERIES), _NAMES, strict=True)
 }
 """What the page must define, by the colour that stands for it here."""
 
@@ -65,16 +63,11 @@ _STYLE: dict[Any, Any] = {
     "axes.facecolor": "none",
     "hatch.linewidth": 0.6,
     "hatch.color": PAPER,
-    **dict.fromkeys(
-        (
-            "text.color",
-            "axes.labelcolor",
-            "axes.titlecolor",
-            "xtick.labelcolor",
-            "ytick.labelcolor",
-        ),
-        INK,
-    ),
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), FAINT),
 }
 _LOCK = threading.Lock()
@@ -104,6 +97,19 @@ def figure(height: float, width: float = WIDE) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def single(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
+    """Return a sheet, in inches, with one pair of axes."""
+    sheet = figure(height, width)
+    return sheet, sheet.subplots()
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name rows one below the other, the first above."""
+    axes.set_yticks(np.arange(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
 def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
     """Turn a figure into an SVG that can stand inside a page beside others."""
     written = io.BytesIO()
@@ -111,10 +117,9 @@ def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
     root = ET.fromstring(written.getvalue())  # noqa: S314 - matplotlib wrote it just now
     _, _, width, height = root.get("viewBox", "").split()
     for parent in root.iter():
-        for child in [
-            one for one in parent if one.tag.endswith("}style") or one.tag.endswith("}metadata")
-        ]:
-            parent.remove(child)
+        for child in list(parent):
+            if child.tag.endswith(("}style", "}metadata")):
+                parent.remove(child)
     for element in root.iter():
         _adopt(element, name)
     root.attrib = {

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from monitor.charts.drawing import INK, NARROW, SERIES, Chart, chart, figure, shown
+from monitor.charts.drawing import INK, SERIES, Chart, chart, name_rows, shown, single
 from monitor.report import Report, Signal, by_effect
 from monitor.wording import brief, plain
 
@@ -19,8 +19,9 @@ Shares = npt.NDArray[np.float64]
 
 def signals(report: Report) -> list[Chart]:
     """Draw the values of each signal on both sides: those with an alarm first, and not too many."""
-    drawn = [one for one in by_effect(report.signals) if _shares(one) is not None][:MOST_SIGNALS]
-    return [_picture(one, at) for at, one in enumerate(drawn)]
+    pairs = ((one, _shares(one)) for one in by_effect(report.signals))
+    drawn = [(one, shares) for one, shares in pairs if shares is not None][:MOST_SIGNALS]
+    return [_picture(*pair, at) for at, pair in enumerate(drawn)]
 
 
 def _shares(one: Signal) -> Shares | None:
@@ -30,26 +31,24 @@ def _shares(one: Signal) -> Shares | None:
     return counts / totals if counts.size and totals.all() else None
 
 
-def _picture(one: Signal, number: int) -> Chart:
-    shares = _shares(one)
-    assert shares is not None
+def _picture(one: Signal, shares: Shares, number: int) -> Chart:
     caption = (
         f"Effect {brief(one.effect.value)}; the smallest that matters: {brief(one.effect.minimum)}."
+        " The outline is the baseline, the filled bars are current."
     )
-    caption += " The outline is the baseline, the filled bars are current."
     if one.kind == "categorical":
         labels = [str(label) for label in one.histogram.edges]
         kept = np.argsort(-shares.max(axis=0), kind="stable")[:_MOST_LABELS]
-        sheet = figure(1.0 + 0.26 * len(kept), NARROW)
+        sheet, axes = single(1.0 + 0.26 * len(kept))
         new = set(one.new_labels)
         names = [shown(labels[at]) + (" (new)" if labels[at] in new else "") for at in kept]
-        _bars(sheet.subplots(), names, shares[:, kept])
+        _bars(axes, names, shares[:, kept])
         if len(labels) > len(kept):
             caption += f" {len(labels) - len(kept):,} rarer labels are left out."
     else:
-        sheet = figure(2.4, NARROW)
-        edges = np.array([float(edge) for edge in one.histogram.edges])
-        _steps(sheet.subplots(), edges, shares)
+        sheet, axes = single(2.4)
+        _steps(axes, np.array([float(edge) for edge in one.histogram.edges]), shares)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     title = plain(one.name) + (" (alarm)" if one.alarm else "")
     return chart(sheet, f"signal-{number}", title, caption)
 
@@ -61,7 +60,6 @@ def _steps(axes: Axes, edges: Shares, shares: Shares) -> None:
     axes.set(xlim=(edges[0], edges[-1]), ylabel="% of values")
     axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", nbins=6)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def _bars(axes: Axes, names: list[str], shares: Shares) -> None:
@@ -69,8 +67,5 @@ def _bars(axes: Axes, names: list[str], shares: Shares) -> None:
     places = np.arange(len(names))
     axes.barh(places - 0.2, shares[0] * 100, 0.36, label="baseline", **_BASELINE)
     axes.barh(places + 0.2, shares[1] * 100, 0.36, label="current", **_CURRENT)
-    axes.set_yticks(places, names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    name_rows(axes, names)
     axes.set_xlabel("% of values")
-    axes.tick_params(axis="y", length=0)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)

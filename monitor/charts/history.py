@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,15 @@ from matplotlib.path import Path
 from monitor.charts.drawing import (
     FAINT,
     INK,
-    NARROW,
     PAPER,
     SERIES,
     WIDE,
     WRONG,
     Chart,
     chart,
-    figure,
+    name_rows,
     shown,
+    single,
 )
 from monitor.report import PastSignal, PastWindow, Report, by_effect
 from monitor.wording import brief, plain
@@ -35,7 +36,8 @@ _LEVELS = ("> 0.1", "> 0.01", "> 0.001", "> 1e-4", "> 1e-5", "> 1e-6", "less")
 _TOO_FEW = len(_LEVELS)
 _FULL = np.linspace(0.12, 1, len(_LEVELS))
 
-Doubles = npt.NDArray[np.float64]
+_EDGE: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.8}
+
 Codes = npt.NDArray[np.int64]
 
 
@@ -69,22 +71,14 @@ def heat_map(report: Report) -> Chart | None:
     names = _ranked(report, found)
     kept = names[:_MOST_ROWS]
     past = [_past(found, name) for name in kept]
-    sheet = figure(1.0 + 0.2 * len(kept), WIDE)
-    axes = sheet.subplots()
+    sheet, axes = single(1.0 + 0.2 * len(kept), WIDE)
     levels = _cells(axes, np.array([[_level(one) for one in row] for row in past]))
     alarms = np.array([[one is not None and one.alarm for one in row] for row in past])
     y, x = np.nonzero(alarms)
     size = float(np.clip(230 / len(found), 2.2, 5.5))
-    diamonds: dict[str, Any] = {
-        "color": PAPER,
-        "markeredgecolor": INK,
-        "markeredgewidth": 0.8,
-        "markersize": size,
-    }
-    marks = axes.plot(x, y, "D", label="alarm", **diamonds)
-    axes.set_yticks(np.arange(len(kept)), [shown(name) for name in kept])
+    marks = axes.plot(x, y, "D", label="alarm", color=PAPER, ms=size, **_EDGE)
+    name_rows(axes, [shown(name) for name in kept])
     axes.set_ylim(len(kept) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
     _name_windows(axes, found, 7)
     sheet.legend(
         handles=[*levels, *marks],
@@ -129,8 +123,7 @@ def _effects(
     )
     few = np.array([one is not None and one.status == "insufficient" for one in past])
     alarm = np.array([one is not None and one.alarm for one in past])
-    sheet = figure(2.1, NARROW)
-    axes = sheet.subplots()
+    sheet, axes = single(2.1)
     if least:
         axes.axhspan(0, least, facecolor=FAINT, alpha=0.45, linewidth=0, label="too small")
     line = np.where(few, np.nan, values)
@@ -144,8 +137,8 @@ def _effects(
         bottom = np.where(np.isnan(values), 0.0, values)[few]
         axes.plot(x[few], bottom, "x", label="too few values", color=INK, ms=size + 1, **whole)
     if alarm.any():
-        edge: dict[str, Any] = whole | {"markeredgecolor": INK, "markeredgewidth": 0.8}
-        axes.plot(x[alarm], values[alarm], "D", color=WRONG, label="alarm", **edge, ms=size + 1.5)
+        look = {"color": WRONG, "ms": size + 1.5, **_EDGE, **whole}
+        axes.plot(x[alarm], values[alarm], "D", label="alarm", **look)
     low, high = (float(end) for end in (np.nanmin(values), np.nanmax(values)))
     axes.set_ylim(min(0.0, 1.15 * low), max(1.15 * high, 1.6 * (least or 0.0), 1e-9))
     axes.set_ylabel("effect")
@@ -160,16 +153,13 @@ def _effects(
     return chart(sheet, f"effect-{number}", plain(name), f"{caption}.")
 
 
-def _gaps(found: Sequence[PastWindow]) -> Codes:
+def _gaps(found: Sequence[PastWindow]) -> list[int]:
     """Return the windows before which others are missing."""
-    return np.array(
-        [
-            at
-            for at in range(1, len(found))
-            if (found[at - 1].end or "") < (found[at].start or "") and found[at - 1].end
-        ],
-        np.int64,
-    )
+    return [
+        at
+        for at, (one, following) in enumerate(pairwise(found), 1)
+        if one.end and one.end < (following.start or "")
+    ]
 
 
 def _name_windows(axes: Axes, found: Sequence[PastWindow], most: int) -> None:
@@ -185,11 +175,9 @@ def _name_windows(axes: Axes, found: Sequence[PastWindow], most: int) -> None:
 
 def _level(past: PastSignal | None) -> int:
     """Return how full a cell is; -1 where nothing was compared."""
-    if past is None:
-        return -1
-    if past.status == "insufficient":
+    if past is not None and past.status == "insufficient":
         return _TOO_FEW
-    if past.p_adjusted is None:
+    if past is None or past.p_adjusted is None:
         return -1
     return int(np.clip(-np.log10(max(past.p_adjusted, 1e-99)), 0, len(_LEVELS) - 1))
 
@@ -198,13 +186,11 @@ def _cells(axes: Axes, levels: Codes) -> list[Patch]:
     """Draw cells (signals, windows), all of one level as one shape; return what explains them."""
     handles = []
     for level in range(_TOO_FEW + 1):
-        look: dict[str, Any] = {
-            "facecolor": SERIES[0],
-            "alpha": float(_FULL[min(level, _TOO_FEW - 1)]),
-        }
-        if level == _TOO_FEW:
-            look = {"facecolor": FAINT, "hatch": "////"}
-        label = "too few" if level == _TOO_FEW else _LEVELS[level]
+        look: dict[str, Any] = {"facecolor": FAINT, "hatch": "////"}
+        label = "too few"
+        if level < _TOO_FEW:
+            look = {"facecolor": SERIES[0], "alpha": float(_FULL[level])}
+            label = _LEVELS[level]
         handles.append(Patch(label=label, linewidth=0, **look))
         if (levels == level).any():
             axes.add_patch(PathPatch(_runs(levels == level), linewidth=0, **look))

@@ -1,7 +1,7 @@
 """Baselines of models: what is usual, frozen as a summary, or a window that moves along.
 
-`<directory>/<model>/<name>.json` says what a baseline is, `<name>.summary` is what was read for it, and
-`<name>.similarity` what the semantic score compares with.
+`<directory>/<model>/<name>.json` is a `Baseline`, `<name>.summary` what was read for it, and `<name>.similarity`
+what the semantic score compares with.
 """
 
 import fcntl
@@ -13,29 +13,29 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
+from monitor.drift import similarity
 from monitor.drift.parameters import (
     DEFAULT,
     SOURCE_KEYS,
     DriftParameters,
     StoredWindow,
-    check_window,
     fixed,
+    span_s,
 )
-from monitor.drift.samples import DriftError
-from monitor.drift.saved import from_bytes, to_bytes
-from monitor.drift.similarity import write as write_references
-from monitor.drift.windows import EMBEDDING, About, WindowRead
+from monitor.drift.samples import EMBEDDING, DriftError
+from monitor.drift.summary import from_bytes, to_bytes
+from monitor.drift.windows import About, WindowRead
+from monitor.kept import MOST_NAME_BYTES, keeping, put, read, write
 from monitor.report import ReportedModel, Window
-from monitor.watch.schedules import MOST_NAME_BYTES, read, span_s, write
-from store.errors import JournalError, NotFoundError, NotReadyError, QueryError
+from store.errors import NotFoundError, NotReadyError, QueryError
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import decode_body
 from store.records import timestamp_text
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_SECOND_US = 1_000_000
 
 State = Literal["building", "ready", "stale", "failed"]
 
@@ -108,16 +108,11 @@ class Baseline(msgspec.Struct, frozen=True):
     def about(self) -> About:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return About(
-            model,
-            self.task,
-            self.window,
-            self.source_key,
-            self.space,
-            self.excluded,
-            self.left_out,
-        )
+        return About(model, self.task, self.window, **{one: getattr(self, one) for one in _READ})
 
+
+_READ = ("source_key", "space", "excluded", "left_out")
+"""What a baseline has as `About` has it."""
 
 _decoder = msgspec.json.Decoder(BaselineRequest)
 
@@ -134,14 +129,12 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
             f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
         )
     parse(asked.where, 0)
-    check_window(model, asked.window)
+    moments = fixed(model, asked.window, now_us)
     if asked.rolling is not None:
         span_s(asked.rolling, "rolling")
         if (asked.start, asked.end, asked.dataset) != (None, None, None):
             raise QueryError("expected rolling without from, to and dataset, got one of them")
-        return asked
-    moments = fixed(asked.window, now_us)
-    return msgspec.structs.replace(asked, start=moments.start, end=moments.end)
+    return replace(asked, start=moments.start, end=moments.end)
 
 
 class Baselines:
@@ -156,8 +149,7 @@ class Baselines:
 
     def all(self, model: str) -> list[Baseline]:
         """Return a model's baselines, by name."""
-        names = sorted(path.stem for path in self._folder(model).glob("*.json"))
-        found = (read(self._path(model, name, "json"), Baseline) for name in names)
+        found = (read(path, Baseline) for path in sorted(self._folder(model).glob("*.json")))
         return [one for one in found if one is not None]
 
     def get(self, model: str, name: str) -> Baseline:
@@ -166,7 +158,8 @@ class Baselines:
         found = None if _NAME.fullmatch(name) is None else read(path, Baseline)
         if found is None:
             raise NotFoundError(
-                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none"
+                f"expected {name!r:.80} to be a baseline of {model!r:.80}, got none: `quadriga baseline`, or"
+                " PUT on the model's /baseline, says what is usual"
             )
         return found
 
@@ -179,17 +172,14 @@ class Baselines:
         Raises:
             JournalError: It could not be kept, as on a full disk.
         """
-        try:
-            with self._locked(baseline.model):
-                path = self._path(baseline.model, baseline.name, "json")
-                known = read(path, Baseline)
-                if known is not None and baseline.job and known.turn >= baseline.turn:
-                    return known
-                self._clear(baseline.model, baseline.name)
-                write(path, baseline)
-                return baseline
-        except OSError as error:
-            raise JournalError(f"expected to keep the baseline, got: {error.strerror}") from error
+        model, name = baseline.model, baseline.name
+        with keeping("keep the baseline"), self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
+            if known is not None and baseline.job and known.turn >= baseline.turn:
+                return known
+            self._clear(model, name)
+            write(self._path(model, name, "json"), baseline)
+        return baseline
 
     def finish(self, baseline: Baseline, found: WindowRead) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
@@ -198,32 +188,26 @@ class Baselines:
             OSError: It could not be kept.
         """
         about = found.about
-        with self._locked(baseline.model):
-            path = self._path(baseline.model, baseline.name, "json")
-            known = read(path, Baseline)
+        model, name = baseline.model, baseline.name
+        with self._locked(model):
+            known = read(self._path(model, name, "json"), Baseline)
             if known is not None and known.turn > baseline.turn:
                 return None
-            self._clear(baseline.model, baseline.name)
-            references = self._path(baseline.model, baseline.name, "similarity")
-            made = msgspec.structs.replace(
+            self._clear(model, name)
+            made = replace(
                 baseline,
                 state="ready",
                 version=about.model.version,
                 sha256=about.model.sha256,
                 window=about.window,
                 n=about.window.n,
-                references=_write_references(references, found),
+                references=_write_references(self._path(model, name, "similarity"), found),
                 task=about.task,
-                source_key=about.source_key,
-                space=about.space,
-                excluded=about.excluded,
-                left_out=about.left_out,
+                **{one: getattr(about, one) for one in _READ},
             )
-            summary = self._path(baseline.model, baseline.name, "summary")
-            hidden = summary.with_name(f".{summary.name}")
-            hidden.write_bytes(to_bytes(found.summary.with_embeddings()))
-            hidden.replace(summary)
-            write(path, made)
+            summary = to_bytes(found.summary.with_embeddings())
+            put(self._path(model, name, "summary"), summary)
+            write(self._path(model, name, "json"), made)
             return made
 
     def read(self, model: str, name: str) -> WindowRead:
@@ -234,11 +218,12 @@ class Baselines:
             DriftError: It is damaged.
         """
         baseline = self.get(model, name)
-        with suppress(FileNotFoundError):
+        try:
             data = self._path(model, name, "summary").read_bytes()
-            return WindowRead(from_bytes(data), baseline.about)
-        job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
-        raise NotReadyError(f"expected the baseline {name} to be ready, got {job}")
+        except FileNotFoundError as error:
+            job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
+            raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
+        return WindowRead(from_bytes(data), baseline.about)
 
     def resolved(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.
@@ -256,11 +241,11 @@ class Baselines:
             return parameters
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
-        start_us = microseconds(parameters.start, 0)
-        before = max(start_us - span_s(baseline.rolling) * _SECOND_US, 0)
-        start, end = (timestamp_text(at // 1000) for at in (before, start_us))
+        start_ms = microseconds(parameters.start, 0) // 1000
+        before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
+        start, end = timestamp_text(before_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
-        return msgspec.structs.replace(parameters, baseline=window)
+        return replace(parameters, baseline=window)
 
     def remove(self, model: str, name: str) -> Baseline:
         """Remove one, and return what it was.
@@ -269,11 +254,8 @@ class Baselines:
             JournalError: It could not be.
         """
         baseline = self.get(model, name)
-        try:
-            with self._locked(model):
-                self._clear(model, name)
-        except OSError as error:
-            raise JournalError(f"expected to remove the baseline, got: {error.strerror}") from error
+        with keeping("remove the baseline"), self._locked(model):
+            self._clear(model, name)
         return baseline
 
     def _clear(self, model: str, name: str) -> None:
@@ -301,9 +283,9 @@ class Baselines:
 def _write_references(path: Path, found: WindowRead) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
     sample = found.summary.sample
-    column = next((one for one in sample.columns if one.name == EMBEDDING), None)
-    if column is None:
-        return 0
+    column = sample.column(EMBEDDING)
     with suppress(DriftError):
-        return write_references(path, column.values, sample.order[column.rows], found.about.space)
+        if column is not None:
+            ids = sample.order[column.rows]
+            return similarity.write(path, column.values, ids, found.about.space)
     return 0

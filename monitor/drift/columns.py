@@ -20,7 +20,7 @@ Span = tuple[str | None, str | None]
 Found = Literal["number", "list", "text", "other"]
 
 
-class Unlike(DriftError):
+class UnlikeError(DriftError):
     """A column does not hold what it should."""
 
 
@@ -32,15 +32,9 @@ def look(table: Table, name: str) -> Found | None:
     present = [one for one in values if one is not None]
     if not present:
         return None
-    if not table.are_texts:
-        return _of_values(present)
-    if name in table.parsed:
-        return "number"
-    return "list" if all(one.startswith("[") for one in present) else "text"
-
-
-def _of_values(values: list[Any]) -> Found:
-    kinds = set(map(type, values))
+    if name in table.texts:
+        return "list" if all(one.startswith("[") for one in present) else "text"
+    kinds = set(map(type, present))
     if kinds <= {int, float}:
         return "number"
     if kinds == {np.ndarray}:
@@ -52,28 +46,26 @@ def as_numbers(table: Table, name: str) -> Numbers:
     """Return numbers (N,), NaN where there is none.
 
     Raises:
-        Unlike: A value is none.
+        UnlikeError: A value is none.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray):
         if values.ndim == 1:
             return values
-        raise Unlike(f"{table.name}: expected {name} to hold numbers, got lists")
-    if name in table.parsed:
-        return table.parsed[name]
+        raise UnlikeError(f"{table.name}: expected {name} to hold numbers, got lists")
     made = np.full(len(values), np.nan)
     for row, one in enumerate(values):
-        number = _number(one, is_text=table.are_texts)
-        if number is None and one is not None:
-            raise Unlike(f"{table.at(row)}: expected {name} to be a number, got {one!r:.60}")
-        made[row] = np.nan if number is None else number
+        if one is None:
+            continue
+        found = parsed([one]) if name in table.texts else None
+        number = _number(one) if found is None else float(found[0])
+        if number is None:
+            raise UnlikeError(f"{table.at(row)}: expected {name} to be a number, got {one!r:.60}")
+        made[row] = number
     return made
 
 
-def _number(value: Any, *, is_text: bool) -> float | None:
-    if is_text:
-        found = None if value is None else parsed([value])
-        return None if found is None else float(found[0])
+def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -81,11 +73,12 @@ def as_vectors(table: Table, name: str) -> Values:
     """Return lists of numbers, float32 (N, D), NaN where there is none; of none at all N times None.
 
     Raises:
-        Unlike: A value is no list, of another length than those before, or too large.
+        UnlikeError: A value is no list, of another length than those before, or too large.
     """
     values = table.columns[name]
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return _checked(table, name, values)
+    values = table.texts.get(name, values)
     made: npt.NDArray[np.float32] | None = None
     for row, given in enumerate(values):
         if given is None:
@@ -93,12 +86,14 @@ def as_vectors(table: Table, name: str) -> Values:
         one = _vector(given)
         if one is None:
             got = f"{given!r:.60}"
-            raise Unlike(f"{table.at(row)}: expected {name} to be a list of numbers, got {got}")
+            raise UnlikeError(
+                f"{table.at(row)}: expected {name} to be a list of numbers, got {got}"
+            )
         if made is None:
             made = np.full((len(values), len(one)), np.nan, np.float32)
         if len(one) != made.shape[1]:
             wanted = f"expected {name} to have {made.shape[1]} numbers as before"
-            raise Unlike(f"{table.at(row)}: {wanted}, got {len(one)}")
+            raise UnlikeError(f"{table.at(row)}: {wanted}, got {len(one)}")
         made[row] = one
     return [None] * len(values) if made is None else _checked(table, name, made)
 
@@ -110,7 +105,7 @@ def _checked(table: Table, name: str, made: npt.NDArray[Any]) -> npt.NDArray[Any
     if len(over):
         got = made[over[0]][np.abs(made[over[0]]).argmax()]
         wanted = f"expected {name} to have numbers up to {_LARGEST:.0f}"
-        raise Unlike(f"{table.at(over[0])}: {wanted}, got {got:.6g}")
+        raise UnlikeError(f"{table.at(over[0])}: {wanted}, got {got:.6g}")
     return made
 
 
@@ -127,15 +122,14 @@ def as_labels(table: Table, name: str) -> list[str | None]:
     """Return texts; a number without fraction is written without.
 
     Raises:
-        Unlike: A value is a list.
+        UnlikeError: A value is a list.
     """
-    values = table.columns[name]
-    if table.are_texts:
-        return list(values)
+    if name in table.texts:
+        return table.texts[name]
     made = []
-    for row, one in enumerate(values):
+    for row, one in enumerate(table.columns[name]):
         if isinstance(one, list | np.ndarray):
-            raise Unlike(f"{table.at(row)}: expected {name} to be a label, got a list")
+            raise UnlikeError(f"{table.at(row)}: expected {name} to be a label, got a list")
         made.append(_label(one))
     return made
 
@@ -158,30 +152,26 @@ def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
         name: Of the column with the time: dates, or numbers of any unit. None: rows are in order.
 
     Raises:
-        Unlike: A value is no time.
+        UnlikeError: A value is no time.
     """
     n = len(table.lines)
     if name is None or not n:
         return np.arange(n), (None, None)
     values = table.columns[name]
     times = np.empty(n)
-    found = table.parsed.get(name, values)
-    for row, one in enumerate(found):
+    for row, one in enumerate(values):
         at = _time(one)
         if at is None:
             got = "nothing" if _label(one) is None else f"{one!s:.60}"
             wanted = f"expected {name} to be a time in RFC 3339 or a number"
-            raise Unlike(f"{table.at(row)}: {wanted}, got {got}")
+            raise UnlikeError(f"{table.at(row)}: {wanted}, got {got}")
         times[row] = at
     order = np.empty(n, np.int64)
     order[np.argsort(times, kind="stable")] = np.arange(n)
-    if not all(isinstance(one, str | datetime) for one in found):
+    if not all(isinstance(one, str | datetime) for one in values):
         return order, (None, None)
-    return order, (_date(times.min()), _date(times.max()))
-
-
-def _date(seconds: float) -> str:
-    return timestamp_text(math.floor(1000 * float(seconds)))
+    first, last = (math.floor(1000 * float(one)) for one in (times.min(), times.max()))
+    return order, (timestamp_text(first), timestamp_text(last))
 
 
 def _time(value: Any) -> float | None:
@@ -197,5 +187,5 @@ def _time(value: Any) -> float | None:
             return float(value.timestamp())
         except OverflowError:
             return None
-    number = None if isinstance(value, bool) else _number(value, is_text=False)
+    number = None if isinstance(value, bool) else _number(value)
     return number if number is not None and math.isfinite(number) else None

@@ -1,24 +1,66 @@
-"""Has anything changed? A window against a baseline, as a report."""
+"""Has anything changed? A window against a baseline, column by column, as a report."""
 
 import zlib
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from monitor.drift import tests
+from monitor.drift import kernels, tests
 from monitor.drift.decision import Settings, decide, most_permutations, status
-from monitor.drift.dependence import Codes, Place
-from monitor.drift.permutation import Effort
-from monitor.drift.samples import Column, DriftError, Kind, Sample
-from monitor.drift.signals import Pair, look
+from monitor.drift.dependence import Codes, Place, Units, units
+from monitor.drift.permutation import (
+    Effort,
+    chi_square,
+    counts_of,
+    dealing,
+    fitted,
+    largest_distance,
+    permuted,
+)
+from monitor.drift.samples import Column, DriftError, Kind, Sample, alike
 from monitor.drift.summary import Summary, summarise
-from monitor.report import Data, Effect, Reference, Report, Signal, Window
+from monitor.report import Data, Effect, Histogram, Report, Signal, Window
 
+GRID = 128
+"""Values, at most, at which permutations compare distribution functions."""
+BINS = 40
+"""Of a histogram in a report."""
+PSI_BINS = 10
+"""Each with an equal share of the baseline."""
+_SCORED_LABELS = 32
+"""The most frequent labels: by them rows are found alike."""
+_TIED = 0.9
+"""Share of distinct values below which numbers are tied too often for the p-value of KS."""
 _TESTS: dict[Kind, tuple[str, str]] = {
     "numeric": ("ks", "wasserstein_iqr"),
     "count": ("chi_square", "wasserstein_iqr"),
     "categorical": ("chi_square", "total_variation"),
 }
+
+Numbers = npt.NDArray[np.float64]
+
+
+class _Pair(NamedTuple):
+    """A column on both sides."""
+
+    kind: Kind
+    baseline: Column
+    current: Column
+    places: tuple[Place, Place]
+    """Of the values."""
+
+
+class _Found(NamedTuple):
+    """What came out for a column that has values on both sides."""
+
+    test: tests.Test
+    effect: float
+    units: Units
+    histogram: Histogram = Histogram()
+    table: tests.Counts | None = None
+    """(2, C) counts that PSI and its kin are taken from."""
 
 
 def compare(
@@ -37,21 +79,17 @@ def compare(
     """
     settings = settings or Settings()
     before, now = bounded(baseline, settings), bounded(current, settings)
-    effort = Effort(most_permutations(settings, len(before.sample.columns)), settings.seed)
-    codes = _common_sources(before.sample, now.sample)
-    columns = {column.name: column for column in now.sample.columns}
+    _, codes = alike([(one.sample.source_names, one.sample.sources) for one in (before, now)])
+    count = len(before.sample.columns)
+    effort = Effort(most_permutations(settings, count), settings.seed)
     signals = []
     for column in before.sample.columns:
         nothing = Column(column.name, column.kind, column.rows[:0], column.values[:0])
-        other = columns.get(column.name, nothing)
-        pair = Pair(
-            _common_kind(column, other),
-            column,
-            other,
-            (_place(before, codes[0], column), _place(now, codes[1], other)),
-        )
+        other = now.sample.column(column.name) or nothing
+        places = _place(before, codes[0], column), _place(now, codes[1], other)
+        pair = _Pair(_common_kind(column, other), column, other, places)
         new = now.labels.get(column.name, {}).keys() - before.labels.get(column.name, {}).keys()
-        signals.append(_signal(pair, settings, effort, sorted(new), len(before.sample.columns)))
+        signals.append(_signal(pair, settings, effort, sorted(new), count))
     return _report(decide(signals, settings), before, now, settings, task)
 
 
@@ -64,73 +102,58 @@ def bounded(side: Summary | Sample, settings: Settings) -> Summary:
     )
 
 
-def _signal(pair: Pair, settings: Settings, effort: Effort, new: list[str], signals: int) -> Signal:
+def _signal(
+    pair: _Pair, settings: Settings, effort: Effort, new: list[str], signals: int
+) -> Signal:
     n = (len(pair.baseline.rows), len(pair.current.rows))
-    name = pair.baseline.name
+    name, kind = pair.baseline.name, pair.kind
+    kernel = (settings.kernel, f"{settings.kernel}_coefficient")
+    test, effect = _TESTS.get(kind, kernel)
     if not min(n):
-        kernel = (settings.kernel, f"{settings.kernel}_coefficient")
-        test, effect = _TESTS.get(pair.kind, kernel)
         reason = f"expected values on each side, got {n[0]} and {n[1]}"
-        return Signal(
-            name,
-            pair.kind,
-            test,
-            Effect(effect, None, 0.0),
-            n,
-            status="insufficient",
-            reason=reason,
-        )
-    seed = zlib.crc32(name.encode(), settings.seed)
-    found = look(pair, settings, effort._replace(seed=seed))
+        missing = Effect(effect, None, 0.0)
+        return Signal(name, kind, test, missing, n, status="insufficient", reason=reason)
+    effort = effort._replace(seed=zlib.crc32(name.encode(), settings.seed))
+    if kind == "embedding":
+        found, least = _embedding(pair, settings, effort), settings.least_distance
+    elif kind == "categorical":
+        found, least = _category(pair, effort), settings.least_share
+    else:
+        found, least = _number(pair, effort), settings.least_shift
     enough, reason = status(found.units, settings, signals)
     return Signal(
         name,
-        pair.kind,
-        found.test,
-        found.effect,
+        kind,
+        test,
+        Effect(effect, found.effect, least),
         n,
-        found.statistic,
-        found.p,
+        *found.test,
         status=enough,
         reason=reason,
         n_eff=found.units.n_eff,
         units=found.units.kind,
         histogram=found.histogram,
         new_labels=new,
-        psi=None if found.table is None else Reference(*tests.psi(found.table)),
-        js=None if found.table is None else Reference(*tests.jensen_shannon(found.table)),
+        psi=None if found.table is None else tests.psi(found.table),
+        js=None if found.table is None else tests.jensen_shannon(found.table),
     )
 
 
 def _common_kind(baseline: Column, current: Column) -> Kind:
     """Return the kind of both; integers may be few on one side only."""
-    kinds = {baseline.kind, current.kind}
     if not len(current.rows) or not len(baseline.rows):
         return baseline.kind if len(baseline.rows) else current.kind
-    if kinds == {"numeric", "count"}:
+    if {baseline.kind, current.kind} == {"numeric", "count"}:
         return "numeric"
-    if len(kinds) > 1:
+    if baseline.kind != current.kind:
         raise DriftError(
             f"expected {baseline.name} to be {baseline.kind} as in the baseline, got {current.kind}"
         )
-    shapes = (baseline.values.shape[1:], current.values.shape[1:])
-    if shapes[0] != shapes[1]:
-        raise DriftError(
-            f"expected {baseline.name} to be of length {shapes[0][0]} as in the baseline,"
-            f" got {shapes[1][0]}"
-        )
+    length, other = baseline.values.shape[1:], current.values.shape[1:]
+    if length != other:
+        wanted = f"expected {baseline.name} to be of length {length[0]} as in the baseline"
+        raise DriftError(f"{wanted}, got {other[0]}")
     return baseline.kind
-
-
-def _common_sources(before: Sample, current: Sample) -> tuple[Codes, Codes]:
-    """Return the sources of rows as positions in one list of names."""
-    names = sorted({*before.source_names, *current.source_names})
-    place = {name: at for at, name in enumerate(names)}
-    codes = [
-        np.array([place[name] for name in one.source_names] or [0], np.int64)[one.sources]
-        for one in (before, current)
-    ]
-    return codes[0], codes[1]
 
 
 def _place(side: Summary, sources: Codes, column: Column) -> Place:
@@ -146,12 +169,84 @@ def _report(
     judged = [one for one in signals if one.status != "insufficient"]
     alarm = any(one.alarm for one in signals)
     least = [min((one.n_eff[side] for one in judged), default=None) for side in (0, 1)]
-    parameters = msgspec.to_builtins(settings)
+    told = {"correction": "bh", "spending": f"bonferroni/{settings.windows}"}
     return Report(
         kind="drift",
         task=task,
         data=Data(Window(n=now.n, n_eff=least[1]), Window(n=before.n, n_eff=least[0])),
         status="drift" if alarm else "ok" if judged else "insufficient",
-        parameters=parameters | {"correction": "bh", "spending": f"bonferroni/{settings.windows}"},
+        parameters=msgspec.to_builtins(settings) | told,
         signals=signals,
     )
+
+
+def _number(pair: _Pair, effort: Effort) -> _Found:
+    """Compare numbers by Kolmogorov-Smirnov, counts by chi-square; the effect is the same."""
+    before, now = pair.baseline.values, pair.current.values
+    n = len(before)
+    both = np.concatenate([before, now])
+    distinct = np.unique(both)
+    values = distinct
+    if len(distinct) > GRID:
+        values = np.unique(np.quantile(both, np.linspace(0, 1, GRID), method="higher"))
+    codes = np.searchsorted(values, both)
+    scores = (codes / len(values)).astype(np.float32)[:, None]
+    exchanged = units((scores[:n], scores[n:]), pair.places)
+    if pair.kind == "count":
+        cells = tests.pooling(counts_of(codes, n, len(values)), ordered=True)
+        found = chi_square(cells[codes], exchanged, n, effort)
+    else:
+        found = tests.ks(before, now)
+        if len(distinct) < len(both) * _TIED or exchanged.kind != "rows":
+            found = found._replace(p=permuted(largest_distance, codes, exchanged, n, effort))
+    effect = tests.wasserstein(before, now) / tests.spread(before, now)
+    edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
+    table = counts_of(np.searchsorted(edges, both, "right"), n, len(edges) + 1)
+    return _Found(found, effect, exchanged, histogram(before, now), table)
+
+
+def _category(pair: _Pair, effort: Effort) -> _Found:
+    """Compare labels by chi-square, the rare ones put together."""
+    labels, both = alike([(one.labels, one.values) for one in (pair.baseline, pair.current)])
+    codes, n = np.concatenate(both), len(both[0])
+    table = counts_of(codes, n, len(labels))
+    frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_SCORED_LABELS]
+    scores = (codes[:, None] == frequent).astype(np.float32)
+    exchanged = units((scores[:n], scores[n:]), pair.places)
+    found = chi_square(tests.pooling(table, ordered=False)[codes], exchanged, n, effort)
+    shown = Histogram(list(labels), *table.astype(np.int64).tolist())
+    effect = tests.total_variation(table)
+    return _Found(found, effect, exchanged, shown, table[:, table.sum(axis=0) > 0])
+
+
+def _embedding(pair: _Pair, settings: Settings, effort: Effort) -> _Found:
+    """Compare embeddings by energy distance or MMD, with permutations.
+
+    The effect is the distance, less what permutations have on average, as a share of what it would be if the
+    sides were two points: at most 1.
+    """
+    scores = [one.values.astype(np.float32) for one in (pair.baseline, pair.current)]
+    exchanged = units((scores[0], scores[1]), pair.places)
+    apart = kernels.distances(np.concatenate(scores))
+    current = np.arange(len(apart)) >= len(scores[0])
+    kernel = kernels.kernel_of(apart, settings.kernel)
+    scale = 2 * float(kernel.diagonal().mean() - kernel[np.ix_(current, ~current)].mean())
+    kernel = kernels.centred(kernel)
+    statistic = kernels.between(kernel, current)
+    chances = dealing(kernels.quadratic(kernel, exchanged), exchanged)
+    p, usual = fitted(chances, effort._replace(most=settings.permutations))
+    effect = (chances.there - usual) / scale if scale > 0 else 0.0
+    return _Found(tests.Test(statistic, p), effect, exchanged)
+
+
+def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:
+    """Return counts in bins of equal width; what is far out (0.1 % at each end) is in the outer ones."""
+    low, high = np.quantile(np.concatenate([before, now]), [0.001, 0.999])
+    edges = np.unique(np.linspace(low, high, bins + 1))
+    if len(edges) == 1:
+        edges = np.array([low - 0.5, low + 0.5])
+    counts = (
+        np.bincount(np.searchsorted(edges[1:-1], side, "right"), minlength=len(edges) - 1).tolist()
+        for side in (before, now)
+    )
+    return Histogram(edges.tolist(), *counts)

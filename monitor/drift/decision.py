@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from monitor.drift.dependence import Units
 from monitor.drift.kernels import Kernel
@@ -16,7 +17,6 @@ LEAST_UNITS = 20
 """Blocks or sources, of both sides together."""
 LEAST_ON_A_SIDE = 2
 """One alone may differ from all others for what it is, not for when it was seen."""
-
 
 Status = Literal["ok", "low_power", "insufficient"]
 
@@ -85,12 +85,10 @@ def decide(signals: Sequence[Signal], settings: Settings) -> list[Signal]:
     adjusted = benjamini_hochberg([signals[at].p or 0.0 for at in judged])
     made = list(signals)
     for at, p in zip(judged, adjusted, strict=True):
-        spent = min(p * settings.windows, 1.0)
-        effect = signals[at].effect
-        alarm = (
-            spent < settings.alpha and effect.value is not None and effect.value >= effect.minimum
-        )
-        made[at] = msgspec.structs.replace(signals[at], p_adjusted=spent, alarm=alarm)
+        spent, effect = min(p * settings.windows, 1.0), signals[at].effect
+        is_large = effect.value is not None and effect.value >= effect.minimum
+        alarm = spent < settings.alpha and is_large
+        made[at] = replace(signals[at], p_adjusted=spent, alarm=alarm)
     return made
 
 
@@ -104,4 +102,4 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
     scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
     adjusted = np.empty(len(values))
     adjusted[order] = np.minimum(np.minimum.accumulate(scaled), 1.0)
-    return [float(one) for one in adjusted]
+    return adjusted.tolist()

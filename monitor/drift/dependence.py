@@ -5,6 +5,7 @@ images. Where sources differ between the sides, such as recordings, whole source
 same ones are on both, such as cameras, blocks of a source do: long ones, measured by its correlation time.
 """
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -60,19 +61,6 @@ class Units(NamedTuple):
     side asks for scatter alike, even if one side remembers and the other does not."""
 
 
-class _Series(NamedTuple):
-    """Rows of one side, source by source."""
-
-    rows: Scores
-    """(P, D) less the mean of their segment."""
-    segments: Codes
-    """(P,) quarters of sources."""
-    runs: Codes
-    """(P,)"""
-    quarters: Codes
-    """(S,) which one each segment is."""
-
-
 def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
     """Find what may change places.
 
@@ -83,7 +71,8 @@ def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
     if places[0].keyed and places[1].keyed and not _shared(*places):
         return _groups(scores, places)
     if _constant(scores, places):
-        places = (_one_source(places[0]), _one_source(places[1]))
+        one = (each._replace(sources=np.zeros_like(each.sources)) for each in places)
+        places = (next(one), next(one))
     before, now = (correlation_time(*both) for both in zip(scores, places, strict=True))
     if max(before, now) <= 1:
         return _rows((len(scores[0]), len(scores[1])))
@@ -111,14 +100,15 @@ def correlation_time(scores: Scores, place: Place) -> float:
     cut = np.where(lengths >= _QUARTERED, _QUARTERS, 1)
     segments = _parts(lengths, cut)
     rows = scores[order] - _means(scores[order], segments)[segments]
-    series = _Series(rows, segments, runs, np.arange(int(cut.sum())) % _QUARTERS)
-    first = _correlation(series, 1)
+    quarters = (np.arange(int(cut.sum())) % _QUARTERS)[segments]
+    correlation = partial(_correlation, rows, segments, runs, quarters)
+    first = correlation(1)
     if not first * np.sqrt(len(rows)) >= _SIGNIFICANT:
         return 1.0
     found = [first]
-    length = len(rows) / len(series.quarters)
+    length = len(rows) / int(cut.sum())
     while len(found) < max(3 * _integrated(found, length), 4) and len(found) < length / 2:
-        found.append(_correlation(series, len(found) + 1))
+        found.append(correlation(len(found) + 1))
     return _integrated(found, length)
 
 
@@ -148,18 +138,29 @@ def _parts(lengths: Codes, cut: Codes) -> Codes:
 
 def _means(rows: Scores, groups: Codes) -> Scores:
     """Return the mean (G, D) of each group."""
-    sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]))
-    np.add.at(sums, groups, rows)
     counts = np.maximum(np.bincount(groups), 1)[:, None]
-    means: Scores = (sums / counts).astype(np.float32)
+    means: Scores = (_sums(rows, groups) / counts).astype(np.float32)
     return means
 
 
-def _correlation(series: _Series, lag: int) -> float:
-    """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any."""
-    rows, segments, runs, quarters = series
+def _sums(rows: Scores, groups: Codes) -> npt.NDArray[np.float64]:
+    """Return the sum (G, D) of each group."""
+    sums = np.zeros((int(groups.max(initial=-1)) + 1, rows.shape[1]))
+    np.add.at(sums, groups, rows)
+    return sums
+
+
+def _correlation(rows: Scores, segments: Codes, runs: Codes, quarter: Codes, lag: int) -> float:
+    """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any.
+
+    Args:
+        rows: (P, D) less the mean of their segment, source by source.
+        segments: (P,) quarters of sources.
+        runs: (P,)
+        quarter: (P,) which one each segment is.
+        lag: In rows.
+    """
     follows = (segments[lag:] == segments[:-lag]) & (runs[lag:] == runs[:-lag])
-    quarter = quarters[segments]
     products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows
     pairs = np.bincount(quarter[lag:], follows, _QUARTERS)
     squares = np.bincount(quarter, np.einsum("ij,ij->i", rows, rows), _QUARTERS)
@@ -184,10 +185,6 @@ def _constant(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> boo
         np.allclose(one, _means(one, place.sources)[place.sources], atol=1e-6)
         for one, place in zip(scores, places, strict=True)
     )
-
-
-def _one_source(place: Place) -> Place:
-    return place._replace(sources=np.zeros_like(place.sources))
 
 
 def _groups(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
@@ -221,9 +218,7 @@ def _likeness(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> flo
     together, apart = 0.0, 0.0
     for rows, place in zip(scores, places, strict=True):
         centred = rows - rows.mean(axis=0)
-        sums = np.zeros((int(place.sources.max(initial=-1)) + 1, rows.shape[1]))
-        np.add.at(sums, place.sources, centred)
-        together += float((sums**2).sum())
+        together += float((_sums(centred, place.sources) ** 2).sum())
         apart += float((centred**2).sum())
     return max(together / apart, 1.0) if apart else 1.0
 

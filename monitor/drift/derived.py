@@ -14,19 +14,10 @@ META = "meta."
 """Before the path of a key of the metadata."""
 
 KINDS: dict[str, Kind] = {
-    "label": "categorical",
-    "score": "numeric",
-    "margin": "numeric",
-    "entropy": "numeric",
-    "area": "numeric",
-    "aspect": "numeric",
-    "x": "numeric",
-    "y": "numeric",
-    "angle": "numeric",
-    "mask_share": "numeric",
-    "latency_ms": "numeric",
-    "bytes_per_pixel": "numeric",
-}
+    "label": "categorical", "score": "numeric", "margin": "numeric", "entropy": "numeric",
+    "area": "numeric", "aspect": "numeric", "x": "numeric", "y": "numeric", "angle": "numeric",
+    "mask_share": "numeric", "latency_ms": "numeric", "bytes_per_pixel": "numeric",
+}  # fmt: skip
 """Of signals; all others are told by their values."""
 
 PLACES = ("latitude", "longitude")
@@ -75,15 +66,8 @@ class _Predicted(msgspec.Struct):
     answer: str | None = None
 
 
-class _Box(NamedTuple):
-    """Where a prediction is, in shares of the image."""
-
-    area: float
-    aspect: float
-    """Width over height, both in pixels."""
-    x: float
-    y: float
-
+_PLACED = ("area", "aspect", "x", "y")
+"""What is told of where a prediction is: shares of the image, and width over height, both in pixels."""
 
 _decoder = msgspec.json.Decoder(list[_Predicted])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
@@ -104,10 +88,8 @@ def derived(of: Answered) -> dict[str, Value]:
     if predictions is not None:
         found |= _predicted(of, predictions, wh)
     for path, value in _flat_decoder.decode(of.metadata).items():
-        if isinstance(value, str):
-            found[META + path] = value[:INDEXED_CHARACTERS]
-        elif not isinstance(value, dict | list):
-            found[META + path] = value
+        if not isinstance(value, dict | list):
+            found[META + path] = value[:INDEXED_CHARACTERS] if isinstance(value, str) else value
     return found
 
 
@@ -121,33 +103,28 @@ def _predicted(
     if scores:
         found["score"] = scores[0]
     if of.task == "IMAGE_CLASSIFICATION":
-        best = max(predictions, key=lambda one: one.score or 0.0, default=None)
-        return found | _label(best) | _classified(scores)
+        if len(scores) > 1:
+            found["margin"] = scores[0] - scores[1]
+            found["entropy"] = -sum(one * math.log(one) for one in scores if one > 0)
+        return found | _label(max(predictions, key=lambda one: one.score or 0.0, default=None))
     found["predictions"] = float(len(predictions))
     chosen = predictions[_chosen(of.id, len(predictions))] if predictions else None
     found |= _label(chosen)
-    if chosen is not None and chosen.cx is not None and wh is not None:
+    if wh is None:
+        return found
+    if chosen is not None and chosen.cx is not None:
         found["angle"] = chosen.r % math.pi
-    if wh is not None:
-        boxes = [box for one in predictions if (box := _box(one, *wh)) is not None]
-        for at, name in enumerate(_Box._fields):
-            found |= _mean(name, [box[at] for box in boxes])
-        if of.task == "IMAGE_SEGMENTATION":
-            covered = sum(_area(one.contour or ()) for one in predictions)
-            found["mask_share"] = covered / (wh[0] * wh[1])
+    boxes = [box for one in predictions if (box := _box(one, *wh)) is not None]
+    for at, name in enumerate(_PLACED):
+        found |= _mean(name, [box[at] for box in boxes])
+    if of.task == "IMAGE_SEGMENTATION":
+        covered = sum(_area(one.contour or ()) for one in predictions)
+        found["mask_share"] = covered / (wh[0] * wh[1])
     return found
 
 
 def _label(one: _Predicted | None) -> dict[str, Value]:
     return {} if one is None or one.label is None else {"label": one.label[:INDEXED_CHARACTERS]}
-
-
-def _classified(scores: Sequence[float]) -> dict[str, Value]:
-    """Return what the scores of several labels say, the best first."""
-    if len(scores) < 2:
-        return {}
-    entropy = -sum(one * math.log(one) for one in scores if one > 0)
-    return {"margin": scores[0] - scores[1], "entropy": entropy}
 
 
 def _chosen(inference_id: int, count: int) -> int:
@@ -159,25 +136,21 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
     return {name: sum(values) / len(values)} if values else {}
 
 
-def _box(one: _Predicted, width: int, height: int) -> _Box | None:
-    """Return where a prediction is; None where it is nowhere."""
+def _box(one: _Predicted, width: int, height: int) -> tuple[float, ...] | None:
+    """Return where a prediction is, as `_PLACED` has it; None where it is nowhere."""
     if one.cx is not None:
         w, h, x, y = one.w, one.h, one.cx, one.cy
     elif one.xmin is not None:
         w, h = (one.xmax - one.xmin) / width, (one.ymax - one.ymin) / height
         x, y = (one.xmin + one.xmax) / 2 / width, (one.ymin + one.ymax) / 2 / height
-    elif one.contour:
-        xs = [point.x for ring in one.contour for point in ring]
-        ys = [point.y for ring in one.contour for point in ring]
-        if not xs:
+    else:
+        points = [point for ring in one.contour or () for point in ring]
+        if not points:
             return None
+        xs, ys = [point.x for point in points], [point.y for point in points]
         w, h = (max(xs) - min(xs) + 1) / width, (max(ys) - min(ys) + 1) / height
         x, y = (min(xs) + max(xs)) / 2 / width, (min(ys) + max(ys)) / 2 / height
-    else:
-        return None
-    if not (w > 0 and h > 0):
-        return None
-    return _Box(w * h, w * width / (h * height), x, y)
+    return (w * h, w * width / (h * height), x, y) if w > 0 and h > 0 else None
 
 
 def _area(contour: Iterable[Sequence[_Point]]) -> float:

@@ -3,36 +3,108 @@
 Thresholds and calibration come from a baseline with truth. No estimate raises an alarm.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from monitor.evaluation.reading import read
 from monitor.report import Metric
+from store.database import run_in
+from store.inferences import Inferences
+from store.records import StoredInference
 
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-
+TASK = "IMAGE_CLASSIFICATION"
 TYPE = "EstimatedAccuracy"
 LEAST = 100
 """Answers of a baseline whose truth is known, below which nothing is estimated."""
 MOST = 20_000
 """Answers of a side that are looked at; of more, as many are drawn."""
+MOST_READ = 5_000
+"""Inferences of a side whose scores are read; of more, as many are drawn."""
 VALID = (
     "valid under covariate shift without new noise: where images are another mix of what the baseline has, and "
     "scores mean what they meant there; not where images got worse, or classes are new or more frequent. It can "
     "be far off then, mostly too high. The interval is of the sample alone, for independent answers. Never part "
     "of an alarm."
 )
+_KNOWN = "SELECT seq FROM ground_truth WHERE seq IN ({})"
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Estimate = Callable[[Floats, Floats, Floats, Ids, Ids], float]
+"""Of the baseline's confidence, ascending, whether each was right, the current confidence, ascending, and how
+often each answer of both counts."""
 
 
-class _Method(NamedTuple):
-    """Confidence of the answers of both sides, by value, and how an estimate comes from them."""
+class _Said(msgspec.Struct):
+    label: str = ""
+    score: float = 0.0
 
-    name: str
-    baseline: Floats
-    current: Floats
-    is_calibrated: bool
+
+class _Answer(NamedTuple):
+    scores: list[float]
+    """Largest first."""
+    label: str
+    """Of the largest."""
+    truth: str | None
+    """None where it is not known, or there are several."""
+
+
+_decoder = msgspec.json.Decoder(list[_Said])
+
+
+def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) -> list[Metric]:
+    """Estimate how many stored answers are right; nothing where the baseline has too little truth.
+
+    Args:
+        inferences: The store.
+        task: Of the model; only single labels are estimated.
+        baseline: (N,) ids.
+        current: (M,) ids.
+
+    Raises:
+        StoreError: The database does not answer.
+    """
+    if task != TASK:
+        return []
+    with inferences.snapshot() as connection:
+        rows: Iterable[Any] = run_in(connection, _KNOWN, baseline.tolist())
+        known = sorted(int(seq) for (seq,) in rows)
+    if len(known) < LEAST:
+        return []
+    before = [one for one in _answers(inferences, known) if one.truth is not None]
+    now = _answers(inferences, current.tolist())
+    correct = [one.label == one.truth for one in before]
+    lengths = {len(one.scores) for one in (*before, *now)}
+    sums = np.array([sum(one.scores) for one in (*before, *now)])
+    if len(lengths) == 1 and (np.abs(sums - 1) < 0.02).all():  # all labels, as probabilities
+        sides = [
+            np.array([one.scores for one in side]).reshape(-1, *lengths) for side in (before, now)
+        ]
+        return estimates(sides[0], correct, sides[1])
+    return estimates([one.scores[0] for one in before], correct, [one.scores[0] for one in now])
+
+
+def _answers(inferences: Inferences, ids: Sequence[int]) -> list[_Answer]:
+    """Read answers; those without a label are passed over."""
+    chosen = np.linspace(0, len(ids) - 1, min(len(ids), MOST_READ)).astype(np.int64)
+    found = (_answer(one) for one in read(inferences, [ids[at] for at in chosen.tolist()]))
+    return [one for one in found if one is not None]
+
+
+def _answer(record: StoredInference) -> _Answer | None:
+    try:
+        said = sorted(_decoder.decode(record.predictions), key=lambda one: -one.score)
+        truth = [] if record.ground_truth is None else _decoder.decode(record.ground_truth)
+    except msgspec.MsgspecError:  # a failure, or imported in another form
+        return None
+    if not said:
+        return None
+    single = truth[0].label if len(truth) == 1 else None
+    return _Answer([one.score for one in said], said[0].label, single)
 
 
 def estimates(
@@ -52,7 +124,7 @@ def estimates(
         baseline_scores: float (N, K), a score for each label, summing to 1; or (N,), the top score alone.
         correct: bool (N,), whether the label of the top score is the true one.
         current_scores: As `baseline_scores`, (M, K) or (M,).
-        resamples: Of the bootstrap, over baseline and current answers.
+        resamples: Of the bootstrap, over baseline and current answers; without any there is no interval.
         seed: Of the bootstrap.
 
     Returns:
@@ -67,76 +139,67 @@ def estimates(
     """
     before, now = (np.asarray(each, np.float64) for each in (baseline_scores, current_scores))
     truth = np.asarray(correct, np.float64)
-    if (
-        before.shape[1:] != now.shape[1:]
-        or before.ndim not in (1, 2)
-        or truth.shape != before.shape[:1]
-    ):
+    fits = before.shape[1:] == now.shape[1:] and truth.shape == before.shape[:1]
+    if not fits or before.ndim not in (1, 2):
         raise ValueError(
             "expected scores of (N, K) and (M, K), or (N,) and (M,), and correct of (N,), "
             f"got {before.shape}, {now.shape} and {truth.shape}"
         )
     rng = np.random.default_rng(seed)
-    kept = _drawn(_finite(before), rng)
+    kept = _drawn(before, rng)
     before, truth = before[kept], truth[kept]
-    now = now[_drawn(_finite(now), rng)]
+    now = now[_drawn(now, rng)]
     if len(before) < LEAST or not len(now):
         return []
-    return [_metric(each, truth, resamples, rng) for each in _methods(before, now)]
-
-
-def _finite(scores: Floats) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
-
-
-def _drawn(rows: npt.NDArray[np.intp], rng: np.random.Generator) -> npt.NDArray[np.intp]:
-    return rows if len(rows) <= MOST else np.sort(rng.choice(rows, MOST, replace=False))
-
-
-def _methods(before: Floats, now: Floats) -> list[_Method]:
-    if before.ndim == 1:
-        tops = (before, now)
-        return [_Method("atc_max_confidence", *tops, False), _Method("cbpe", *tops, True)]
-    tops = (before.max(axis=1), now.max(axis=1))
-    entropies = (_negative_entropy(before), _negative_entropy(now))
+    tops = [each if each.ndim == 1 else each.max(axis=1) for each in (before, now)]
+    methods: list[tuple[str, list[Floats], Estimate]] = [("atc_max_confidence", tops, _above)]
+    if before.ndim == 2:
+        entropies = [_negative_entropy(before), _negative_entropy(now)]
+        methods.append(("atc_negative_entropy", entropies, _above))
+    methods.append(("cbpe", tops, _calibrated))
     return [
-        _Method("atc_max_confidence", *tops, False),
-        _Method("atc_negative_entropy", *entropies, False),
-        _Method("cbpe", *tops, True),
+        _metric(name, estimate, (sides[0], truth, sides[1]), resamples, rng)
+        for name, sides, estimate in methods
     ]
 
 
+def _drawn(scores: Floats, rng: np.random.Generator) -> Ids:
+    """Draw among the rows that are finite."""
+    rows = np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
+    return rows if len(rows) <= MOST else np.sort(rng.choice(rows, MOST, replace=False))
+
+
 def _negative_entropy(scores: Floats) -> Floats:
-    logs = np.log(np.where(scores > 0, scores, 1.0))
-    found: Floats = (scores * logs).sum(axis=1)
+    found: Floats = (scores * np.log(np.where(scores > 0, scores, 1.0))).sum(axis=1)
     return found
 
 
-def _metric(method: _Method, truth: Floats, resamples: int, rng: np.random.Generator) -> Metric:
-    order = np.argsort(method.baseline, kind="stable")
-    before, truth, now = method.baseline[order], truth[order], np.sort(method.current)
-    estimate = _calibrated if method.is_calibrated else _above
+def _metric(
+    name: str,
+    estimate: Estimate,
+    sides: tuple[Floats, Floats, Floats],
+    resamples: int,
+    rng: np.random.Generator,
+) -> Metric:
+    """Estimate by one method, from the baseline's confidence, its truth, and the current confidence."""
+    order = np.argsort(sides[0], kind="stable")
+    before, truth, now = sides[0][order], sides[1][order], np.sort(sides[2])
+    ones = np.ones(len(before), np.int64), np.ones(len(now), np.int64)
+    found = [
+        estimate(before, truth, now, _resampled(len(before), rng), _resampled(len(now), rng))
+        for _ in range(resamples)
+    ]
+    low, high = np.quantile(found, [0.025, 0.975]).tolist() if found else (None, None)
+    about = {"method": name, "valid": VALID, "n_baseline": len(before)}
+    value = estimate(before, truth, now, *ones)
+    return Metric(TYPE, value, about, (low, high) if found else None, len(now))
 
-    def once(*weights: Counts) -> float:
-        return estimate(before, truth, now, *weights)
 
-    value = once(np.ones(len(before), np.int64), np.ones(len(now), np.int64))
-    about: dict[str, Any] = {"method": method.name, "valid": VALID, "n_baseline": len(before)}
-    band = None
-    if resamples:
-        found = [
-            once(_resampled(len(before), rng), _resampled(len(now), rng)) for _ in range(resamples)
-        ]
-        low, high = np.quantile(found, [0.025, 0.975])
-        band = (float(low), float(high))
-    return Metric(TYPE, value, about, band, len(now))
-
-
-def _resampled(n: int, rng: np.random.Generator) -> Counts:
+def _resampled(n: int, rng: np.random.Generator) -> Ids:
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
-def _above(before: Floats, truth: Floats, now: Floats, weights: Counts, current: Counts) -> float:
+def _above(before: Floats, truth: Floats, now: Floats, weights: Ids, current: Ids) -> float:
     """Return the share of current answers above the confidence that the right share of baseline's is."""
     right = (truth * weights).sum() / weights.sum()
     below = np.cumsum(weights) - weights
@@ -147,9 +210,7 @@ def _above(before: Floats, truth: Floats, now: Floats, weights: Counts, current:
     return float(current[first:].sum() / current.sum())
 
 
-def _calibrated(
-    before: Floats, truth: Floats, now: Floats, weights: Counts, current: Counts
-) -> float:
+def _calibrated(before: Floats, truth: Floats, now: Floats, weights: Ids, current: Ids) -> float:
     """Return the mean chance to be right, as a rising function of the score."""
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - slow to load
 

@@ -7,16 +7,15 @@ is compared as labels.
 import time
 from collections import Counter
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from monitor.drift.columns import (
-    Span,
-    Unlike,
+    UnlikeError,
     as_labels,
     as_numbers,
     as_vectors,
@@ -25,9 +24,9 @@ from monitor.drift.columns import (
 )
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
-from monitor.drift.samples import DriftError, Kind, Sample, sample
+from monitor.drift.samples import DriftError, Kind, sample
 from monitor.drift.tables import Table, Values, read_table
-from monitor.report import Data, Report, Window
+from monitor.report import Data, Report, Window, provenance
 from store.records import timestamp_text
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")
@@ -56,31 +55,12 @@ class Asked(msgspec.Struct, frozen=True):
 
     def kinds(self) -> dict[str, Kind]:
         """Return the kinds that were named."""
-        named: tuple[tuple[Kind, tuple[str, ...]], ...] = (
-            ("numeric", self.numeric),
-            ("categorical", self.categorical),
-            ("embedding", self.embedding),
-        )
-        return {name: kind for kind, names in named for name in names}
+        kinds: dict[str, Kind] = dict.fromkeys(self.numeric, "numeric")
+        kinds |= dict.fromkeys(self.categorical, "categorical")
+        return kinds | dict.fromkeys(self.embedding, "embedding")
 
 
-class _Side(NamedTuple):
-    sample: Sample
-    span: Span
-
-
-class _Both(NamedTuple):
-    tables: tuple[Table, Table]
-
-    def names(self) -> list[str]:
-        """Return the columns of both, in the order of the files."""
-        return list(dict.fromkeys(name for one in self.tables for name in one.columns))
-
-    def first(self, names: Iterable[str]) -> str | None:
-        """Return the first of these columns that both have."""
-        return next(
-            (one for one in names if all(one in each.columns for each in self.tables)), None
-        )
+Tables = tuple[Table, Table]
 
 
 def compare_files(
@@ -103,23 +83,23 @@ def compare_files(
         OSError: A file cannot be read.
     """
     started = time.monotonic()
-    both = _Both((_with_vectors(baseline, asked), _with_vectors(current, asked)))
-    _check(both, asked)
-    when = asked.time or both.first(one for one in TIMES if one not in asked.ignore)
-    source = asked.source_key or both.first(
-        prefix + one
-        for prefix in ("", "metadata.")
-        for one in SOURCE_KEYS
-        if prefix + one not in asked.ignore
-    )
-    columns, kinds, left_out = _columns(both, asked, {when, source})
-    before, now = (
-        _side(table, values, kinds, (when, source))
-        for table, values in zip(both.tables, columns, strict=True)
-    )
-    report = compare(before.sample, now.sample, settings)
+    tables = (_with_vectors(baseline, asked), _with_vectors(current, asked))
+    _check(tables, asked)
+    paths = [prefix + one for prefix in ("", "metadata.") for one in SOURCE_KEYS]
+    when = asked.time or _first(tables, TIMES, asked)
+    source = asked.source_key or _first(tables, paths, asked)
+    columns, kinds, left_out = _columns(tables, asked, {when, source})
+    samples, windows = [], []
+    for table, values in zip(tables, columns, strict=True):
+        order, (start, end) = in_time(table, when)
+        sources = None if source is None else as_labels(table, source)
+        try:
+            samples.append(sample(values, kinds=kinds, sources=sources, order=order))
+        except DriftError as error:
+            raise DriftError(f"{table.name}: {error}") from error
+        windows.append({"start": start, "end": end})
+    report = compare(samples[0], samples[1], settings)
     seen = report.data
-    seen = Data(_dated(seen.current, now.span), _dated(seen.baseline, before.span))
     read = {
         "baseline": _text(baseline),
         "current": _text(current),
@@ -127,17 +107,26 @@ def compare_files(
         "source_key": source,
         "left_out": left_out,
     }
-    return msgspec.structs.replace(
+    return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
-        data=seen,
+        data=Data(
+            replace(seen.current, **windows[1]), replace(seen.baseline or Window(), **windows[0])
+        ),
         parameters=read | report.parameters,
-        provenance={
-            "code": version("quadriga"),
-            "libs": {name: version(name) for name in ("numpy", "scipy")},
-            "duration_s": round(time.monotonic() - started, 3),
-        },
+        provenance=provenance(started),
     )
+
+
+def _names(tables: Tables) -> list[str]:
+    """Return the columns of both, in the order of the files."""
+    return list(dict.fromkeys(name for one in tables for name in one.columns))
+
+
+def _first(tables: Tables, names: Iterable[str], asked: Asked) -> str | None:
+    """Return the first of these columns that both have, and that is not ignored."""
+    there = tables[0].columns.keys() & tables[1].columns.keys() - {*asked.ignore}
+    return next((one for one in names if one in there), None)
 
 
 def _with_vectors(path: Path, asked: Asked) -> Table:
@@ -156,10 +145,10 @@ def _with_vectors(path: Path, asked: Asked) -> Table:
     return table
 
 
-def _check(both: _Both, asked: Asked) -> None:
+def _check(tables: Tables, asked: Asked) -> None:
     """See that what was named is there, and once."""
-    names = both.names()
-    files = " or ".join(one.name for one in both.tables)
+    names = _names(tables)
+    files = " or ".join(one.name for one in tables)
     counts = Counter((*asked.numeric, *asked.categorical, *asked.embedding, *asked.ignore))
     for name, count in counts.items():
         if name not in names:
@@ -167,7 +156,7 @@ def _check(both: _Both, asked: Asked) -> None:
         if count > 1:
             raise DriftError(f"expected to be told once what {name!r:.80} is, got it {count} times")
     for name in filter(None, (asked.source_key, asked.time)):
-        for table in both.tables:
+        for table in tables:
             if name not in table.columns:
                 got = _listed(list(table.columns))
                 raise DriftError(f"expected a column {name!r:.80} in {table.name}, got {got}")
@@ -179,21 +168,21 @@ def _listed(names: list[str]) -> str:
 
 
 def _columns(
-    both: _Both, asked: Asked, used: set[str | None]
+    tables: Tables, asked: Asked, used: set[str | None]
 ) -> tuple[tuple[dict[str, Values], dict[str, Values]], dict[str, Kind], dict[str, str]]:
     """Return the columns of both sides, their kinds where these are sure, and why others are left out."""
     made: tuple[dict[str, Values], dict[str, Values]] = ({}, {})
     named, kinds, left_out = asked.kinds(), dict[str, Kind](), dict[str, str]()
-    for name in both.names():
+    for name in _names(tables):
         if name in asked.ignore or (name in used and name not in named):
             continue
         if name in _NAMES and name not in named:
             left_out[name] = "names inferences"
             continue
         try:
-            kind = named.get(name) or _kind(both, name)
-            sides = [_values(table, name, kind) for table in both.tables]
-        except Unlike as error:
+            kind = named.get(name) or _kind(tables, name)
+            sides = [_values(table, name, kind) for table in tables]
+        except UnlikeError as error:
             if name in named:
                 raise
             left_out[name] = str(error)
@@ -208,15 +197,15 @@ def _columns(
     return made, kinds, left_out
 
 
-def _kind(both: _Both, name: str) -> Kind:
+def _kind(tables: Tables, name: str) -> Kind:
     """Infer what a column holds; few integers are told from other numbers later."""
-    found = {look(one, name) for one in both.tables} - {None}
+    found = {look(one, name) for one in tables} - {None}
     if found <= {"number"}:
         return "numeric"
     if found == {"list"}:
         return "embedding"
     if found & {"list", "other"}:
-        raise Unlike("expected numbers, labels, or lists of numbers of one length, got others")
+        raise UnlikeError("expected numbers, labels, or lists of numbers of one length, got others")
     return "categorical"
 
 
@@ -236,26 +225,6 @@ def _values(table: Table, name: str, kind: Kind) -> Values:
     return as_numbers(table, name) if kind == "numeric" else as_vectors(table, name)
 
 
-def _side(
-    table: Table,
-    columns: dict[str, Values],
-    kinds: dict[str, Kind],
-    keys: tuple[str | None, str | None],
-) -> _Side:
-    """Put a file together, in the order of a column with the time, with a column of sources."""
-    when, source = keys
-    order, span = in_time(table, when)
-    sources = None if source is None else as_labels(table, source)
-    try:
-        return _Side(sample(columns, kinds=kinds, sources=sources, order=order), span)
-    except DriftError as error:
-        raise DriftError(f"{table.name}: {error}") from error
-
-
 def _text(path: Path) -> str:
     """Return a path as JSON can hold it."""
     return str(path).encode(errors="replace").decode()
-
-
-def _dated(window: Window | None, span: Span) -> Window:
-    return msgspec.structs.replace(window or Window(), start=span[0], end=span[1])

@@ -1,8 +1,10 @@
 """What is asked of a drift report over stored inferences."""
 
+import re
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from monitor.drift.kernels import Kernel
 from store.errors import QueryError
@@ -16,6 +18,10 @@ MOST_BY = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]
 DEFAULT = "default"
 """Name of the baseline that is meant where none is named."""
+
+DAY_S = 86_400
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": 7 * DAY_S}
+_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
 
 
 class StoredWindow(
@@ -71,98 +77,88 @@ _decoder = msgspec.json.Decoder(DriftParameters)
 
 
 def decode_parameters(body: bytes) -> DriftParameters:
-    """Read the parameters of a drift report from JSON.
+    """Read the parameters of a drift report from JSON; `absolute` sees that they mean something.
 
     Raises:
-        QueryError: They are none, or name a filter or a time that means nothing.
+        QueryError: They are none.
     """
     parameters = decode_body(body, _decoder)
     if parameters.schedule is not None:
         raise QueryError("expected no schedule, which the model has, got one")
-    check(parameters)
     return parameters
-
-
-def check(parameters: DriftParameters) -> None:
-    """See that this means something.
-
-    Raises:
-        QueryError: It does not.
-    """
-    windows = {"": parameters.current}
-    if isinstance(parameters.baseline, StoredWindow):
-        windows["baseline: "] = parameters.baseline
-    for name, window in windows.items():
-        try:
-            check_window(parameters.model, window)
-        except QueryError as error:
-            raise QueryError(f"{name}{error}") from error
-
-
-def check_window(model: str, window: StoredWindow) -> None:
-    """See that a window of a model means something.
-
-    Raises:
-        QueryError: It does not.
-    """
-    parse(window.where, 0)
-    for name, text in (("from", window.start), ("to", window.end)):
-        try:
-            _moment(text, 0)
-        except ValueError as error:
-            raise unexpected(name, EXPECTED, text) from error
-    parse(where_of(model, window), 0)
 
 
 def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
     """Say at which moments windows begin and end; the current one ends now at the latest.
 
     Args:
-        parameters: Checked.
+        parameters: As they were asked for.
         now_us: What `now` means, in microseconds since 1970.
 
     Raises:
-        QueryError: A window begins after its end.
+        QueryError: A filter or a time means nothing, or a window begins after its end.
     """
-    current = msgspec.structs.replace(parameters.current, end=parameters.end or "now")
-    current = fixed(current, now_us)
+    current = replace(parameters.current, end=parameters.end or "now")
+    current = fixed(parameters.model, current, now_us)
     baseline = parameters.baseline
     if isinstance(baseline, StoredWindow):
         try:
-            baseline = fixed(baseline, now_us)
+            baseline = fixed(parameters.model, baseline, now_us)
         except QueryError as error:
             raise QueryError(f"baseline: {error}") from error
-    return msgspec.structs.replace(
-        parameters, start=current.start, end=current.end, baseline=baseline
-    )
+    return replace(parameters, start=current.start, end=current.end, baseline=baseline)
 
 
-def fixed(window: StoredWindow, now_us: int) -> StoredWindow:
-    """Say at which moments a window begins and ends.
+def fixed(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
+    """Say at which moments a window of a model begins and ends, to the millisecond, as ids are.
 
     Raises:
-        QueryError: It begins after its end.
+        QueryError: Its filter or a time means nothing, or it begins after its end.
     """
-    start, end = _moment(window.start, now_us), _moment(window.end, now_us)
+    parse(window.where, 0)
+    given = {"from": window.start, "to": window.end}
+    moments = (moment_us(text, now_us, name) for name, text in given.items())
+    start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+    made = replace(window, start=start, end=end)
+    parse(where_of(model, made), 0)
     if start is not None and end is not None and start >= end:
         raise QueryError(f"expected from to be before to, got {start} and {end}")
-    return msgspec.structs.replace(window, start=start, end=end)
+    return made
 
 
-def _moment(text: str | None, now_us: int) -> str | None:
-    """Return a moment to the millisecond, as ids are: what comes at it or later is the same."""
-    return None if text is None else timestamp_text(-(-microseconds(text, now_us) // 1000))
+def moment_us(text: str | None, now_us: int, name: str) -> int | None:
+    """Return a moment, if there is one, in microseconds since 1970.
+
+    Raises:
+        QueryError: The text is none; the message names it.
+    """
+    try:
+        return None if text is None else microseconds(text, now_us)
+    except ValueError as error:
+        raise unexpected(name, EXPECTED, text) from error
+
+
+def span_s(text: str, name: str = "") -> int:
+    """Return the seconds of a span such as `15m`.
+
+    Raises:
+        QueryError: The text is none.
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise QueryError(
+            f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
+        )
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 def where_of(model: str, window: StoredWindow) -> dict[str, Any]:
     """Return the filter that finds a window of a model."""
     time = {"ge": window.start, "lt": window.end}
-    asked = [
-        {"model": {"eq": model}},
-        None if window.version is None else {"version": {"eq": window.version}},
-        {"ts": {op: at for op, at in time.items() if at is not None}}
-        if any(time.values())
-        else None,
-        window.where,
-    ]
-    return {"and": [one for one in asked if one is not None]}
+    asked: dict[str, Any] = {
+        "model": {"eq": model},
+        "version": None if window.version is None else {"eq": window.version},
+        "ts": {op: at for op, at in time.items() if at is not None} or None,
+    }
+    named = [{name: compared} for name, compared in asked.items() if compared is not None]
+    return {"and": named if window.where is None else [*named, window.where]}

@@ -1,18 +1,21 @@
 """P-values of any statistic, by letting units change sides: exact but for chance, whatever they hold."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.dependence import Units
+from monitor.drift import tests
+from monitor.drift.dependence import Codes, Units
 
 Numbers = npt.NDArray[np.float64]
 Sides = npt.NDArray[np.float32]
 """(B, K): 1 where a unit is current, 0 where it is of the baseline, in each of B permutations."""
 
-Statistic = Callable[[npt.NDArray[np.float32]], Numbers]
+Dealt = npt.NDArray[np.float32]
+Statistic = Callable[[Dealt], Numbers]
 """Returns (B,) of what is current in each permutation: units (B, K), or counts (B, C) of them."""
 
 Draw = Callable[[int, np.random.Generator], Numbers]
@@ -33,6 +36,8 @@ class Chances(NamedTuple):
     draw: Draw
 
 
+_CERTAIN = 20.0
+"""Rows expected in each cell, from which the chi-square distribution is trusted."""
 _CHUNK = 4_000_000
 """Numbers in memory at a time."""
 _ENOUGH = 10
@@ -128,3 +133,61 @@ def _sides(units: Units, count: int, rng: np.random.Generator) -> Sides:
         chosen = np.argpartition(keys, taken - 1, axis=1)[:, :taken]
         np.put_along_axis(made, members[chosen], 1.0, axis=1)
     return made
+
+
+def counts_of(codes: Codes, n: int, cells: int) -> Numbers:
+    """Count (2, C) the first n codes (P,) and the others."""
+    sides = [np.bincount(one, minlength=cells) for one in (codes[:n], codes[n:])]
+    return np.array(sides, np.float64)
+
+
+def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> tests.Test:
+    """Compare cells (P,), the first n the baseline's; the distribution is trusted where many are expected in each."""
+    table = counts_of(cells, n, int(cells.max()) + 1)
+    found = tests.chi_square(table)
+    least = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
+    if table.shape[1] < 2 or (exchanged.kind == "rows" and least >= _CERTAIN):
+        return found
+    return found._replace(p=permuted(_squared_distance, cells, exchanged, n, effort))
+
+
+def permuted(
+    distance: Callable[[Numbers, Dealt], Numbers],
+    codes: Codes,
+    exchanged: Units,
+    n: int,
+    effort: Effort,
+) -> float:
+    """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C).
+
+    Args:
+        distance: The statistic.
+        codes: (P,) the cell of each row, the baseline's first.
+        exchanged: What changes places.
+        n: Rows of the baseline.
+        effort: How many permutations.
+    """
+    table = counts_of(codes, n, int(codes.max()) + 1)
+    if exchanged.kind == "rows":
+        return p_value(dealing_rows(partial(distance, table.sum(axis=0)), table), effort)
+    at = exchanged.of * table.shape[1] + codes
+    counts = np.bincount(at, minlength=len(exchanged.current) * table.shape[1])
+    per_unit = counts.reshape(-1, table.shape[1]).astype(np.float32)
+    if exchanged.even:
+        per_unit /= per_unit.sum(axis=1, keepdims=True)
+    total = per_unit.sum(axis=0)
+    return p_value(dealing(lambda sides: distance(total, sides @ per_unit), exchanged), effort)
+
+
+def largest_distance(total: Numbers, now: Dealt) -> Numbers:
+    """Return the Kolmogorov-Smirnov statistic."""
+    below, n = now.cumsum(axis=1), now.sum(axis=1, keepdims=True)
+    apart = np.abs(below / n - (total.cumsum() - below) / (total.sum() - n))
+    return np.asarray(apart.max(axis=1), np.float64)
+
+
+def _squared_distance(total: Numbers, now: Dealt) -> Numbers:
+    """Return the chi-square statistic."""
+    expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
+    terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))
+    return np.asarray(terms.sum(axis=1), np.float64)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from monitor.drift.derived import META, Answered, Value, derived
+from monitor.drift.samples import used
 from monitor.signals import PICTURE
 from store.database import run, run_in
 from store.inferences import Inferences
@@ -26,12 +27,11 @@ RARE = 100
 Ids = npt.NDArray[np.int64]
 Vector = npt.NDArray[np.float32]
 _NOTHING = StoredSignals(None, None, None)
+_counts = msgspec.json.Decoder(dict[int, int])
 _ROWS = (
     "SELECT seq, model_id, status, latency_us, input_width, input_height, input_bytes,"
     " predictions, coalesce(CAST(meta_flat AS TEXT), meta) FROM inference WHERE seq IN ({})"
 )
-
-
 _COUNTED = (
     "SELECT labels FROM rollup WHERE model_id IN (SELECT id FROM model WHERE name = ?)"
     " AND minute BETWEEN ? AND ?"
@@ -39,7 +39,6 @@ _COUNTED = (
 _LABELLED = "SELECT label, seq FROM pred WHERE seq BETWEEN ? AND ? AND label IN ({})"
 _HAD = "SELECT label, count(*) FROM pred WHERE seq IN ({}) GROUP BY label"
 _BEST = " AND NOT EXISTS (SELECT 1 FROM pred p WHERE p.seq = pred.seq AND p.score > pred.score)"
-_counts = msgspec.json.Decoder(dict[int, int])
 
 
 class Shard(msgspec.Struct):
@@ -89,8 +88,7 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
         for name, count in counts.items()
         if count * RARE >= len(kept) or not name.startswith(META)
     }
-    left = {reason: count for reason, count in excluded.items() if count}
-    return Shard(kept, signals, spaces, list(answered), left)
+    return Shard(kept, signals, spaces, list(answered), dict(+excluded))
 
 
 def _pictured(picture: bytes | None) -> dict[str, Value]:
@@ -129,7 +127,7 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
 
 def sources_of(
     inferences: Inferences, ids: Ids, keys: Iterable[str]
-) -> tuple[str, list[str], Ids] | None:
+) -> tuple[str, tuple[str, ...], Ids] | None:
     """Look up what inferences come from, in the index of the metadata.
 
     Args:
@@ -147,11 +145,10 @@ def sources_of(
         if found:
             names = sorted({"", *(name for name, _ in found)})
             place = {name: at for at, name in enumerate(names)}
-            codes = np.full(len(ids), place[""], np.int64)
+            codes = np.zeros(len(ids), np.int64)
             for name, rows in found:
                 codes[rows] = place[name]
-            used, codes = np.unique(codes, return_inverse=True)
-            return key, [names[at] for at in used], codes.astype(np.int64)
+            return key, *used(names, codes)
     return None
 
 
@@ -172,17 +169,11 @@ def _indexed(connection: sa.Connection, key: str, ids: Ids) -> list[tuple[str, I
         for value, seq in rows:
             seqs.setdefault(value, []).append(seq)
         for value, of in seqs.items():
-            at = np.searchsorted(ids, of)
-            there = at[(at < len(ids)) & (ids[np.minimum(at, len(ids) - 1)] == of)]
+            at = np.minimum(np.searchsorted(ids, of), len(ids) - 1)
+            there = at[ids[at] == of]
             if len(there):
-                text = (
-                    value
-                    if type_ == KeyType.STR
-                    else bool(value)
-                    if type_ == KeyType.BOOL
-                    else value
-                )
-                made.append((source_name(text), there.astype(np.int64)))
+                name = source_name(bool(value) if type_ == KeyType.BOOL else value)
+                made.append((name, there.astype(np.int64)))
     return made
 
 
@@ -222,15 +213,13 @@ def other_labels(
     """
     told = set(known)
     ends = int(ids[0]), int(ids[-1])
-    found: Counter[str] = Counter()
     with inferences.snapshot() as connection:
         names = _labels(connection)
         counted: set[int] = set()
         for (labels,) in run(connection, _COUNTED, (model, *map(minute, ends))):
             counted.update(_counts.decode(labels))
         asked = [one for one in sorted(counted) if one in names and names[one] not in told]
-        for label, seq in run_in(connection, _LABELLED + _BEST * best, asked, ends):
-            at = int(np.searchsorted(ids, seq))
-            if at < len(ids) and ids[at] == seq:
-                found[names[label]] += 1
+        rows = list(run_in(connection, _LABELLED + _BEST * best, asked, ends))
+    there = np.isin([seq for _, seq in rows], ids)
+    found = Counter(names[label] for (label, _), is_one in zip(rows, there, strict=True) if is_one)
     return dict(sorted(found.items()))

@@ -3,14 +3,19 @@
 A source is what rows that resemble each other come from: a camera, a stream, a recording.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
+Codes = npt.NDArray[np.int64]
 Kind = Literal["numeric", "count", "categorical", "embedding"]
+
+EMBEDDING = "embedding"
+"""The column of embeddings, where there is one."""
 
 LARGEST = 1e150
 """Numbers beyond, either way, count as this: their squares would be infinite."""
@@ -28,7 +33,7 @@ class Column(msgspec.Struct, frozen=True, eq=False):
 
     name: str
     kind: Kind
-    rows: npt.NDArray[np.int64]
+    rows: Codes
     """(P,) positions of the rows that have a value, ascending."""
     values: npt.NDArray[Any]
     """(P,) float64 of a number; (P,) int64, positions in `labels`, of a category; (P, D) float32 of an
@@ -41,12 +46,20 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     """Rows in time order."""
 
     columns: tuple[Column, ...]
-    order: npt.NDArray[np.int64]
+    order: Codes
     """(N,) ascending: what puts rows in time order, such as milliseconds or ids; unique in a source."""
-    sources: npt.NDArray[np.int64]
+    sources: Codes
     """(N,) positions in `source_names`; zeros where there are none."""
     source_names: tuple[str, ...] = ()
     """In the order of their text; empty where no source is known."""
+
+    def column(self, name: str) -> Column | None:
+        """Return a column by its name."""
+        return next((one for one in self.columns if one.name == name), None)
+
+    def of(self, columns: Iterable[Column]) -> "Sample":
+        """Return these rows with other columns."""
+        return replace(self, columns=tuple(columns))
 
 
 def sample(
@@ -54,7 +67,7 @@ def sample(
     *,
     kinds: Mapping[str, Kind] | None = None,
     sources: Sequence[Any] | None = None,
-    order: Sequence[int] | npt.NDArray[np.int64] | None = None,
+    order: Sequence[int] | Codes | None = None,
 ) -> Sample:
     """Put columns of equal length together; None, NaN and infinite values are missing.
 
@@ -67,29 +80,22 @@ def sample(
     Raises:
         DriftError: Lengths differ, or values are not of their kind.
     """
-    kinds = kinds or {}
     lengths = {name: len(values) for name, values in columns.items()}
     lengths |= {"sources": len(sources)} if sources is not None else {}
     lengths |= {"order": len(order)} if order is not None else {}
     n = next(iter(lengths.values()), 0)
-    wrong = next((name for name, length in lengths.items() if length != n), None)
-    if wrong is not None:
-        raise DriftError(f"expected {n} rows of {wrong}, got {lengths[wrong]}")
-    texts = (
-        ["" if one is None else str(one) for one in sources] if sources is not None else [""] * n
-    )
-    names, codes = _coded(texts)
+    for name, length in lengths.items():
+        if length != n:
+            raise DriftError(f"expected {n} rows of {name}, got {length}")
+    given = [""] * n if sources is None else sources
+    names, codes = _coded(["" if one is None else str(one) for one in given])
     placed = np.arange(n) if order is None else np.asarray(order, np.int64)
-    made = Sample(
-        tuple(_column(name, values, kinds.get(name)) for name, values in columns.items()),
-        placed,
-        codes,
-        names if sources is not None else (),
-    )
-    return take(made, np.lexsort((codes, placed)))
+    made = (_column(name, values, (kinds or {}).get(name)) for name, values in columns.items())
+    whole = Sample(tuple(made), placed, codes, () if sources is None else names)
+    return take(whole, np.lexsort((codes, placed)))
 
 
-def take(one: Sample, rows: npt.NDArray[np.int64]) -> Sample:
+def take(one: Sample, rows: Codes) -> Sample:
     """Return these rows (positions, each once) of a sample, in the order given."""
     place = np.full(len(one.order), -1, np.int64)
     place[rows] = np.arange(len(rows))
@@ -98,22 +104,32 @@ def take(one: Sample, rows: npt.NDArray[np.int64]) -> Sample:
         moved = place[column.rows]
         kept = np.flatnonzero(moved >= 0)
         kept = kept[np.argsort(moved[kept], kind="stable")]
-        columns.append(
-            msgspec.structs.replace(column, rows=moved[kept], values=column.values[kept])
-        )
-    return msgspec.structs.replace(
-        one, columns=tuple(columns), order=one.order[rows], sources=one.sources[rows]
-    )
+        columns.append(replace(column, rows=moved[kept], values=column.values[kept]))
+    return replace(one, columns=tuple(columns), order=one.order[rows], sources=one.sources[rows])
+
+
+def alike(coded: Sequence[tuple[tuple[str, ...], Codes]]) -> tuple[tuple[str, ...], list[Codes]]:
+    """Return positions in several lists of names as positions in one list of all of them."""
+    names = tuple(sorted({name for each, _ in coded for name in each}))
+    place = {name: at for at, name in enumerate(names)}
+    return names, [
+        np.array([place[name] for name in each] or [0], np.int64)[codes] for each, codes in coded
+    ]
+
+
+def used(names: Sequence[str], codes: Codes) -> tuple[tuple[str, ...], Codes]:
+    """Leave out names that no position names."""
+    there, codes = np.unique(codes, return_inverse=True)
+    return tuple(names[at] for at in there), codes.astype(np.int64)
 
 
 def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
     """Infer what a column holds: numbers, counts (few distinct integers), categories or embeddings."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        if values.ndim == 2:
+    if _is_typed(values):
+        if np.ndim(values) == 2:
             return "embedding"
-        if values.dtype.kind not in "iuf":
-            return "categorical"
-        return _number_kind(np.asarray(values, np.float64))
+        numbers = np.asarray(values)
+        return _number_kind(numbers) if numbers.dtype.kind in "iuf" else "categorical"
     present = [one for one in values if one is not None]
     if present and all(isinstance(one, list | tuple | np.ndarray) for one in present):
         return "embedding"
@@ -122,37 +138,37 @@ def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:
     return _number_kind(np.array(present, np.float64))
 
 
-def _number_kind(values: npt.NDArray[np.float64]) -> Kind:
-    distinct = np.unique(values[np.isfinite(values)])
+def _is_typed(values: Sequence[Any] | npt.NDArray[Any]) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype != object
+
+
+def _number_kind(values: npt.NDArray[Any]) -> Kind:
+    distinct = np.unique(values[np.isfinite(values)].astype(np.float64))
     few = 0 < len(distinct) <= MOST_COUNTS and bool((distinct == np.round(distinct)).all())
     return "count" if few else "numeric"
 
 
 def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | None) -> Column:
     kind = kind or kind_of(values)
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        rows = np.arange(len(values))
-    else:
-        rows = np.array([at for at, one in enumerate(values) if one is not None], np.int64)
+    rows = np.arange(len(values))
+    if not _is_typed(values):
+        rows = np.flatnonzero([one is not None for one in values])
+    present = values if len(rows) == len(values) else [values[at] for at in rows.tolist()]
     if kind == "categorical":
-        labels, codes = _coded([_text(values[at]) for at in rows.tolist()])
+        labels, codes = _coded([_text(one) for one in present])
         return Column(name, kind, rows, codes, labels)
+    is_embedding = kind == "embedding"
     try:
-        numbers = np.asarray(
-            values if len(rows) == len(values) else [values[at] for at in rows.tolist()],
-            np.float32 if kind == "embedding" else np.float64,
-        )
+        numbers = np.asarray(present, np.float32 if is_embedding else np.float64)
     except (TypeError, ValueError) as error:
         raise DriftError(f"expected {name} to hold {kind} values, got {error}") from error
-    if kind == "embedding" and not len(rows):
+    if is_embedding and not len(rows):
         numbers = numbers.reshape(0, 0)
-    if numbers.ndim != (2 if kind == "embedding" else 1):
+    if numbers.ndim != 1 + is_embedding:
         raise DriftError(f"expected {name} to hold {kind} values, got shape {numbers.shape}")
-    finite = np.isfinite(numbers)
-    if kind == "embedding":
-        kept = finite.all(axis=1)
-        return Column(name, kind, rows[kept], numbers[kept])
-    return Column(name, kind, rows[finite], np.clip(numbers[finite], -LARGEST, LARGEST))
+    finite = np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
+    kept = numbers[finite] if is_embedding else np.clip(numbers[finite], -LARGEST, LARGEST)
+    return Column(name, kind, rows[finite], kept)
 
 
 def _text(value: Any) -> str:
@@ -162,7 +178,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _coded(texts: list[str]) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+def _coded(texts: list[str]) -> tuple[tuple[str, ...], Codes]:
     labels = sorted(set(texts))
     codes = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([codes[text] for text in texts], np.int64)

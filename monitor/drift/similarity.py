@@ -1,8 +1,7 @@
 """How like its model's baseline one image is: a conformal p-value over the nearest embeddings.
 
 An image is as strange as its mean distance to its `NEAREST` nearest references. Its score is the share of
-all, references and itself, that are at least as strange, so that it is below any threshold with the chance of
-the threshold itself wherever the image comes from where the references do, whatever the embedding.
+all, references and itself, that are at least as strange; see docs/drift.md.
 
 Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapter 2; Laxhammar, Falkman,
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.samples import DriftError
+from monitor.drift.samples import EMBEDDING, DriftError, Sample
+from monitor.report import Neighbour, Unlike
 
 NEAREST = 5
 """Neighbours of which the mean distance counts."""
@@ -24,8 +24,15 @@ NEAREST = 5
 LEAST, MOST = 100, 10_000
 """References; with N of them the least score is 1 / (N + 1)."""
 
+MOST_UNLIKE, SHOWN = 12, 3
+"""Images of a window that a report shows, and neighbours of each."""
+
 _BLOCK = 500
 """Rows whose distances to all are in memory at once."""
+
+Half = npt.NDArray[np.float16]
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 
 
 class References:
@@ -40,15 +47,15 @@ class References:
 
     def __init__(
         self,
-        embeddings: npt.NDArray[np.float16],
-        ids: npt.NDArray[np.int64],
+        embeddings: Half,
+        ids: Ids,
         space: str,
-        apart: npt.NDArray[np.float32] | None = None,
+        apart: Floats | None = None,
     ) -> None:
         self.ids = ids
         self.space = space
         self._units = _unit(embeddings)
-        self.apart = _apart(self._units) if apart is None else apart
+        self.apart = _apart(self._units, self._units, others=True) if apart is None else apart
         """float32 (N, NEAREST)."""
         self._strangeness = self.apart.mean(axis=1)
         self._farthest = self.apart.max(axis=1)
@@ -68,9 +75,11 @@ class References:
         at_least = int(np.count_nonzero(self._strangeness + nearer / NEAREST >= own))
         return (1 + at_least) / (1 + len(self.ids))
 
-    def nearest(
-        self, embedding: npt.NDArray[np.floating[Any]], count: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def strangeness(self, embeddings: Half) -> Floats:
+        """Measure the mean distance (M,) of embeddings (M, D) to their nearest references."""
+        return np.asarray(_apart(_unit(embeddings), self._units).mean(axis=1), np.float32)
+
+    def nearest(self, embedding: npt.NDArray[np.floating[Any]], count: int) -> tuple[Ids, Floats]:
         """Find the references most like an embedding (D,), nearest first.
 
         Returns:
@@ -104,7 +113,7 @@ class References:
             )
         return cls(embeddings, ids, space, apart)
 
-    def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
+    def _distances(self, embedding: npt.NDArray[np.floating[Any]]) -> Floats:
         """Measure float32 (N,), after the rounding that the references have had."""
         with np.errstate(over="ignore"):
             rounded = np.asarray(embedding).astype(np.float16)
@@ -118,12 +127,7 @@ class References:
         return _from_cosines(np.einsum("nd,d->n", self._units, _unit(rounded)))
 
 
-def write(
-    path: Path,
-    embeddings: npt.NDArray[np.floating[Any]],
-    ids: npt.NDArray[np.int64],
-    space: str,
-) -> int:
+def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space: str) -> int:
     """Write references; a reader finds the old file or the new one, whole.
 
     Embeddings that are not finite are left out, and of equal ones all but the first: an image that came
@@ -167,7 +171,29 @@ def write(
     return len(kept)
 
 
-def _unit(embeddings: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
+def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
+    """Return the images of a window that are farthest from their neighbours in the baseline.
+
+    Args:
+        baseline: With embeddings (N, D), and inferences as its order.
+        current: With embeddings (M, D) of the same space.
+        space: Which that is.
+    """
+    before, now = (one.column(EMBEDDING) for one in (baseline, current))
+    if before is None or now is None or len(before.rows) <= NEAREST or not len(now.rows):
+        return []
+    references = References(before.values.astype(np.float16), baseline.order[before.rows], space)
+    rows, ids = now.values.astype(np.float16), current.order[now.rows]
+    found = []
+    for at in np.argsort(-references.strangeness(rows), kind="stable")[:MOST_UNLIKE].tolist():
+        near = zip(*(each.tolist() for each in references.nearest(rows[at], SHOWN)), strict=True)
+        nearest = [Neighbour(str(one), distance) for one, distance in near]
+        score = float(references.score(rows[at]))
+        found.append(Unlike(str(ids[at]), score, nearest=nearest))
+    return found
+
+
+def _unit(embeddings: Half) -> Floats:
     """Scale embeddings (..., D) to length 1; those of length 0 stay.
 
     Each by itself: what is learnt of the references, such as their mean, would fit them better than it fits
@@ -179,19 +205,19 @@ def _unit(embeddings: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
     return found
 
 
-def _apart(units: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Measure float32 (N, NEAREST): the distances of each row to its nearest other rows."""
-    found = np.empty((len(units), NEAREST), np.float32)
-    for start in range(0, len(units), _BLOCK):
-        block = units[start : start + _BLOCK]
+def _apart(rows: Floats, units: Floats, *, others: bool = False) -> Floats:
+    """Measure (M, NEAREST): the distances of rows to the nearest units, or to others where these are they."""
+    found = np.empty((len(rows), NEAREST), np.float32)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
         distances = _from_cosines(block @ units.T)
-        rows = np.arange(len(block))
-        distances[rows, start + rows] = np.inf
+        if others:
+            at = np.arange(len(block))
+            distances[at, start + at] = np.inf
         found[start : start + _BLOCK] = np.partition(distances, NEAREST - 1)[:, :NEAREST]
     return found
 
 
-def _from_cosines(cosines: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _from_cosines(cosines: Floats) -> Floats:
     """Turn cosines of unit vectors into their distances, 0 to 2."""
-    distances: npt.NDArray[np.float32] = np.sqrt(np.maximum(2 - 2 * cosines, 0))
-    return distances
+    return np.asarray(np.sqrt(np.maximum(2 - 2 * cosines, 0)), np.float32)

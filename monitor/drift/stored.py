@@ -2,27 +2,27 @@
 
 import time
 from contextlib import suppress
-from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
 from monitor.drift.derived import META
-from monitor.drift.estimated import estimated
+from monitor.drift.estimates import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.samples import Column, DriftError
+from monitor.drift.samples import EMBEDDING, Column, DriftError
+from monitor.drift.similarity import least_like
 from monitor.drift.summary import Summary
-from monitor.drift.unlike import Embedded, unlike
 from monitor.drift.what_moved import slices
-from monitor.drift.windows import EMBEDDING, About, Reading, WindowRead, read_window
+from monitor.drift.windows import About, Reading, WindowRead, read_window
 from monitor.evaluation.reading import read
 from monitor.places import Here, Places, Tell
-from monitor.report import Data, Report, Slice, Unlike, Window, by_effect
+from monitor.report import Data, Neighbour, Report, Slice, Unlike, Window, by_effect, provenance
 from store.errors import NotReadyError, QueryTimeoutError
 from store.inferences import Inferences
-from store.records import StoredInference, timestamp_text
+from store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
 """Rows of a baseline that are compared."""
@@ -32,6 +32,8 @@ FEW_VALUES, MOST_KEYS = 12, 3
 
 MOST_MOVED = 5
 """Signals that are looked for there, those that moved most; embeddings, which take long, if nothing else did."""
+
+Shown = TypeVar("Shown", Neighbour, Unlike)
 
 
 def compare_stored(
@@ -59,13 +61,8 @@ def compare_stored(
     """
     started = time.monotonic()
     places = places or Here(inferences)
-    settings = Settings(
-        alpha=parameters.alpha,
-        windows=parameters.windows,
-        kernel=parameters.kernel,
-        seed=parameters.seed,
-    )
-    asked = reading(inferences, parameters, settings, now_us)
+    settings = msgspec.convert(parameters, Settings, from_attributes=True)
+    asked = reading(inferences, parameters, now_us)
     if baseline is None:
         now = _read(inferences, asked, tell, places)
         before = _baseline(inferences, parameters, (asked, now.about), tell, places)
@@ -82,37 +79,29 @@ def compare_stored(
     report = compare(signals[0], signals[1], settings, task=now.about.task)
     moved = [one.name for one in by_effect(report.signals) if one.alarm]
     moved = [one for one in moved if one != EMBEDDING] or moved
-    found = _unlike(inferences, sides, now.about.space)
-    return msgspec.structs.replace(
+    baseline_excluded = {f"baseline_{reason}": n for reason, n in before.about.excluded.items()}
+    data = Data(
+        _windowed(now.about, report.data.current),
+        _windowed(before.about, report.data.baseline or Window()),
+        now.about.excluded | baseline_excluded,
+    )
+    return replace(
         report,
         created=timestamp_text(time.time_ns() // 1_000_000),
         model=now.about.model,
-        data=Data(
-            _windowed(now.about, report.data.current),
-            _windowed(before.about, report.data.baseline or Window()),
-            now.about.excluded
-            | {f"baseline_{reason}": n for reason, n in before.about.excluded.items()},
-        ),
+        data=data,
         parameters=_told(parameters, (before.about, now.about), left_out) | report.parameters,
         metrics=estimated(inferences, now.about.task, *(side.sample.order for side in sides)),
         slices=_slices(sides, moved[:MOST_MOVED], parameters, settings),
-        unlike=found,
-        provenance={
-            "code": version("quadriga"),
-            "libs": {name: version(name) for name in ("numpy", "scipy")},
-            "duration_s": round(time.monotonic() - started, 3),
-        },
+        unlike=_unlike(inferences, sides, now.about.space),
+        provenance=provenance(started),
     )
 
 
 def reading(
-    inferences: Inferences,
-    parameters: DriftParameters,
-    settings: Settings | None = None,
-    now_us: int | None = None,
+    inferences: Inferences, parameters: DriftParameters, now_us: int | None = None
 ) -> Reading:
     """Say what is read of the current window, once what is journaled can be read, if it can be soon."""
-    settings = settings or Settings()
     with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
         inferences.wait_for_journal()
     return Reading(
@@ -120,10 +109,8 @@ def reading(
         parameters.current,
         inferences.latest_seq(),
         time.time_ns() // 1000 if now_us is None else now_us,
-        settings.rows,
-        settings.embedding_rows,
-        parameters.source_keys,
-        settings.seed,
+        source_keys=parameters.source_keys,
+        seed=parameters.seed,
     )
 
 
@@ -140,9 +127,7 @@ def _read(inferences: Inferences, asked: Reading, tell: Tell, places: Places) ->
 def _like(asked: Reading, other: About) -> Reading:
     """Ask for what can be compared with another window."""
     keys = asked.source_keys if other.source_key is None else [other.source_key]
-    return msgspec.structs.replace(
-        asked, task=other.task or asked.task, space=other.space, source_keys=keys
-    )
+    return replace(asked, task=other.task or asked.task, space=other.space, source_keys=keys)
 
 
 def _baseline(
@@ -156,7 +141,7 @@ def _baseline(
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
         raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
-    asked = msgspec.structs.replace(_like(*current), window=window, rows=BASELINE_ROWS)
+    asked = replace(_like(*current), window=window, rows=BASELINE_ROWS)
     found = read_window(inferences, asked, tell, places)
     if not found.about.window.n:
         raise DriftError(
@@ -176,11 +161,10 @@ def _comparable(
         if name not in known | left_out.keys():
             listed = ", ".join(sorted(known)[:20]) or "none"
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
-    columns = [{one.name: one for one in side.sample.columns} for side in sides]
-    for name in columns[0].keys() & columns[1].keys():
-        reason = _unlike_kinds(columns[0][name], columns[1][name])
-        if reason:
-            left_out[name] = reason
+    for one in before.summary.sample.columns:
+        other = now.summary.sample.column(one.name)
+        if other is not None and (reason := _unlike_kinds(one, other)):
+            left_out[one.name] = reason
     kept = _without(sides[0], {*left_out}), _without(sides[1], {*left_out})
     told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
     return kept, dict(sorted(told.items()))
@@ -194,21 +178,16 @@ def _unlike_kinds(before: Column, now: Column) -> str:
     """Say why two columns cannot be compared; nothing where they can."""
     if not len(before.rows) or not len(now.rows):
         return ""
-    kinds = {"number" if one.kind == "count" else one.kind for one in (before, now)}
-    kinds = {"number" if one == "numeric" else one for one in kinds}
-    if len(kinds) > 1:
+    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
         return f"{before.kind} in the baseline, {now.kind} in the window"
-    lengths = before.values.shape[1:], now.values.shape[1:]
-    if lengths[0] != lengths[1]:
-        return f"{lengths[0][0]} numbers in the baseline, {lengths[1][0]} in the window"
+    length, other = before.values.shape[1:], now.values.shape[1:]
+    if length != other:
+        return f"{length[0]} numbers in the baseline, {other[0]} in the window"
     return ""
 
 
 def _without(side: Summary, names: set[str]) -> Summary:
-    columns = tuple(one for one in side.sample.columns if one.name not in names)
-    return msgspec.structs.replace(
-        side, sample=msgspec.structs.replace(side.sample, columns=columns)
-    )
+    return side.of(one for one in side.sample.columns if one.name not in names)
 
 
 def _slices(
@@ -220,55 +199,35 @@ def _slices(
     """Look for the values of the metadata that carry an alarm."""
     by = [META + one.removeprefix(META) for one in parameters.by]
     if not by:
-        values = {
-            one.name: len(one.labels)
-            for one in sides[1].sample.columns
-            if one.kind == "categorical" and one.name.startswith(META)
-        }
-        few = [name for name, count in values.items() if 1 < count <= FEW_VALUES]
-        by = sorted(few, key=lambda name: (values[name], name))[:MOST_KEYS]
+        columns = [one for one in sides[1].sample.columns if one.kind == "categorical"]
+        few = [one for one in columns if 1 < len(one.labels) <= FEW_VALUES]
+        few.sort(key=lambda one: (len(one.labels), one.name))
+        by = [one.name for one in few if one.name.startswith(META)][:MOST_KEYS]
     return slices(sides[0], sides[1], moved, by, settings)
 
 
 def _unlike(inferences: Inferences, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
-    before, now = (
-        next((one for one in side.sample.columns if one.name == EMBEDDING), None) for side in sides
-    )
-    if before is None or now is None:
-        return []
-    found = unlike(Embedded(sides[0].sample, before), Embedded(sides[1].sample, now), space)
+    found = least_like(sides[0].sample, sides[1].sample, space)
     ids = {one.inference_id for one in found}
     ids |= {near.inference_id for one in found for near in one.nearest}
-    records = {one.id: one for one in read(inferences, sorted(map(int, ids)))}
-    return [
-        msgspec.structs.replace(
-            one,
-            **_shown(records.get(one.inference_id)),
-            nearest=[
-                msgspec.structs.replace(near, **_shown(records.get(near.inference_id)))
-                for near in one.nearest
-            ],
+    records = {one.id: one for one in read(inferences, sorted(map(int, ids)))} if ids else {}
+
+    def shown(one: Shown) -> Shown:
+        """Add what is stored of an inference; nothing of one that was deleted since."""
+        record = records.get(one.inference_id)
+        if record is None:
+            return one
+        image, said = record.input, record.predictions
+        return replace(
+            one, image=image.hash, width=image.width, height=image.height, predictions=said
         )
-        for one in found
-    ]
 
-
-def _shown(record: StoredInference | None) -> dict[str, Any]:
-    """Return what is shown of an inference; nothing of one that was deleted since."""
-    if record is None:
-        return {}
-    image = record.input
-    return {
-        "image": image.hash,
-        "width": image.width,
-        "height": image.height,
-        "predictions": record.predictions,
-    }
+    return [replace(shown(one), nearest=[shown(near) for near in one.nearest]) for one in found]
 
 
 def _windowed(about: About, compared: Window) -> Window:
-    return msgspec.structs.replace(about.window, n=compared.n, n_eff=compared.n_eff)
+    return replace(about.window, n=compared.n, n_eff=compared.n_eff)
 
 
 def _told(

@@ -17,8 +17,9 @@ MOST_COLUMNS = 4096
 _DEEPEST = 16
 
 Values = list[Any] | npt.NDArray[Any]
-"""Of a column, one for each row; None is missing. Of CSV: texts. Of JSON: what it has, a list of numbers as
-float32 (D,). Of Parquet as of JSON, or all as float64 (N,) or float32 (N, D), with NaN for what is missing."""
+"""Of a column, one for each row; None is missing. Numbers are float64 (N,) and lists of one length float32
+(N, D), with NaN for what is missing, where the file tells that all are. Else as the file has them, a list of
+numbers in JSON as float32 (D,)."""
 
 
 class Table(NamedTuple):
@@ -28,10 +29,8 @@ class Table(NamedTuple):
     columns: dict[str, Values]
     lines: Sequence[int]
     """(N,) where each row ends; of Parquet, its number from 1."""
-    are_texts: bool = False
-    """CSV: a number is a text."""
-    parsed: Mapping[str, npt.NDArray[np.float64]] = {}
-    """Of CSV: columns all of whose cells are numbers (N,), NaN where there is none."""
+    texts: Mapping[str, list[str | None]] = {}
+    """Of CSV: the cells of each column."""
 
     def at(self, row: int) -> str:
         """Return the place of a row, for messages."""
@@ -80,9 +79,10 @@ def _csv(path: Path) -> Table:
                 lines.append(rows.line_num)
         except csv.Error as error:
             raise DriftError(f"{path.name}:{rows.line_num}: expected CSV, got: {error}") from error
-    found = {name: parsed(column) for name, column in zip(header, columns, strict=True)}
-    numbers = {name: of for name, of in found.items() if of is not None}
-    return Table(path.name, dict(zip(header, columns, strict=True)), lines, True, numbers)
+    texts = dict(zip(header, columns, strict=True))
+    numbers = {name: parsed(cells) for name, cells in texts.items() if any(cells)}
+    found = {name: of for name, of in numbers.items() if of is not None}
+    return Table(path.name, texts | found, lines, texts)
 
 
 def parsed(cells: Sequence[str | None]) -> npt.NDArray[np.float64] | None:
@@ -118,28 +118,23 @@ def _json_lines(texts: Iterable[bytes], name: str) -> Table:
             raise DriftError(f"{name}:{number}: {error}") from error
         for key, value in flat.items():
             column = columns.get(key)
-            if column is None or len(column) != len(lines) or type(value) is list:
-                _append(columns, key, value, len(lines), f"{name}:{number}")
-            else:
-                column.append(value)
+            if column is None:
+                if len(columns) == MOST_COLUMNS:
+                    wanted = f"expected at most {MOST_COLUMNS:,} columns, got {key!r:.80}"
+                    raise DriftError(f"{name}:{number}: {wanted}")
+                column = columns[key] = []
+            if len(column) < len(lines):
+                column.extend([None] * (len(lines) - len(column)))
+            column.append(_vector_or(value) if type(value) is list else value)
         lines.append(number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
     return Table(name, dict(columns), lines)
 
 
-def _append(columns: dict[str, list[Any]], key: str, value: Any, row: int, place: str) -> None:
-    column = columns.get(key)
-    if column is None:
-        if len(columns) == MOST_COLUMNS:
-            raise DriftError(f"{place}: expected at most {MOST_COLUMNS:,} columns, got {key!r:.80}")
-        column = columns[key] = []
-    if isinstance(value, list):
-        numbers = vector(value)
-        value = value if numbers is None else numbers
-    if len(column) < row:
-        column.extend([None] * (row - len(column)))
-    column.append(value)
+def _vector_or(value: list[Any]) -> Any:
+    numbers = vector(value)
+    return value if numbers is None else numbers
 
 
 def vector(given: Any) -> npt.NDArray[np.float32] | None:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from monitor.report import Reference
+
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float64]
 
@@ -24,14 +26,6 @@ class Test(NamedTuple):
 
     statistic: float
     p: float
-
-
-class Distance(NamedTuple):
-    """A number that never raises an alarm, beside what it would be if nothing had changed."""
-
-    value: float
-    expected: float
-    """On average over samples of these sizes."""
 
 
 def ks(baseline: Values, current: Values) -> Test:
@@ -109,27 +103,20 @@ def pooling(table: Counts, *, ordered: bool) -> npt.NDArray[np.int64]:
     return cells
 
 
-def pooled(table: Counts, cells: npt.NDArray[np.int64]) -> Counts:
-    """Return counts (..., C) put together by `pooling`."""
-    made = np.zeros((*table.shape[:-1], int(cells.max(initial=-1)) + 1))
-    np.add.at(made.T, cells, table.T)
-    return made
-
-
 def total_variation(table: Counts) -> float:
     """Return the share that changed its cell, 0 to 1, of counts (2, C)."""
     shares = table / table.sum(axis=1, keepdims=True)
     return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
-def psi(table: Counts) -> Distance:
+def psi(table: Counts) -> Reference:
     """Return the population stability index of counts (2, C); expected: (C - 1)(1/n + 1/m)."""
     shares = np.maximum(table / table.sum(axis=1, keepdims=True), _LEAST_SHARE)
     value = float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
-    return Distance(value, _noise(table))
+    return Reference(value, _noise(table))
 
 
-def jensen_shannon(table: Counts) -> Distance:
+def jensen_shannon(table: Counts) -> Reference:
     """Return the Jensen-Shannon distance (natural logarithm) of counts (2, C).
 
     Source: scipy.spatial.distance.jensenshannon. Expected: the root of an eighth of PSI's.
@@ -138,7 +125,7 @@ def jensen_shannon(table: Counts) -> Distance:
     middle = shares.mean(axis=0)
     ratio = np.divide(shares, middle, out=np.ones_like(shares), where=shares > 0)
     value = float((shares * np.log(ratio)).sum() / 2)
-    return Distance(max(value, 0.0) ** 0.5, (_noise(table) / 8) ** 0.5)
+    return Reference(max(value, 0.0) ** 0.5, (_noise(table) / 8) ** 0.5)
 
 
 def _noise(table: Counts) -> float:

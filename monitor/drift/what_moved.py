@@ -1,14 +1,14 @@
-"""Where an alarm comes from: the signals in order of effect, and the slices that carry it."""
+"""Where an alarm comes from: the slices of a window that carry it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from monitor.drift.comparison import bounded, compare
 from monitor.drift.decision import Settings, decide
 from monitor.drift.dependence import Codes
-from monitor.drift.samples import Column, Sample, take
+from monitor.drift.samples import Sample, take
 from monitor.drift.summary import Summary
 from monitor.report import Metric, Signal, Slice, by_effect, times_least
 
@@ -36,69 +36,53 @@ def slices(
         by: Names of columns with categories.
         settings: As compared; alpha is dealt out among the slices of one column.
     """
-    settings = msgspec.structs.replace(settings or Settings(), windows=1)
-    before, now = (bounded(one, settings) for one in (baseline, current))
+    settings = replace(settings or Settings(), windows=1)
+    sides = bounded(baseline, settings), bounded(current, settings)
     made = [
         found
         for name in by
-        for found in _by(before, now, [one for one in moved if one != name], name, settings)
+        for found in _by(sides, [one for one in moved if one != name], name, settings)
     ]
     return [one for _, one in sorted(made, key=lambda each: -each[0])]
 
 
 def _by(
-    before: Summary, now: Summary, moved: Sequence[str], name: str, settings: Settings
-) -> list[tuple[float, Slice]]:
-    sides = [_category(side.sample, name) for side in (before, now)]
-    if not moved or sides[0] is None or sides[1] is None:
-        return []
-    values = sorted({*sides[0].labels} & {*sides[1].labels})
+    sides: tuple[Summary, Summary], moved: Sequence[str], name: str, settings: Settings
+) -> Iterator[tuple[float, Slice]]:
+    """Yield the slices of a column that moved, each with how many times the least effect."""
+    columns = [one.sample.column(name) for one in sides]
+    found = [one for one in columns if one is not None and one.kind == "categorical"]
+    if not moved or len(found) < 2:
+        return
+    values = sorted({*found[0].labels} & {*found[1].labels})
     if len(values) > MOST_VALUES:
-        return []
-    finer = msgspec.structs.replace(settings, windows=max(len(values), 1))
-    parts = [[_rows(column, value) for column in sides if column] for value in values]
+        return
+    finer = replace(settings, windows=max(len(values), 1))
+    parts = [[one.rows[one.values == one.labels.index(value)] for one in found] for value in values]
 
-    def look(rows: list[Codes], *, inside: bool) -> list[Signal]:
-        parted = [
-            _part(*one, moved, inside=inside) for one in zip((before, now), rows, strict=True)
-        ]
-        return compare(parted[0], parted[1], finer).signals
+    def look(rows: list[Codes]) -> list[Signal]:
+        before, now = (_part(*one, moved) for one in zip(sides, rows, strict=True))
+        return compare(before, now, finer).signals
 
-    looks = [look(rows, inside=True) for rows in parts]
+    looks = [look(rows) for rows in parts]
     decided = iter(decide([one for within in looks for one in within], settings))
-    made = []
     for value, rows, within in zip(values, parts, looks, strict=True):
         judged = [next(decided) for _ in within]
-        if any(one.alarm for one in judged):
-            rest = {one.name: one for one in look(rows, inside=False)}
-            there = [one for one in by_effect(judged) if one.alarm]
+        there = [one for one in by_effect(judged) if one.alarm]
+        if there:
+            others = [
+                np.setdiff1d(np.arange(len(side.sample.order)), inside)
+                for side, inside in zip(sides, rows, strict=True)
+            ]
+            rest = {one.name: one for one in look(others)}
             metrics = [_metric(one, rest[one.name]) for one in there]
-            made.append((times_least(there[0]), Slice(name, value, len(rows[1]), metrics)))
-    return made
+            yield times_least(there[0]), Slice(name, value, len(rows[1]), metrics)
 
 
-def _category(sample: Sample, name: str) -> Column | None:
-    found = (one for one in sample.columns if one.name == name and one.kind == "categorical")
-    return next(found, None)
-
-
-def _rows(column: Column, value: str) -> Codes:
-    found: Codes = column.rows[column.values == column.labels.index(value)]
-    return found
-
-
-def _part(
-    side: Summary,
-    rows: Codes,
-    moved: Sequence[str],
-    *,
-    inside: bool,
-) -> Summary:
-    """Return the signals that moved, of these rows or of all others."""
-    chosen = rows if inside else np.setdiff1d(np.arange(len(side.sample.order)), rows)
-    columns = tuple(column for column in side.sample.columns if column.name in moved)
-    sample = take(msgspec.structs.replace(side.sample, columns=columns), chosen)
-    return msgspec.structs.replace(side, sample=sample, n=len(chosen))
+def _part(side: Summary, rows: Codes, moved: Sequence[str]) -> Summary:
+    """Return the signals that moved, of these rows."""
+    columns = [column for column in side.sample.columns if column.name in moved]
+    return replace(side, sample=take(side.sample.of(columns), rows), n=len(rows))
 
 
 def _metric(signal: Signal, other: Signal) -> Metric:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from monitor.drift.derived import KINDS, META, PLACES
 from monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
@@ -21,8 +22,8 @@ from monitor.drift.reading import (
     source_name,
     sources_of,
 )
-from monitor.drift.samples import Column, Kind, Sample, sample
-from monitor.drift.summary import Place, Summary, drawn, of_drawn, usual_run
+from monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
+from monitor.drift.summary import Summary, drawn, summarise, usual_run
 from monitor.places import Places, Tell
 from monitor.report import ReportedModel, Window
 from store.ids import milliseconds
@@ -36,7 +37,6 @@ hardly any of which is there twice."""
 MOST_KEYS = 100
 """Keys of the metadata that are signals, those that most inferences have."""
 
-EMBEDDING = "embedding"
 SINGLE_LABEL = "IMAGE_CLASSIFICATION"
 _FEW_TEXTS = 50
 
@@ -50,7 +50,7 @@ class Reading(msgspec.Struct, frozen=True):
     """The largest id that counts."""
     now_us: int
     """What `now` means in filters."""
-    rows: int
+    rows: int = 100_000
     """That are drawn, at most."""
     embeddings: int = 2_000
     """As `rows`."""
@@ -91,20 +91,11 @@ class _Chosen(NamedTuple):
 
     ids: Ids
     """(N,) ascending."""
-    left: int | None
-    run: int
+    left: int | None = None
+    run: int | None = None
     source_key: str | None = None
-    names: tuple[str, ...] = ()
-    sources: Ids = np.empty(0, np.int64)
-    """(N,) positions in the names; without names they are told by the rows."""
-
-
-class _Embedded(NamedTuple):
-    """The embeddings that were drawn."""
-
-    space: str
-    left: int | None
-    column: Column
+    sources: list[str] | None = None
+    """(N,) of rows that were drawn, where anything tells them; all others tell it themselves."""
 
 
 def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
@@ -123,7 +114,7 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
     ids = np.concatenate([np.array(some, np.int64) for some in inferences.ids(where, asked.now_us)])
     filter_ = asked.window.where
     if not len(ids):
-        empty = of_drawn(sample({}, order=[]), 0, None, None, **_sizes(asked), run=1)
+        empty = summarise(sample({}, order=[]), **_sizes(asked), run=1)
         model = ReportedModel(asked.model, asked.window.version or "")
         return WindowRead(empty, About(model, asked.task, Window(filter=filter_)))
     task = asked.task or inferences.get(str(ids[-1])).task
@@ -138,16 +129,22 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
     columns, left_out = _columns(shards)
     read = np.array([one for shard in shards for one in shard.ids], np.int64)
     key, sources = _sources(chosen, read, shards, asked.source_keys)
-    n = round(len(ids) * len(read) / len(chosen.ids))
     made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
     run = chosen.run or usual_run(read, made.sources)
-    embedded = _embedded(inferences, shards, made, asked, run)
-    if embedded.space:
-        spaces = Counter(one for shard in shards for one in shard.spaces)
-        excluded["no_signals"] = spaces.pop(None, 0)
-        excluded["other_space"] = spaces.total() - spaces[embedded.space]
-        made = msgspec.structs.replace(made, columns=(*made.columns, embedded.column))
-    summary = of_drawn(made, n, chosen.left, embedded.left, **_sizes(asked), run=run)
+    spaces = [one for shard in shards for one in shard.spaces]
+    counts = Counter(one for one in spaces if one)
+    space = (asked.space or counts.most_common(1)[0][0]) if counts else ""
+    embeddings_left = None
+    if space:
+        excluded["no_signals"] = spaces.count(None)
+        excluded["other_space"] = len(spaces) - spaces.count(None) - counts[space]
+        rows = np.flatnonzero([one == space for one in spaces])
+        asked = replace(asked, space=space)
+        column, embeddings_left = _embedded(inferences, made, rows, asked, run)
+        made = made.of((*made.columns, column))
+    n = round(len(ids) * len(read) / len(chosen.ids))
+    left = (chosen.left, embeddings_left)
+    summary = summarise(made, **_sizes(asked), run=run, n=n, left=left)
     known = summary.labels.setdefault("label", {})
     is_single = task == SINGLE_LABEL
     if chosen.left is not None:
@@ -155,32 +152,26 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
     elif not is_single:
         known |= labels_of(inferences, read)
     start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
-    about = About(
-        _model(asked, shards),
-        task,
-        Window(start, end, n, filter=filter_),
-        key,
-        embedded.space,
-        {reason: count for reason, count in excluded.items() if count},
-        left_out,
-    )
+    window = Window(start, end, n, filter=filter_)
+    about = About(_model(asked, shards), task, window, key, space, dict(+excluded), left_out)
     return WindowRead(summary, about)
 
 
-def _sizes(asked: Reading) -> dict[str, int]:
+def _sizes(asked: Reading) -> dict[str, Any]:
     return {"rows": asked.rows, "embeddings": asked.embeddings, "seed": asked.seed}
 
 
 def _choose(inferences: Inferences, ids: Ids, asked: Reading) -> _Chosen:
     """Choose which rows to read: all, or as many as are drawn, by their sources and ids."""
     if len(ids) <= asked.rows:
-        return _Chosen(ids, None, 0)
+        return _Chosen(ids)
     found = sources_of(inferences, ids, asked.source_keys)
-    key, names, sources = found or (None, [], np.zeros(len(ids), np.int64))
+    key, names, sources = found or (None, (), np.zeros(len(ids), np.int64))
     run = usual_run(ids, sources)
-    rows, left = drawn(Place(ids, sources, tuple(names)), asked.rows, run=run, seed=asked.seed)
+    rows, left = drawn(Sample((), ids, sources, names), asked.rows, run=run, seed=asked.seed)
     rows.sort()
-    return _Chosen(ids[rows], left, run, key, tuple(names), sources[rows])
+    named = [names[at] for at in sources[rows].tolist()] if names else None
+    return _Chosen(ids[rows], left, run, key, named)
 
 
 def _columns(shards: Sequence[Shard]) -> tuple[dict[str, list[Any]], dict[str, str]]:
@@ -244,38 +235,26 @@ def _sources(
 ) -> tuple[str | None, list[str] | None]:
     """Return what tells the sources, and the source of each row that was read."""
     if chosen.left is not None:
-        if not chosen.names:
-            return None, None
-        at = np.searchsorted(chosen.ids, read)
-        return chosen.source_key, [chosen.names[code] for code in chosen.sources[at]]
+        at = np.searchsorted(chosen.ids, read).tolist()
+        return chosen.source_key, chosen.sources and [chosen.sources[one] for one in at]
     there = {name for shard in shards for name in shard.signals}
     key = next((one for one in keys if META + one in there), None)
     return key, None if key is None else [source_name(one) for one in _values(shards, META + key)]
 
 
 def _embedded(
-    inferences: Inferences, shards: Sequence[Shard], made: Sample, asked: Reading, run: int
-) -> _Embedded:
-    """Draw among the rows that have an embedding, and read those."""
-    spaces = [one for shard in shards for one in shard.spaces]
-    counts = Counter(one for one in spaces if one)
-    space = (asked.space or counts.most_common(1)[0][0]) if counts else ""
-    rows = np.flatnonzero([one == space for one in spaces]) if space else np.empty(0, np.int64)
-    place = Place(made.order[rows], made.sources[rows], made.source_names)
+    inferences: Inferences, made: Sample, rows: Ids, asked: Reading, run: int
+) -> tuple[Column, int | None]:
+    """Draw among the rows (N,) with an embedding, and read those; returns also what was left, as `drawn`."""
+    order = made.order[rows]
+    place = Sample((), order, made.sources[rows], made.source_names)
     best, left = drawn(place, asked.embeddings, run=run, seed=asked.seed)
     best.sort()
-    found = embeddings_of(inferences, place.order[best].tolist(), space)
-    held = [
-        at for at, one in zip(rows[best], place.order[best].tolist(), strict=True) if one in found
-    ]
-    values = np.array([found[one] for one in made.order[held].tolist()], np.float32)
-    column = Column(
-        EMBEDDING,
-        "embedding",
-        np.array(held, np.int64),
-        values.reshape(len(held), -1 if held else 0),
-    )
-    return _Embedded(space, left, column)
+    found = embeddings_of(inferences, order[best].tolist(), asked.space)
+    best = best[np.isin(order[best], [*found])]
+    values = np.array([found[one] for one in order[best].tolist()], np.float32)
+    values = values.reshape(len(best), -1 if len(best) else 0)
+    return Column(EMBEDDING, "embedding", rows[best], values), left
 
 
 def _model(asked: Reading, shards: Sequence[Shard]) -> ReportedModel:

@@ -78,11 +78,7 @@ RESULTS = msgspec.json.Decoder(list[_Result])
 
 
 def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
-    """Read a file of instances; also gives its images.
-
-    Raises:
-        EvaluationError: It is none; the message begins with its name.
-    """
+    """Read a file of instances; also gives its images."""
     known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
     images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
     return known, images
@@ -91,7 +87,7 @@ def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
 def state_of_coco(
     truth: Path, predictions: Path, by: Sequence[str] = (), task: str | None = None
 ) -> tuple[str, State]:
-    """Turn a file of instances and one of results into the task and the state to be evaluated.
+    """Turn a file of instances and one of results into the full name of the task and a state for `merge`.
 
     Every image of the file of instances counts, with annotations or without. As in pycocotools, `iscrowd`
     makes a crowd, `area` decides about the size of an annotation, and `ignore` means nothing.
@@ -101,9 +97,6 @@ def state_of_coco(
         predictions: A list of results, with `bbox` or with `segmentation`: run lengths or polygons.
         by: What is to be sliced by: `meta.<key of an image>`.
         task: `OBJECT_DETECTION` or `IMAGE_SEGMENTATION`; without it masks if results have them, else boxes.
-
-    Returns:
-        The full name of the task, and the state: ready for `merge`, as that of a shard is.
 
     Raises:
         EvaluationError: A file is none of COCO's, or results are not of these images and categories.

@@ -1,6 +1,6 @@
 """COCO's annotations and results in the form of the wire: boxes by their edges, masks as contours."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from monitor.evaluation.coco import RESULTS, read_truth
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.run_lengths import Segmentation, runs_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from store.changes.annotations import annotations_of
 from tasks.contours import rings, to_points
 
 
@@ -28,28 +29,48 @@ def images_of_coco(
             image = str(row.image_id)
             if image in side and row.category_id in labels:
                 score = {"score": row.score} if side is sides[0] else {}
-                shape = shape_of_coco(task, row, sizes[image], image)
+                shape = _shape(task, row, sizes[image], image)
                 side[image].append({"label": labels[row.category_id], **score, **shape})
     found, there = sides
     return [EvaluatedImage(one, _raw(found[one]), _raw(there[one]), *sizes[one]) for one in ids]
 
 
-def shape_of_coco(
-    task: str, row: Any, size: tuple[int | None, int | None], where: str
-) -> dict[str, Any]:
-    """Return the shape of an annotation or a result, as the task has it.
+def read_instances(data: bytes, name: str, task: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Read a file of instances as names of images' files, each with what is true of the image.
 
-    Args:
-        task: `OBJECT_DETECTION`, `ORIENTED_OBJECT_DETECTION` or `IMAGE_SEGMENTATION`.
-        row: Of `annotations` or of the results.
-        size: Width and height of the image.
-        where: Names it.
+    The task, its full name, says whether boxes, oriented boxes, masks or the labels alone count.
+    """
+    known, images = read_truth(data, name)
+    labels = {one.id: one.label for one in known.categories}
+    by_image: dict[Any, list[tuple[int, Any]]] = {one.id: [] for one in images}
+    for at, row in enumerate(known.annotations):
+        if row.category_id not in labels:
+            raise EvaluationError(
+                f"{name}: annotations[{at}]: expected category_id to be one of the categories,"
+                f" got {row.category_id}"
+            )
+        if row.image_id in by_image:
+            by_image[row.image_id].append((at, row))
+    for image in images:
+        truth = []
+        for at, row in by_image[image.id]:
+            where = f"{name}: annotations[{at}]"
+            one: dict[str, Any] = {"label": labels[row.category_id]}
+            if task != "IMAGE_CLASSIFICATION":
+                one |= _shape(task, row, (image.width, image.height), where)
+                one |= {"crowd": True} if row.crowd else {}
+                one |= {} if row.area is None else {"area": row.area}
+            if task != "IMAGE_CLASSIFICATION" or one not in truth:
+                truth += annotations_of([one], where)
+        if image.file_name is None:
+            raise EvaluationError(f"{name}: expected a file_name of image {image.id!r}, got none")
+        yield image.file_name, truth
 
-    Returns:
-        A box, an oriented box, or a contour that is filled to the same pixels.
 
-    Raises:
-        EvaluationError: It lacks that, or a mask has not the size of the image.
+def _shape(task: str, row: Any, size: tuple[int | None, int | None], where: str) -> dict[str, Any]:
+    """Return the shape of an annotation or a result of an image of that size, as the task has it.
+
+    A contour is filled to the same pixels as the mask it stands for.
     """
     if task == "IMAGE_SEGMENTATION":
         return {"contour": _contour(row.segmentation, size, where)}

@@ -40,11 +40,10 @@ _AT_ONCE = 1 << 21
 
 
 class DotaObjects:
-    """What a model found, judged by DOTA's rule.
+    """What a model found, judged by DOTA's rule; a crowd counts as difficult, for the rule knows none.
 
     Args:
-        state: With the tables `predictions` (image, label, score) and `truths` (image, label, crowd,
-            difficult). A crowd counts as difficult, for the rule knows none.
+        state: With `predictions` (image, label, score) and `truths` (image, label, crowd, difficult).
         overlap: Intersection over union.
     """
 
@@ -115,14 +114,13 @@ def best_truths(
     """Find the object of its image and label that each prediction overlaps most.
 
     Args:
-        found: Predictions (N,): `image` and `label`.
-        there: Objects (M,): likewise.
+        found: Predictions: `image` and `label`.
+        there: Objects: likewise.
         overlap: Of pairs.
-        order: (N,) of the predictions that are asked for.
+        order: (N,) positions of the predictions that are asked for.
 
     Returns:
-        (N,) the overlap, 0 where there is no object, and (N,) the position of the object, of equal ones
-        the first, -1 where there is none.
+        (N,) overlaps, 0 without an object, and (N,) positions of objects, of equal ones the first, else -1.
     """
     group = joined(there["image"], there["label"])
     by_group = np.argsort(group, kind="stable")
@@ -157,7 +155,7 @@ def _by_label(label: Integers, labels: int) -> list[Integers]:
 
 
 def _average_precisions(counts: Doubles, right: Flags, wrong: Flags, to_find: Doubles) -> Doubles:
-    """Return (B, 2) the average precisions of one label by both rules.
+    """Return the average precisions (B, 2) of one label by both rules.
 
     Args:
         counts: (B, D) how often each prediction counts, by falling score.

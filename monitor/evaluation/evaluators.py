@@ -85,23 +85,20 @@ class Composed:
 
     def findings(self) -> Findings:
         """Put the findings of all parts together; of each kind of confusion there is the first."""
-        parts = [part.findings() for part in self._parts]
-        curves: dict[str, list[dict[str, Any]]] = {}
-        for part in parts:
-            for kind, drawn in part.curves.items():
-                curves.setdefault(kind, []).extend(drawn)
-        return Findings(
-            metrics=[metric for part in parts for metric in part.metrics],
-            curves=curves,
-            confusion=next((part.confusion for part in parts if part.confusion), None),
-            confusion_pixels=next(
-                (part.confusion_pixels for part in parts if part.confusion_pixels), None
-            ),
-            errors_tide={name: dap for part in parts for name, dap in part.errors_tide.items()},
-            badness={reason: bad for part in parts for reason, bad in part.badness.items()},
-            parameters={name: value for part in parts for name, value in part.parameters.items()},
-            excluded={reason: count for part in parts for reason, count in part.excluded.items()},
-        )
+        whole = Findings()
+        for part in self._parts:
+            one = part.findings()
+            whole = Findings(
+                whole.metrics + one.metrics,
+                whole.curves | one.curves,
+                whole.confusion or one.confusion,
+                whole.confusion_pixels or one.confusion_pixels,
+                whole.errors_tide | one.errors_tide,
+                whole.badness | one.badness,
+                whole.parameters | one.parameters,
+                whole.excluded | one.excluded,
+            )
+        return whole
 
 
 class Evaluator(Protocol):

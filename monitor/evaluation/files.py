@@ -67,6 +67,8 @@ class _Numbered(NamedTuple):
 
 
 _LINE = msgspec.json.Decoder(_Line)
+_Times = tuple[str, ...]
+"""The first and the last; nothing of none."""
 
 
 def evaluate_records(
@@ -92,16 +94,13 @@ def evaluate_records(
         EvaluationError: A line is none, or not of this task; the message begins with the file's name and
             the line's number.
     """
-    read = _Read(task, by, name)
-    for shard in _shards(_lines(file, name)):
-        read.add(shard)
-        tell(len(read.ids))
+    state, times = _read(task, by, name, file, tell)
 
-    def again(ids: set[str]) -> Iterator[EvaluatedImage]:
+    def again(_: set[str]) -> Iterator[EvaluatedImage]:
         file.seek(0)
-        return _among(_lines(file, name), ids)
+        return (one.image for one in _lines(file, name))
 
-    return _with_files(_report(task, read.state(), read.times, asked, again), records=name)
+    return _report(task, state, times, asked, again, records=name)
 
 
 def evaluate_parquet(
@@ -130,46 +129,41 @@ def evaluate_parquet(
         raise EvaluationError(NO_PYARROW)
     from store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
 
-    evaluation = evaluator(task)
-    states, rows = [state_of(evaluation, [], by)], 0
-    times: tuple[str, ...] = ()
+    states, rows = [state_of(evaluator(task), [], by)], 0
+    times: _Times = ()
+
+    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+        lines = (line for line, _ in read_parquet(path, images=False))
+        return (one.image for one in _lines(lines, path.name))
+
     try:
         for data, span in each(partial(_row_group, path, task, tuple(by)), range(row_groups(path))):
             states.append(from_bytes(data))
             times = _span((*times, *span))
             rows += len(states[-1].ids)
             tell(rows)
-
-        def again(ids: set[str]) -> Iterator[EvaluatedImage]:
-            lines = (line for line, _ in read_parquet(path, images=False))
-            return _among(_lines(lines, path.name), ids)
-
-        return _with_files(_report(task, merge(states), times, asked, again), records=path.name)
+        return _report(task, merge(states), times, asked, again, records=path.name)
     except QueryError as error:
         raise EvaluationError(str(error)) from error
 
 
-def _row_group(
-    path: Path, task: str, by: Sequence[str], group: int
-) -> tuple[bytes, tuple[str, ...]]:
-    """Turn a part of a Parquet file into a state; also gives the first and the last time."""
+def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
     from store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
 
-    read = _Read(task, by, f"{path.name}[{group}]")
     lines = (line for line, _ in read_parquet(path, group, images=False))
-    for shard in _shards(_lines(lines, read.name)):
-        read.add(shard)
-    return to_bytes(read.state()), read.times
+    state, times = _read(task, by, f"{path.name}[{group}]", lines)
+    return to_bytes(state), times
 
 
 def _report(
     task: str,
     state: State,
-    times: tuple[str, ...],
+    times: _Times,
     asked: Asked,
-    pictured: Callable[[set[str]], Iterable[EvaluatedImage]],
+    again: Callable[[set[str]], Iterable[EvaluatedImage]],
+    **names: str,
 ) -> Report:
-    """Write the report; the worst images are read again, by their ids."""
+    """Write the report, with the names of what was read; the worst images are read again, by their ids."""
     report = evaluate(
         evaluator(task),
         state,
@@ -177,71 +171,45 @@ def _report(
         window=Window(times[0], times[-1]) if times else Window(),
         asked=asked,
     )
-    shown = {one.inference_id for one in report.worst}
-    return with_pictures(report, [*pictured(shown)] if shown else [])
-
-
-def _among(lines: Iterable[_Numbered], ids: set[str]) -> Iterator[EvaluatedImage]:
-    return (one.image for one in lines if one.image.id in ids)
-
-
-def _with_files(report: Report, **names: str) -> Report:
-    """Say what was read; a name may be no UTF-8."""
+    if shown := {one.inference_id for one in report.worst}:
+        report = with_pictures(report, again(shown))
     told = {what: name.encode(errors="replace").decode() for what, name in names.items()}
     return msgspec.structs.replace(report, parameters=report.parameters | told)
 
 
-def _span(times: Sequence[str]) -> tuple[str, ...]:
-    """Return the first and the last of some times; nothing of none."""
+def _span(times: Sequence[str]) -> _Times:
     return (min(times), max(times)) if times else ()
 
 
-class _Read:
-    """What was read so far."""
-
-    def __init__(self, task: str, by: Sequence[str], name: str) -> None:
-        self.name = name
-        self.ids: set[str] = set()
-        self.times: tuple[str, ...] = ()
-        self._of = evaluator(task), by
-        self._states = [self._state([])]
-        self._failed = 0
-
-    def add(self, shard: Sequence[_Numbered]) -> None:
-        """Turn a shard into a state.
-
-        Raises:
-            EvaluationError: It is not of this task, or has an image again.
-        """
+def _read(
+    task: str, by: Sequence[str], name: str, lines: Iterable[bytes], tell: Tell = lambda _: None
+) -> tuple[State, _Times]:
+    """Turn lines into a state, shard by shard."""
+    evaluation = evaluator(task)
+    states, failed = [state_of(evaluation, [], by)], 0
+    ids: set[str] = set()
+    times: _Times = ()
+    numbered = _lines(lines, name)
+    while shard := list(islice(numbered, SHARD)):
         for one in shard:
-            if one.image.id in self.ids:
+            if one.image.id in ids:
                 raise EvaluationError(
-                    f"{self.name}:{one.line}: expected each id once, got {one.image.id!r:.80} again"
+                    f"{name}:{one.line}: expected each id once, got {one.image.id!r:.80} again"
                 )
-            self.ids.add(one.image.id)
+            ids.add(one.image.id)
         answered = [one for one in shard if not one.failed]
-        self._failed += len(shard) - len(answered)
+        failed += len(shard) - len(answered)
         images = [one.image for one in answered]
         try:
-            self._states.append(self._state(images))
+            states.append(state_of(evaluation, images, by))
         except EvaluationError:
-            evaluation, by = self._of
             for at, error in unreadable(evaluation, images, by).items():
-                raise EvaluationError(f"{self.name}:{answered[at].line}: {error}") from error
+                raise EvaluationError(f"{name}:{answered[at].line}: {error}") from error
             raise
-        self.times = _span(
-            (*self.times, *(one.created_at for one in images if one.created_at is not None))
-        )
-
-    def state(self) -> State:
-        """Return the whole."""
-        state = merge(self._states)
-        failed = {"failed": self._failed} if self._failed else {}
-        return state._replace(excluded=state.excluded | failed)
-
-    def _state(self, images: Sequence[EvaluatedImage]) -> State:
-        evaluation, by = self._of
-        return state_of(evaluation, images, by)
+        times = _span((*times, *(one.created_at for one in images if one.created_at is not None)))
+        tell(len(ids))
+    state = merge(states)
+    return state._replace(excluded=state.excluded | ({"failed": failed} if failed else {})), times
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
@@ -249,25 +217,17 @@ def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
         if not text.strip():
             continue
         line: _Line = decode(_LINE, msgspec.Raw(text), f"{name}:{number}")
-        yield _Numbered(number, _image(line), line.status != 200)
-
-
-def _image(line: _Line) -> EvaluatedImage:
-    return EvaluatedImage(
-        str(line.id),
-        line.predictions,
-        line.ground_truth,
-        line.input.width if line.width is None else line.width,
-        line.input.height if line.height is None else line.height,
-        line.metadata or {},
-        line.created_at,
-        line.input.hash if line.image is None else line.image,
-    )
-
-
-def _shards(lines: Iterator[_Numbered]) -> Iterator[list[_Numbered]]:
-    while shard := list(islice(lines, SHARD)):
-        yield shard
+        image = EvaluatedImage(
+            str(line.id),
+            line.predictions,
+            line.ground_truth,
+            line.input.width if line.width is None else line.width,
+            line.input.height if line.height is None else line.height,
+            line.metadata or {},
+            line.created_at,
+            line.input.hash if line.image is None else line.image,
+        )
+        yield _Numbered(number, image, line.status != 200)
 
 
 def evaluate_coco(
@@ -286,5 +246,5 @@ def evaluate_coco(
     """
     task, state = state_of_coco(truth, predictions, by, task)
     again = partial(images_of_coco, truth, predictions, task)
-    report = _report(task, merge([state]), (), asked, again)
-    return _with_files(report, truth=truth.name, predictions=predictions.name)
+    names = {"truth": truth.name, "predictions": predictions.name}
+    return _report(task, merge([state]), (), asked, again, **names)

@@ -71,11 +71,7 @@ class Segments(NamedTuple):
 def tables_of_each(
     images: Sequence[EvaluatedImage], tables_of: Callable[[Segments], dict[str, Table]]
 ) -> dict[str, Table]:
-    """Read image by image, whose points take much memory, and put the tables of all together.
-
-    Raises:
-        EvaluationError: A segment lacks a field or has a number that is none.
-    """
+    """Read image by image, whose points take much memory, and put the tables of all together."""
     parts = []
     for image in images:
         found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
@@ -108,13 +104,9 @@ class Instances:
 
 
 def pairs_table(image: Integers, prediction: Integers, truth: Integers, overlap: Doubles) -> Table:
-    """Return the table of pairs that share a pixel, whatever their labels.
+    """Return the table of pairs that share a pixel, whatever their labels, by their numbers in the image.
 
-    Args:
-        image: Position of the image.
-        prediction: Number of the prediction in the image.
-        truth: Number of the truth in the image.
-        overlap: Intersection over union; of a crowd over the prediction.
+    The overlap is intersection over union; of a crowd over the prediction.
     """
     return {"image": image, "prediction": prediction, "truth": truth, "overlap": overlap}
 
@@ -132,11 +124,7 @@ def pair_overlap(state: State) -> Overlap:
 
 
 def object_tables(segments: Segments, labels: Labels) -> dict[str, Table]:
-    """Return the tables of one image.
-
-    Raises:
-        EvaluationError: A point lies far away, or the image lacks its size.
-    """
+    """Return the tables of one image."""
     image = segments.image
     found = listed([image], "predictions", [segments.found], labels, NO_OBJECTS)
     there = listed([image], "ground_truth", [segments.there], labels, NO_OBJECTS)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Integers, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -26,15 +26,15 @@ def totals(
     image: Integers,
     group: Integers,
     groups: int,
-    values: Doubles | Integers | None = None,
+    values: Doubles | Integers | Flags | None = None,
 ) -> Doubles:
     """Add up rows by group, each as often as its image is there.
 
     Args:
         weights: (B, I) how often each image is there.
         image: (N,) of each row.
-        group: (N,) of each row; rows of a negative one are left out.
-        groups: How many there are, G.
+        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
+        groups: How many there are.
         values: (N,) what is added; ones if not given.
 
     Returns:
@@ -64,6 +64,17 @@ class LabelCounts(NamedTuple):
     right: Doubles
     answered: Doubles
     true: Doubles
+
+    @classmethod
+    def of(
+        cls,
+        weights: Doubles,
+        rows: tuple[tuple[Integers, Integers], ...],
+        labels: int,
+        values: Integers | None = None,
+    ) -> "LabelCounts":
+        """Count images and labels that are right, answered and true; the rest as of `totals`."""
+        return cls(*(totals(weights, *of, labels, values) for of in rows))
 
     def rates(self) -> dict[str, Doubles]:
         """Return precision, recall and F1 (B, K) by their names."""
@@ -102,8 +113,8 @@ def confusion(
 
     Args:
         labels: All (K).
-        true: (N,) position of the true label of each row, -1 for nothing.
-        answered: (N,) of the answered one.
+        true: (N,) true labels of rows, -1 for nothing.
+        answered: (N,) answered ones, likewise.
         count: (N,) how often each row is there.
         of: What is counted, as the report names it.
     """

@@ -1,4 +1,4 @@
-"""How well scores rank what is there above what is not: areas under curves, per label.
+"""How well scores rank what is there above what is not: areas under curves, per label, and the curves.
 
 Every image has a score of every label; one that the model did not give is 0. Equal scores are one step of
 a curve, as scikit-learn has it.
@@ -6,25 +6,25 @@ a curve, as scikit-learn has it.
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, before, ratio
 from monitor.evaluation.label_counts import portions, totals
+from monitor.evaluation.state import Table
 
 _AT_ONCE = 1 << 22
 """Numbers that are worked on together: a few fit into a processor's cache, many into memory."""
 
 
-class Scores(NamedTuple):
-    """What a model gave (N,): a row for an image and a label, none twice."""
+_POINTS = 200
+"""Most of one curve."""
 
-    image: Integers
-    label: Integers
-    score: Doubles
-    right: Flags
-    """Whether the image has the label."""
+_CURVES = 100
+"""Most labels that are drawn, those with the most truths; the mean is over all."""
+
+_GRID: Doubles = np.linspace(0, 1, 101)
 
 
 class Steps(NamedTuple):
@@ -40,30 +40,26 @@ class LabelScores:
     """All scores of all labels, sorted once.
 
     Args:
-        scores: That the model gave.
+        rows: What the model gave (N,): `image`, `label` and `score`, no label of an image twice.
+        right: (N,) whether the image has the label.
         truths: Positions of image and label (M,) of what is there.
-        images: How many there are.
-        labels: How many there are.
+        shape: How many images and labels there are.
     """
 
     def __init__(
-        self, scores: Scores, truths: tuple[Integers, Integers], images: int, labels: int
+        self, rows: Table, right: Flags, truths: tuple[Integers, Integers], shape: tuple[int, int]
     ) -> None:
-        order = np.lexsort((-scores.score, scores.label))
-        self._image = scores.image[order]
-        self._score = scores.score[order]
-        self._right = scores.right[order]
-        self._bounds = np.searchsorted(scores.label[order], np.arange(labels + 1))
-        self._truths, self._images, self._labels = truths, images, labels
+        self._images, self._labels = shape
+        self._truths = truths
+        order = np.lexsort((-rows["score"], rows["label"]))
+        self._image, self._score = rows["image"][order], rows["score"][order]
+        self._right = right[order]
+        self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
 
     def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
-        """Compute the area under the ROC curve, and the average precision, of each label.
+        """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
-        Args:
-            weights: (B, I) how often each image is there.
-
-        Returns:
-            Two (B, K): NaN where no image, or for the first every image, has the label.
+        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
         """
         roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
         for some in portions(weights):
@@ -146,3 +142,67 @@ class _Rows(NamedTuple):
         roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
         precision = np.where(own > 0, ratio(to, every[self.after]), 0.0)
         return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
+
+
+def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Draw the curves of labels, the mean of each kind first, its label None.
+
+    The mean precision is over the best that each label has at each of 101 recalls or above.
+    """
+    steps = dict(scores.steps())
+    if not steps:
+        return {}
+    best, score, found = (np.zeros((len(steps), len(_GRID))) for _ in range(3))
+    drawn = sorted(sorted(steps, key=lambda label: -steps[label].found[-1])[:_CURVES])
+    pr, roc = [], []
+    for row, (label, step) in enumerate(steps.items()):
+        recall, alarms = step.found / step.found[-1], step.wrong / step.wrong[-1]
+        precision = ratio(step.found, step.found + step.wrong)
+        at = np.searchsorted(recall, _GRID)
+        best[row] = np.maximum.accumulate(precision[::-1])[::-1][at]
+        score[row] = step.score[at]
+        rates = np.append(0.0, alarms), np.append(0.0, recall)
+        found[row] = np.interp(_GRID, *rates)
+        if label in drawn:
+            pr.append(_pr(labels[label], recall, precision, step.score))
+            roc.append(_roc(labels[label], *rates, [None, *step.score.tolist()]))
+    mean_pr = _pr(None, _GRID, best.mean(axis=0), score.mean(axis=0))
+    mean_roc = _roc(None, _GRID, found.mean(axis=0), [None] * len(_GRID))
+    return {"pr": [mean_pr, *pr], "roc": [mean_roc, *roc]}
+
+
+def _pr(label: str | None, recall: Doubles, precision: Doubles, score: Doubles) -> dict[str, Any]:
+    at = _thinned(recall, precision)
+    return {
+        "label": label,
+        "recall": recall[at].tolist(),
+        "precision": precision[at].tolist(),
+        "score": score[at].tolist(),
+    }
+
+
+def _roc(
+    label: str | None, alarms: Doubles, recall: Doubles, threshold: list[float | None]
+) -> dict[str, Any]:
+    at = _thinned(alarms, recall)
+    return {
+        "label": label,
+        "false_positive_rate": alarms[at].tolist(),
+        "true_positive_rate": recall[at].tolist(),
+        "threshold": [threshold[one] for one in at],
+    }
+
+
+def _thinned(x: Doubles, y: Doubles) -> Integers:
+    """Choose the points to draw: corners, and of too many of those some evenly along the curve."""
+    if len(x) <= _POINTS:
+        return np.arange(len(x))
+    straight = np.diff(x[:-1]) * np.diff(y[1:]) == np.diff(x[1:]) * np.diff(y[:-1])
+    corners = np.flatnonzero(~np.concatenate([[False], straight, [False]]))
+    if len(corners) <= _POINTS:
+        return corners
+    x, y = x[corners], y[corners]
+    way = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    at = np.searchsorted(way, np.linspace(0, way[-1], _POINTS)).clip(0, len(x) - 1)
+    chosen: Integers = corners[np.unique(at)]
+    return chosen

@@ -17,16 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from monitor.evaluation.arrays import (
-    Doubles,
-    Flags,
-    Integers,
-    held,
-    joined,
-    ranges,
-    starts,
-    within,
-)
+from monitor.evaluation.arrays import Doubles, Flags, Integers, held, joined, ranges, starts, within
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
@@ -206,11 +197,11 @@ def _take(
     least: Doubles,
     outcome: npt.NDArray[np.uint8],
 ) -> Integers:
-    """Let predictions choose, write what became of them; return (D,) what each took first, or -1.
+    """Let predictions (D,) choose, write what became of them; return what each took first, or -1.
 
     Args:
         pairs: All there are.
-        rank: (D,) of predictions.
+        rank: (D,).
         truths: Which are crowds (M,), and which are ignored (A, M).
         least: (T,) smallest overlaps.
         outcome: (T, A, D) what becomes of those that take nothing; written to.

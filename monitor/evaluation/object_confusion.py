@@ -34,14 +34,7 @@ class Confused(NamedTuple):
 def confused(
     predictions: Predictions, truths: Truths, rows: Integers, overlap: Overlap
 ) -> Confused:
-    """Match all labels of an image at once.
-
-    Args:
-        predictions: All.
-        truths: All.
-        rows: Positions of the predictions that are asked.
-        overlap: Of pairs, by their positions.
-    """
+    """Match all labels of an image at once, of the predictions at these rows."""
     rows = np.sort(rows)
     image, score = predictions.image[rows], predictions.score[rows]
     ranking = match(

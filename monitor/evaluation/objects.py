@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags
-from monitor.evaluation.average_precision import AREAS, MOST, THRESHOLDS, curves
-from monitor.evaluation.coco_numbers import (
+from monitor.evaluation.average_precision import (
     AREA_NAMES,
+    AREAS,
     AVERAGED,
+    MOST,
+    THRESHOLDS,
+    curves,
     label_metrics,
     label_parameters,
     precision_curves,
@@ -41,8 +44,7 @@ class EvaluatedObjects:
     """Objects that a model found, beside those that are there.
 
     Args:
-        state: With the tables `predictions` (image, label, score, area, number) and `truths` (image,
-            label, area, crowd, difficult, number), and whatever columns the overlap needs.
+        state: With the tables of `monitor.evaluation.wire_tables`, and what the overlap needs.
         overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
             always a label. Of a crowd: the part of the prediction that lies in it.
         parameters: What the report says about the overlap, beside thresholds and rules.

@@ -32,13 +32,8 @@ def at_thresholds(answers: Answers, labels: list[str]) -> list[Metric]:
     for at in np.flatnonzero(answers.to_find):
         of = answers.label == at
         score, f1 = best_f1(answers.score[of], answers.right[of], int(answers.to_find[at]))
-        parameters = {
-            "score": score,
-            "iou": IOU,
-            "label": labels[at],
-            "chosen": "best F1 of the label",
-        }
-        metrics.append(Metric("F1", f1, parameters))
+        named = {"label": labels[at], "chosen": "best F1 of the label"}
+        metrics.append(Metric("F1", f1, {"score": score, "iou": IOU, **named}))
     return metrics
 
 
@@ -56,30 +51,26 @@ def best_f1(score: Doubles, right: Flags, to_find: int) -> tuple[float | None, f
 def _at(answers: Answers, labels: list[str], score: float, more: dict[str, Any]) -> list[Metric]:
     """Count what has a score of `score` or more, per label and in all (None)."""
     kept = answers.score >= score
-    answered = np.bincount(answers.label[kept], minlength=len(labels))
-    right = np.bincount(answers.label[kept & answers.right], minlength=len(labels))
+    rows = [
+        np.bincount(answers.label[of], minlength=len(labels)) for of in (kept & answers.right, kept)
+    ]
     counts = LabelCounts(
-        *(
-            np.append(column.sum(), column)[None].astype(np.float64)
-            for column in (right, answered, answers.to_find)
-        )
+        *(np.append(of.sum(), of)[None].astype(np.float64) for of in (*rows, answers.to_find))
     )
     rates = counts.rates()
     metrics = []
     for at, label in enumerate([None, *labels]):
-        if label is not None and not (answered[at - 1] or answers.to_find[at - 1]):
+        right, answered, there = (float(column[0, at]) for column in counts)
+        if label is not None and not (answered or there):
             continue
         parameters = {"score": score, "iou": IOU, "label": label, **more}
-        hits, all_answers, there = (float(column[0, at]) for column in counts)
+        numbers = {
+            "true positives": right,
+            "false positives": answered - right,
+            "false negatives": there - right,
+        }
         metrics += [
-            Metric(kind, number(values[0, at]), parameters) for kind, values in rates.items()
-        ]
-        metrics += [
-            Metric("Counts", value, {**parameters, "of": of})
-            for of, value in (
-                ("true positives", hits),
-                ("false positives", all_answers - hits),
-                ("false negatives", there - hits),
-            )
+            *(Metric(kind, number(values[0, at]), parameters) for kind, values in rates.items()),
+            *(Metric("Counts", value, {**parameters, "of": of}) for of, value in numbers.items()),
         ]
     return metrics

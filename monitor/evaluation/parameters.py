@@ -61,11 +61,7 @@ def decode_parameters(body: bytes) -> EvaluationParameters:
 
 
 def check(parameters: EvaluationParameters) -> None:
-    """See that this means something.
-
-    Raises:
-        QueryError: It does not.
-    """
+    """See that this means something."""
     filters = {"where": parameters.where, **_named(parameters)}
     for name, where in filters.items():
         try:

@@ -11,6 +11,7 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
 from monitor.evaluation.label_counts import totals
+from monitor.evaluation.reporting import number
 
 BINS = 15
 RULE = "equal width, upper edge included"
@@ -24,12 +25,9 @@ def are_probabilities(scores: Doubles) -> bool:
 
 
 class Reliability:
-    """Answers by the bins of their scores.
+    """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
 
-    Args:
-        image: (N,) of each answer.
-        score: (N,) of each; where they are no probabilities, nothing is defined.
-        right: (N,) whether it is right.
+    Where scores are no probabilities, nothing is defined.
     """
 
     def __init__(self, image: Integers, score: Doubles, right: Flags) -> None:
@@ -41,7 +39,7 @@ class Reliability:
         """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
         count, score, right = (
             totals(weights, self._image, self._bin, BINS, values)
-            for values in (None, self._score, self._right.astype(np.float64))
+            for values in (None, self._score, self._right)
         )
         return count, score, right
 
@@ -60,31 +58,19 @@ class Reliability:
         found: dict[str, list[dict[str, Any]]] = {}
         if self._is_defined and len(self._score):
             count, score, right = (values[0] for values in self._bins(weights))
-            found["reliability"] = [
-                {
-                    "label": None,
-                    "edges": _EDGES.tolist(),
-                    "confidence": _or_none(ratio(score, count)),
-                    "accuracy": _or_none(ratio(right, count)),
-                    "count": count.astype(np.int64).tolist(),
-                }
-            ]
+            curve = {
+                "label": None,
+                "edges": _EDGES.tolist(),
+                "confidence": [number(one) for one in ratio(score, count)],
+                "accuracy": [number(one) for one in ratio(right, count)],
+                "count": count.astype(np.int64).tolist(),
+            }
+            found["reliability"] = [curve]
         if len(self._score):
             low, high = min(0.0, self._score.min()), max(1.0, self._score.max())
             edges = np.linspace(low, high, _SCORE_BINS + 1)
-            right_ones, wrong_ones = (
-                np.histogram(self._score[which], edges)[0] for which in (self._right, ~self._right)
-            )
-            found["scores"] = [
-                {
-                    "label": None,
-                    "edges": edges.tolist(),
-                    "right": right_ones.tolist(),
-                    "wrong": wrong_ones.tolist(),
-                }
-            ]
+            curve = {"label": None, "edges": edges.tolist()}
+            for side, which in (("right", self._right), ("wrong", ~self._right)):
+                curve[side] = np.histogram(self._score[which], edges)[0].tolist()
+            found["scores"] = [curve]
         return found
-
-
-def _or_none(values: Doubles) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -159,10 +159,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
     """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
 
     Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
-    all of their resamples.
-
-    Args:
-        values: (1 + B,) the number, then those of the resamples.
+    all of their resamples. The values are (1 + B,) the number, then those of the resamples.
     """
     known = values[1:][np.isfinite(values[1:])]
     if not known.size:
@@ -196,15 +193,14 @@ def _worst(state: State, badness: dict[str, Doubles]) -> list[Worst]:
     return found
 
 
-def with_pictures(report: Report, images: Sequence[EvaluatedImage]) -> Report:
+def with_pictures(report: Report, images: Iterable[EvaluatedImage]) -> Report:
     """Give the worst images of a report what is drawn on them, from those of `images` that they are."""
-    by_id = {image.id: image for image in images}
-    worst = [
-        msgspec.structs.replace(one, predictions=image.predictions, ground_truth=image.ground_truth)
-        if (image := by_id.get(one.inference_id)) is not None
-        else one
-        for one in report.worst
-    ]
+    shown = {one.inference_id for one in report.worst}
+    known = {one.id: (one.predictions, one.ground_truth) for one in images if one.id in shown}
+    worst = []
+    for one in report.worst:
+        predictions, truth = known.get(one.inference_id, (one.predictions, one.ground_truth))
+        worst.append(msgspec.structs.replace(one, predictions=predictions, ground_truth=truth))
     return msgspec.structs.replace(report, worst=worst)
 
 

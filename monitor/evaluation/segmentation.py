@@ -26,7 +26,7 @@ from monitor.evaluation.instances import (
     object_tables,
     tables_of_each,
 )
-from monitor.evaluation.label_counts import LabelCounts, confusion, per_label, totals
+from monitor.evaluation.label_counts import LabelCounts, confusion, per_label
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from tasks.contours import paint, to_rings
 
@@ -66,11 +66,7 @@ class Semantic:
 
 
 def _pixels(segments: Segments, labels: Labels) -> dict[str, Table]:
-    """Paint and count one image.
-
-    Raises:
-        EvaluationError: Its size is not known, or a point lies far away.
-    """
+    """Paint and count one image."""
     image, found, there = segments
     where = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0
@@ -159,12 +155,9 @@ class EvaluatedPixels:
         """Count pixels per label; with 1, what is nothing is the first of them."""
         labels = len(self._labels) + nothing
         right = np.where(self._same, self._true, _NOTHING - nothing)
-        return LabelCounts(
-            *(
-                totals(weights, self._image, label + nothing, labels, self._pixels)
-                for label in (right, self._predicted, self._true)
-            )
-        )
+        sides = right, self._predicted, self._true
+        rows = (*((self._image, label + nothing) for label in sides),)
+        return LabelCounts.of(weights, rows, labels, self._pixels)
 
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""

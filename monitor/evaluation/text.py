@@ -1,12 +1,11 @@
 """Answers to prompts about images: how they meet what people answered, and the numbers over them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from monitor.evaluation.answers import (
     BLEU_COUNTS,
@@ -14,18 +13,19 @@ from monitor.evaluation.answers import (
     anls,
     bleu_counts,
     bleu_of,
+    cider,
     exact_match,
     rouge_l,
     token_f1,
     vqa_accuracy,
 )
 from monitor.evaluation.arrays import Doubles, ratio
-from monitor.evaluation.cider import cider
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.evaluation.wire_tables import read
 from monitor.report import Metric
 
+_SCORES = (exact_match, token_f1, vqa_accuracy, anls, rouge_l)
 _MEANS: list[tuple[str, dict[str, Any]]] = [
     ("ExactMatch", {"normalisation": "SQuAD"}),
     ("TokenF1", {"normalisation": "SQuAD"}),
@@ -35,8 +35,8 @@ _MEANS: list[tuple[str, dict[str, Any]]] = [
 ]
 """What is a mean over prompts, in the order of the columns of `scores`."""
 
-_SCORES = (exact_match, token_f1, vqa_accuracy, anls, rouge_l)
 _TOKEN_F1, _ANLS, _ROUGE = 1, 3, 4
+_TEXT = np.dtypes.StringDType()
 _BLEU = {"tokens": "13a", "smoothing": "exp", "most": 100}
 _CIDER = {"rule": "CIDEr-D", "frequencies": "all images", "most": 10}
 
@@ -67,32 +67,36 @@ class Text:
 
     def tables(self, images: Sequence[EvaluatedImage], _labels: Labels) -> dict[str, Table]:
         """Read answers; see `Evaluator.tables`."""
-        questions: list[tuple[int, str, bool, list[str]]] = []
+        asked_at: list[int] = []
+        answered: list[bool] = []
+        pairs: list[tuple[str, list[str]]] = []
         unasked: list[int] = []
         for at, image in enumerate(images):
             found = read(_FOUND, image, "predictions")
             there = read(_THERE, image, "ground_truth")
             chosen = matched([one.prompt for one in found], [one.prompt for one in there])
+            asked_at += [at] * len(there)
+            answered += [which is not None for which in chosen]
             for number, (truth, which) in enumerate(zip(there, chosen, strict=True)):
                 known = _references(truth, f"image {image.id!r}: ground_truth[{number}]")
-                said = "" if which is None else found[which].answer
-                questions.append((at, said, which is not None, known))
+                pairs.append(("" if which is None else found[which].answer, known))
             unasked += [at] * (len(found) - len(chosen) + chosen.count(None))
-        pairs = [(said, known) for _, said, _, known in questions]
+        image_at = np.array(asked_at, np.int64)
+        references = np.array([len(known) for _, known in pairs], np.int64)
+        scores = [[score(*one) for score in _SCORES] for one in pairs]
+        bleu = [bleu_counts(*one) for one in pairs]
         return {
             "questions": {
-                "image": np.array([at for at, *_ in questions], np.int64),
-                "answer": _texts([said for said, _ in pairs]),
-                "answered": np.array([answered for *_, answered, _ in questions], bool),
-                "references": np.array([len(known) for _, known in pairs], np.int64),
-                "scores": _rows(
-                    [[score(*one) for score in _SCORES] for one in pairs], len(_SCORES)
-                ),
-                "bleu": _rows([bleu_counts(*one) for one in pairs], BLEU_COUNTS),
+                "image": image_at,
+                "answer": np.array([said for said, _ in pairs], _TEXT),
+                "answered": np.array(answered, bool),
+                "references": references,
+                "scores": np.array(scores, np.float64).reshape(-1, len(_SCORES)),
+                "bleu": np.array(bleu, np.float64).reshape(-1, BLEU_COUNTS),
             },
             "references": {
-                "image": np.array([at for at, *_, known in questions for _ in known], np.int64),
-                "text": _texts([one for _, known in pairs for one in known]),
+                "image": np.repeat(image_at, references),
+                "text": np.array([one for _, known in pairs for one in known], _TEXT),
             },
             "unasked": {"image": np.array(unasked, np.int64)},
         }
@@ -134,12 +138,8 @@ class _Evaluated:
         np.maximum.at(bad, self._image, 1 - best)
         unasked = len(self._state.tables["unasked"]["image"])
         parameters: dict[str, Any] = {"unanswered": "counts as an empty answer"}
-        missing = [
-            name
-            for name, columns in (("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE]))
-            if np.isnan(columns).any()
-        ]
-        if missing:
+        extra = ("BLEU", self._questions["bleu"]), ("ROUGE-L", scores[:, _ROUGE])
+        if missing := [name for name, columns in extra if np.isnan(columns).any()]:
             parameters["missing"] = f"{' and '.join(missing)}: pip install quadriga[text]"
         return Findings(
             metrics=[
@@ -172,31 +172,23 @@ class _Evaluated:
 
 
 def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
-    """Tell which answer of a model belongs to each prompt that people answered.
+    """Tell which answer of a model belongs to each prompt that people answered: positions, or None.
 
     One with the same prompt, the first that is free; then, in their order, free ones for those prompts
-    where one of the two sides names none.
-
-    Args:
-        found: Prompts of the model's answers, empty where it names none.
-        asked: Prompts that people answered.
-
-    Returns:
-        Positions in `found`, None where there is none.
+    where one of the two sides names none (is empty).
     """
     free = dict.fromkeys(range(len(found)))
     chosen: list[int | None] = [None] * len(asked)
-    for at, prompt in enumerate(asked):
-        which = next((one for one in free if prompt and found[one] == prompt), None)
-        if which is not None:
-            chosen[at] = which
-            del free[which]
-    for at, prompt in enumerate(asked):
-        if chosen[at] is None:
-            which = next((one for one in free if not (prompt and found[one])), None)
-            if which is not None:
+
+    def choose(fits: Callable[[str, str], object]) -> None:
+        for at, prompt in enumerate(asked):
+            which = next((one for one in free if fits(prompt, found[one])), None)
+            if chosen[at] is None and which is not None:
                 chosen[at] = which
                 del free[which]
+
+    choose(lambda prompt, other: prompt and prompt == other)
+    choose(lambda prompt, other: not (prompt and other))
     return chosen
 
 
@@ -206,11 +198,3 @@ def _references(truth: _There, place: str) -> list[str]:
     if not references:
         raise EvaluationError(f"{place}: expected answer, answers or label, got none")
     return references
-
-
-def _texts(texts: list[str]) -> npt.NDArray[Any]:
-    return np.array(texts, np.dtypes.StringDType())
-
-
-def _rows(rows: list[list[float]], width: int) -> Doubles:
-    return np.array(rows, np.float64).reshape(-1, width)

@@ -36,11 +36,7 @@ class Listed(NamedTuple):
     def check(
         self, good: Flags, expected: str, got: Callable[[int], str] = lambda _: "none"
     ) -> None:
-        """See that all rows are good (N,).
-
-        Raises:
-            EvaluationError: One is not; the message names it.
-        """
+        """See that all rows are good (N,)."""
         for at in np.flatnonzero(~good).tolist():
             raise EvaluationError(f"{self.where(at)}: expected {expected}, got {got(at)}")
 
@@ -54,11 +50,7 @@ class Listed(NamedTuple):
 
 
 def read(decoder: msgspec.json.Decoder[Any], image: EvaluatedImage, kind: Kind) -> Any:
-    """Decode what an image has.
-
-    Raises:
-        EvaluationError: It is something else.
-    """
+    """Decode what an image has."""
     return decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}")
 
 
@@ -69,14 +61,9 @@ def listed(
     labels: Labels,
     without: Collection[str] = (),
 ) -> Listed:
-    """Put lists of what has a label together.
+    """Put lists of what has a label together, those of one kind of some images, and number the labels.
 
-    Args:
-        images: Some.
-        kind: Which of their lists.
-        lists: These lists, decoded.
-        labels: Numbers their labels.
-        without: Labels whose rows are passed over.
+    Rows whose label is one of `without` are passed over.
     """
     counts = np.array([len(one) for one in lists], np.int64)
     image, number = np.repeat(np.arange(len(lists)), counts), nth(counts)
@@ -94,16 +81,9 @@ def listed(
 
 
 def read_lists(
-    images: Sequence[EvaluatedImage],
-    kind: Kind,
-    decoder: msgspec.json.Decoder[Any],
-    labels: Labels,
+    images: Sequence[EvaluatedImage], kind: Kind, decoder: msgspec.json.Decoder[Any], labels: Labels
 ) -> Listed:
-    """Read lists of what has a label, as `listed`.
-
-    Raises:
-        EvaluationError: They are something else.
-    """
+    """Read lists of what has a label, as `listed`."""
     return listed(images, kind, [read(decoder, image, kind) for image in images], labels)
 
 
@@ -114,12 +94,9 @@ def predictions_table(found: Listed, area: Doubles | Integers, **shape: Doubles)
 
 
 def truths_table(there: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
-    """Return the table of objects that are there.
+    """Return the table of objects that are there, whose shapes have such areas (N,) in square pixels.
 
-    Args:
-        there: Rows with an `area` each, None where it is that of its shape, `crowd` and `difficult`.
-        area: (N,) of their shapes, square pixels.
-        shape: What else is known of them.
+    Rows have an `area` each, None where it is that of the shape, `crowd` and `difficult`.
     """
     given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
     return {

@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from monitor.watch.schedules import Schedules, Webhook, path_of, read, write
+from monitor.kept import path_of, read, write
+from monitor.watch.schedules import Schedules, Webhook
 from store.errors import NotFoundError
 from store.records import timestamp_text
 

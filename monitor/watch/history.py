@@ -1,7 +1,6 @@
 """What became of a model's windows: each as a line of a file, with detectors of change, and alerts.
 
-`<directory>/<model>.jsonl` has a `PastWindow` a line, oldest first; `<model>.watch.json` is what is to be known
-of them when the next one comes.
+`<directory>/<model>.jsonl` has them, oldest first; `<model>.watch.json` is a `Watch`.
 """
 
 import logging
@@ -9,14 +8,16 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from monitor.drift.parameters import DriftParameters
-from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect
+from monitor.kept import path_of, put, read, write
+from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect, times_least
 from monitor.watch.alerts import Outbox
 from monitor.watch.online import WARM_UP, Series
-from monitor.watch.schedules import path_of, read, write
 from store.query.moments import microseconds
 
 HISTORY = "jsonl"
@@ -91,8 +92,7 @@ def with_history(directory: Path, report: Report, parameters: DriftParameters) -
         for one in _lines(path_of(directory, parameters.model, HISTORY), _TAIL_BYTES)
         if (one.baseline == own.baseline or one.status == "error") and one.report != own.report
     ]
-    shown = [_plain(one) for one in [*before, own][-MOST_SHOWN:]]
-    return msgspec.structs.replace(report, history=shown)
+    return replace(report, history=[_plain(one) for one in [*before, own][-MOST_SHOWN:]])
 
 
 def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
@@ -101,16 +101,26 @@ def note(directory: Path, report: Report, parameters: DriftParameters) -> None:
     Raises:
         OSError: That could not be kept.
     """
-    own = _noted(report, parameters)
-    path = path_of(directory, parameters.model, WATCH)
+    own, model = _noted(report, parameters), parameters.model
+    path = path_of(directory, model, WATCH)
     watch = read(path, Watch) or Watch()
     if watch.last == own.report:
         return
-    _append(directory, parameters.model, own)
+    _append(directory, model, own)
     if watch.baseline != own.baseline:
         watch.baseline, watch.followed = own.baseline, {}
-    _follow(watch, report.signals, own.end or "")
-    _alert(directory, watch, report, own, parameters.model)
+    for one in report.signals:
+        if one.status != "insufficient" and one.effect.value is not None:
+            followed = watch.followed.setdefault(one.name, Followed(Series(least=LEAST_UNIT)))
+            for name in followed.series.update(times_least(one)):
+                ends = [*followed.changes.get(name, []), own.end or ""]
+                followed.changes[name] = ends[-MOST_CHANGES:]
+    alarms = [one for one in by_effect(report.signals) if one.alarm]
+    if alarms:
+        _log_alarms(model, own, alarms)
+    event, told = _event(watch, report.signals, alarms)
+    if event:
+        Outbox(directory).queue(model, event, _about(own, told))
     watch.last = own.report
     write(path, watch)
 
@@ -161,20 +171,15 @@ def history(
 
 
 def _noted(report: Report, parameters: DriftParameters) -> Noted:
-    before = report.data.baseline
-    named = before is not None and isinstance(parameters.baseline, str)
-    return Noted(
-        parameters.start,
-        parameters.end,
-        report.data.current.n,
-        report.status,
-        report.id,
-        {
-            one.name: PastSignal(one.p_adjusted, one.effect.value, one.alarm, one.status)
-            for one in report.signals
-        },
-        f"{before.start}/{before.end}/{before.n}" if before is not None and named else "",
-    )
+    before, baseline = report.data.baseline, ""
+    if before is not None and isinstance(parameters.baseline, str):
+        baseline = f"{before.start}/{before.end}/{before.n}"
+    signals = {
+        one.name: PastSignal(one.p_adjusted, one.effect.value, one.alarm, one.status)
+        for one in report.signals
+    }
+    n, status = report.data.current.n, report.status
+    return Noted(parameters.start, parameters.end, n, status, report.id, signals, baseline)
 
 
 def _plain(window: Noted, signal: str | None = None) -> PastWindow:
@@ -184,51 +189,42 @@ def _plain(window: Noted, signal: str | None = None) -> PastWindow:
     return PastWindow(window.start, window.end, window.n, window.status, window.report, signals)
 
 
-def _follow(watch: Watch, signals: Sequence[Signal], end: str) -> None:
-    for one in signals:
-        if one.status == "insufficient" or one.effect.value is None:
-            continue
-        followed = watch.followed.setdefault(one.name, Followed(Series(least=LEAST_UNIT)))
-        for name in followed.series.update(one.effect.value / (one.effect.minimum or 1.0)):
-            followed.changes[name] = [*followed.changes.get(name, []), end][-MOST_CHANGES:]
+def _log_alarms(model: str, own: Noted, alarms: Sequence[Signal]) -> None:
+    first = ", ".join(
+        f"{one.name} ({one.effect.name} {one.effect.value:.3g})" for one in alarms[:LOGGED]
+    )
+    more = f" and {len(alarms) - LOGGED} more" if len(alarms) > LOGGED else ""
+    text = "drift of %s from %s to %s: %s%s, report %s"
+    _log.warning(text, model, own.start, own.end, first, more, own.report)
 
 
-def _alert(directory: Path, watch: Watch, report: Report, own: Noted, model: str) -> None:
-    """Log an alarm; tell of signals that the window before had none of, and when all are over."""
-    alarms = [one for one in by_effect(report.signals) if one.alarm]
-    names = [one.name for one in alarms]
-    if alarms:
-        first = ", ".join(
-            f"{one.name} ({one.effect.name} {one.effect.value:.3g})" for one in alarms[:LOGGED]
-        )
-        more = f" and {len(names) - LOGGED} more" if len(names) > LOGGED else ""
-        text = "drift of %s from %s to %s: %s%s, report %s"
-        _log.warning(text, model, own.start, own.end, first, more, report.id)
-    silent = {one.name for one in report.signals if one.status == "insufficient"}
-    still = [name for name in watch.alarmed if name in silent]
-    over = not names and not still
-    if set(names) - set(watch.alarmed):
-        event, told = "drift", alarms
-    elif watch.alarmed and over:
-        event, told = "recovered", [one for one in report.signals if one.name in watch.alarmed]
-    else:
-        event, told = "", []
+def _event(
+    watch: Watch, signals: Sequence[Signal], alarms: Sequence[Signal]
+) -> tuple[str, Sequence[Signal]]:
+    """Say what there is to tell: signals that had no alarm in the window before, and when all are over."""
+    names, before = [one.name for one in alarms], watch.alarmed
+    silent = {one.name for one in signals if one.status == "insufficient"}
+    still = [name for name in before if name in silent]
     watch.alarmed = [*names, *still]
-    if event:
-        about = {
-            "window": {"from": own.start, "to": own.end, "n": own.n},
-            "signals": [
-                {
-                    "name": one.name,
-                    "effect": one.effect.value,
-                    "least_effect": one.effect.minimum,
-                    "p_adjusted": one.p_adjusted,
-                }
-                for one in told
-            ],
-            "report": f"/api/reports/{report.id}",
+    if set(names) - set(before):
+        return "drift", alarms
+    if before and not watch.alarmed:
+        return "recovered", [one for one in signals if one.name in before]
+    return "", []
+
+
+def _about(own: Noted, told: Sequence[Signal]) -> dict[str, Any]:
+    signals = [
+        {
+            "name": one.name,
+            "effect": one.effect.value,
+            "least_effect": one.effect.minimum,
+            "p_adjusted": one.p_adjusted,
         }
-        Outbox(directory).queue(model, event, about)
+        for one in told
+    ]
+    window = {"from": own.start, "to": own.end, "n": own.n}
+    return {"window": window, "signals": signals, "report": f"/api/reports/{own.report}"}
 
 
 def _lines(path: Path, last_bytes: int | None = None) -> Iterator[Noted]:
@@ -259,6 +255,4 @@ def _append(directory: Path, model: str, noted: Noted) -> None:
         file.write((b"\n" if begun else b"") + msgspec.json.encode(noted))
     if begun > MOST_BYTES:
         lines = path.read_bytes().split(b"\n")
-        hidden = path.with_name(f".{path.name}")
-        hidden.write_bytes(b"\n".join(lines[len(lines) // 2 :]))
-        hidden.replace(path)
+        put(path, b"\n".join(lines[len(lines) // 2 :]))

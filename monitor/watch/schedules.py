@@ -1,29 +1,29 @@
 """Schedules of drift reports: which window of a model is compared when, and who is told.
 
-`<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is.
+`<directory>/<model>.schedule.json` is one, as it was asked for; `<model>.position.json` how far it is. The process
+of the jobs submits what is due.
 """
 
-import os
-import re
+import logging
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from monitor.drift.parameters import DEFAULT, MOST_BY, DriftParameters, check
-from store.errors import JournalError, NotFoundError, QueryError
-from store.query.json_form import parse
+from monitor.drift.parameters import DAY_S, DEFAULT, MOST_BY, DriftParameters, absolute, span_s
+from monitor.kept import keeping, path_of, read, write
+from store.errors import NotFoundError, QueryError, StoreError
+from store.jobs import Jobs
 from store.query.request import decode_body
 from store.records import timestamp_text
 
 SCHEDULE = "schedule.json"
 POSITION = "position.json"
 
-DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 MONDAY_S = 4 * DAY_S
 """1970 began on a Thursday."""
@@ -32,10 +32,10 @@ LEAST_S = 300
 
 MOST_DELAY_S = DAY_S
 MOST_WEBHOOKS = 10
-MOST_NAME_BYTES = 200
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": DAY_S, "w": WEEK_S}
-_SPAN = re.compile(r"(\d{1,6})([smhdw])", re.ASCII)
-_Kept = TypeVar("_Kept", bound=msgspec.Struct)
+POLL_S = 1.0
+MOST_MISSED = 24
+"""Windows that are caught up; earlier ones are skipped."""
+_log = logging.getLogger(__name__)
 
 
 class Webhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +104,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Schedules:
-    """The schedules of a folder; safe to use from several threads and processes."""
+    """The schedules of a folder; safe to use from several threads and processes.
+
+    What cannot be the name of a model is a `QueryError`.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -120,19 +123,15 @@ class Schedules:
         since = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
             since = self.get(model).since_s
-        kept = KeptSchedule(schedule, since)
-        try:
+        with keeping("keep the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            write(path_of(self.directory, model, SCHEDULE), kept)
-        except OSError as error:
-            raise JournalError(f"expected to keep the schedule, got: {error.strerror}") from error
+            write(path_of(self.directory, model, SCHEDULE), KeptSchedule(schedule, since))
 
     def get(self, model: str) -> KeptSchedule:
         """Return a model's schedule.
 
         Raises:
             NotFoundError: It has none.
-            QueryError: That cannot be the name of a model.
         """
         found = read(path_of(self.directory, model, SCHEDULE), KeptSchedule)
         if found is None:
@@ -144,19 +143,16 @@ class Schedules:
 
         Raises:
             NotFoundError: It has none.
-            QueryError: That cannot be the name of a model.
             JournalError: That could not be noted.
         """
         self.get(model)
-        try:
+        with keeping("end the schedule"):
             path_of(self.directory, model, SCHEDULE).unlink(missing_ok=True)
-        except OSError as error:
-            raise JournalError(f"expected to end the schedule, got: {error.strerror}") from error
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
-        names = [path.name.removesuffix(f".{SCHEDULE}") for path in self._paths()]
-        return sorted(map(unquote, names))
+        paths = self.directory.glob(f"*.{SCHEDULE}")
+        return sorted(unquote(path.name.removesuffix(f".{SCHEDULE}")) for path in paths)
 
     def position(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
@@ -177,9 +173,6 @@ class Schedules:
             first = max(first, -((shift - done) // length))
         return first * length + shift
 
-    def _paths(self) -> list[Path]:
-        return list(self.directory.glob(f"*.{SCHEDULE}"))
-
 
 _decoder = msgspec.json.Decoder(Schedule)
 
@@ -191,7 +184,11 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         QueryError: It is none, or names a filter that means nothing.
     """
     schedule = decode_body(body, _decoder)
-    _check_every(span_s(schedule.every, "every"), schedule.every)
+    every_s = span_s(schedule.every, "every")
+    if every_s < LEAST_S or (DAY_S % every_s and every_s != WEEK_S):
+        raise QueryError(
+            f"expected every to be a part of a day from 5m to 1d, or 1w, got {schedule.every!r}"
+        )
     if span_s(schedule.delay, "delay") > MOST_DELAY_S:
         raise QueryError(f"expected delay to be at most 1d, got {schedule.delay!r}")
     urls = [hook.url for hook in schedule.webhooks]
@@ -199,30 +196,8 @@ def decode_schedule(model: str, body: bytes) -> Schedule:
         _check_url(url, f"webhooks[{at}].url")
     if len(set(urls)) < len(urls):
         raise QueryError("expected each URL of webhooks once, got one twice")
-    parse(schedule.where, 0)
-    check(schedule.parameters(model, 0))
+    absolute(schedule.parameters(model, 0), 0)
     return schedule
-
-
-def span_s(text: str, name: str = "") -> int:
-    """Return the seconds of a span such as `15m`.
-
-    Raises:
-        QueryError: The text is none.
-    """
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise QueryError(
-            f"expected {name} to be a number and one of s, m, h, d, w, got {text[:80]!r}"
-        )
-    return int(found[1]) * _UNITS_S[found[2]]
-
-
-def _check_every(seconds: int, text: str) -> None:
-    if seconds < LEAST_S or (DAY_S % seconds and seconds != WEEK_S):
-        raise QueryError(
-            f"expected every to be a part of a day from 5m to 1d, or 1w, got {text[:80]!r}"
-        )
 
 
 def _check_url(text: str, name: str) -> None:
@@ -236,31 +211,63 @@ def _check_url(text: str, name: str) -> None:
         raise QueryError(f"expected {name} to be http or https with a host and no user")
 
 
-def path_of(directory: Path, model: str, suffix: str) -> Path:
-    """Return the file of a model.
+class Scheduler:
+    """Submits what is due.
 
-    Raises:
-        QueryError: That cannot be the name of a model.
+    Each window is submitted once: its end is kept after its job, and a process that starts looks for the job
+    whose end was not kept.
     """
-    name = quote(model, safe="")
-    if not 0 < len(name) <= MOST_NAME_BYTES:
-        raise QueryError(
-            f"expected the name of a model to have 1 to {MOST_NAME_BYTES} bytes, got {len(name)}"
-        )
-    return directory / f"{name}.{suffix}"
+
+    def __init__(self, schedules: Schedules, jobs: Jobs) -> None:
+        self._schedules = schedules
+        self._jobs = jobs
+        self._submitted: set[tuple[str, str | None]] | None = None
+        """Model and start of windows whose jobs were there when this process began."""
+        self._failing: dict[str, str] = {}
+
+    def step(self, now_s: float | None = None) -> None:
+        """Submit what has ended by now, in seconds since 1970; what cannot be is tried again at the next step."""
+        now_s = time.time() if now_s is None else now_s
+        for model in self._schedules.models():
+            try:
+                self._submit_due(model, self._schedules.get(model), now_s)
+                self._failing.pop(model, None)
+            except NotFoundError:  # removed since, or damaged
+                continue
+            except (OSError, StoreError) as error:  # as on a full disk
+                if self._failing.get(model) != str(error):
+                    _log.warning("the drift schedule of %s waits: %s", model, error)
+                self._failing[model] = str(error)
+
+    def _submit_due(self, model: str, kept: KeptSchedule, now_s: float) -> None:
+        length = kept.schedule.every_s
+        start = self._schedules.next_s(model, kept)
+        due = int(now_s - kept.schedule.delay_s - start) // length
+        if due > MOST_MISSED:
+            skipped = due - MOST_MISSED
+            texts = [timestamp_text(at * 1000) for at in (start, start + skipped * length)]
+            _log.warning(
+                "drift of %s: %d windows from %s to %s are skipped", model, skipped, *texts
+            )
+            start += skipped * length
+        for at in range(start, start + min(due, MOST_MISSED) * length, length):
+            self._submit(model, kept, at)
+
+    def _submit(self, model: str, kept: KeptSchedule, start_s: int) -> None:
+        parameters = kept.schedule.parameters(model, start_s)
+        if self._submitted is None:
+            scheduled = [job.parameters for job in self._jobs.all() if job.kind == "drift"]
+            self._submitted = {
+                (one["model"], one.get("from")) for one in scheduled if one.get("schedule")
+            }
+        if (model, parameters.start) not in self._submitted:
+            self._jobs.submit("drift", msgspec.to_builtins(parameters))
+        self._schedules.reached(model, start_s + kept.schedule.every_s)
 
 
-def read(path: Path, kind: type[_Kept]) -> _Kept | None:
-    """Return what a file keeps; None where it is not there, or damaged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
-
-
-def write(path: Path, kept: Any) -> None:
-    """Put a file in place at once, readable by its owner alone, as it may hold secrets."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(kept))
-    hidden.replace(path)
+def keep_scheduled(schedules: Schedules, jobs: Jobs, stop: threading.Event) -> None:
+    """Submit what is due, as it comes, until `stop` is set."""
+    scheduler = Scheduler(schedules, jobs)
+    while not stop.is_set():
+        scheduler.step()
+        stop.wait(POLL_S)

@@ -33,7 +33,11 @@ class BlobEntry(NamedTuple):
 
 
 class Blobs(Protocol):
-    """Where images are kept; safe to use from several threads and processes."""
+    """Where images are kept; safe to use from several threads and processes.
+
+    What takes a key raises a `StoreError` where it is malformed. Where the place fails, `put` and
+    `sync` raise a `JournalError`, all else a `NotReadyError`.
+    """
 
     grace_s: float
     """No blob is removed so soon after its last put; the same for all who share the place."""
@@ -42,44 +46,24 @@ class Blobs(Protocol):
     """Whether a removal takes microseconds, not a row of requests."""
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes and return their key; bytes already kept are made young again, not written.
-
-        Raises:
-            JournalError: They could not be kept, as on a full disk.
-        """
+        """Keep the bytes and return their key; bytes already kept are made young again, not written."""
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Make blobs that were put survive a loss of power.
-
-        Raises:
-            JournalError: The disk fails.
-        """
+        """Make blobs that were put survive a loss of power."""
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of a key, `None` where there are none, or others than its hash says.
-
-        Raises:
-            StoreError: The key is malformed.
-            NotReadyError: The object store does not answer.
-        """
+        """Return the bytes of a key, `None` where there are none, or others than its hash says."""
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """Remove a blob whose last put is older than the grace; tells whether it did.
 
         Younger ones stay: somebody may be about to journal a record of them. A put at the same time
-        wins: after both, the blob is there.
-
-        Args:
-            key: Of the blob.
-            as_of: The moment that ages count from, in seconds since 1970; now by default.
-
-        Raises:
-            StoreError: The key is malformed.
-            NotReadyError: The object store does not answer.
+        wins: after both, the blob is there. Ages count from `as_of`, in seconds since 1970; from
+        now by default.
         """
 
     def listed(self) -> Iterator[BlobEntry]:
-        """Yield every blob, in no order; clears away what crashes left. Raises as `get`."""
+        """Yield every blob, in no order; clears away what crashes left."""
 
     def presigned(self, key: str, seconds: float) -> str | None:
         """Return a URL that answers the blob for so long; `None` where the place has no server."""
@@ -91,11 +75,7 @@ def key_of(data: bytes) -> str:
 
 
 def path_of(key: str) -> str:
-    """Return where a blob stands: `<the first two hex digits>/<all>`.
-
-    Raises:
-        StoreError: The key is malformed.
-    """
+    """Return where a blob stands, `<the first two hex digits>/<all>`; a StoreError if it is none."""
     digits = key.removeprefix(_PREFIX)
     if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
         raise StoreError(f"expected a blob key 'blake3:<64 hex digits>', got {key[:80]!r}")

@@ -48,20 +48,13 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectBlobs:
-    """Blobs below a URL, see `Blobs`: one object each, at the paths that files would have.
+    """Blobs below a URL such as `s3://bucket/folder`: one object each, at the paths of files.
 
-    Ages are the server's `Last-Modified`. An object younger than half the grace is left as it is; an
-    older one is put again, which makes it young. As a put and a removal are several requests each,
-    a removal stands under a mark beside the object, one at a time, and looks at the age below it; who has
-    put an old object looks for the mark, then for the object: with no mark there and the object there, no
-    removal is under way that has not seen it young.
-
-    Args:
-        url: Such as `s3://bucket/folder`.
-        grace_s: See `Blobs`.
-
-    Raises:
-        StoreError: The URL or the environment names no place.
+    Ages are the server's `Last-Modified`. An object younger than half the grace is left as it is;
+    an older one is put again, which makes it young. As a put and a removal are several requests
+    each, a removal stands under a mark beside the object, one at a time, and looks at the age below
+    it; who has put an old object looks for the mark, then for the object: with no mark there and
+    the object there, no removal is under way that has not seen it young.
     """
 
     is_near = False

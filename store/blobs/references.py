@@ -57,17 +57,11 @@ def remove_unreferenced(
 ) -> int:
     """Remove those of some blobs that nothing needs any more; returns how many.
 
-    To be called once what needed them is gone for good, after the commit. A blob is left to the sweep
-    if it was put within the grace before now, or before the first record that waits in the
-    journal: that record, or one behind it, may need it. So are all in an object store, for which a writer
-    would wait too long.
-
-    Args:
-        connection: To read from.
-        blobs: Where they are.
-        keys: Of the blobs.
-        journal_directory: Of this server. A server that shares database and blobs has its own: what
-            waits there for longer than the grace is not seen.
+    To be called once what needed them is gone for good, after the commit. A blob is left to the
+    sweep if it was put within the grace before now, or before the first record that waits in the
+    journal: that record, or one behind it, may need it. So are all in an object store, for which a
+    writer would wait too long. Other servers that share database and blobs have their own journals:
+    what waits there for longer than the grace is not seen.
     """
     if not blobs.is_near:
         return 0
@@ -82,12 +76,10 @@ def remove_unreferenced(
 def sweep(blobs: Blobs, readers: Readers, journal_directory: Path) -> Iterator[int]:
     """Remove blobs that nothing needs, such as those put just before a crash, step by step.
 
-    Yields after every `STEP` blobs looked at how many of them were removed; the caller decides when to go
-    on, and closes the iterator to stop. No list of all blobs is held, no read transaction is open while
-    blobs are removed.
-
-    Raises:
-        NotReadyError: The database or the object store does not answer.
+    Yields after every `STEP` blobs looked at how many of them were removed; the caller decides when
+    to go on, and closes the iterator to stop. No list of all blobs is held, no read transaction is
+    open while blobs are removed. A `NotReadyError` where the database or the object store does not
+    answer.
     """
     found = blobs.listed()
     while step := list(islice(found, STEP)):

@@ -17,12 +17,10 @@ PATH = "/api/blobs/"
 
 
 class BlobUrls:
-    """Signs URLs of blobs and reads signed ones.
+    """Signs URLs of blobs, good for so many seconds, and reads signed ones.
 
-    Args:
-        blobs: Where they are.
-        key_file: What this server signs with; made where it is missing, readable by its owner alone.
-        seconds: How long a URL is good.
+    What this server signs with stands in `key_file`, made where it is missing, readable by its
+    owner alone.
     """
 
     def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
@@ -31,12 +29,7 @@ class BlobUrls:
         self._seconds = seconds
 
     def signed(self, key: str, mime: str, server: str) -> str:
-        """Return a URL of a blob.
-
-        Args:
-            key: Of the blob; whether it is there is not looked at.
-            mime: Its media type.
-            server: Where this server answers, as `https://host`.
+        """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
 
         Raises:
             NotReadyError: The object store cannot sign, or the key cannot be made, as on a full disk.

@@ -36,15 +36,13 @@ _KNOWN = {"label", *_BESIDE, *(name for names in _SHAPES.values() for name in na
 
 
 def annotations_of(value: Any, where: str = "annotations") -> list[dict[str, Any]]:
-    """Read the annotations of one image; an empty list says that there is nothing in it.
+    """Read the annotations of one image, as pixels; an empty list says that there is nothing in it.
 
     Args:
         value: Decoded JSON: a list of objects with `label` (or `class_label`) and at most one of a box
-            (`bbox`, or its keys), an oriented box, a contour; or with an `answer` to a `prompt`.
+            (`bbox`, or its keys), an oriented box (fractions of the image, radians), a contour;
+            or with an `answer` to a `prompt`.
         where: What the list is called in errors.
-
-    Returns:
-        The wire's form: pixels; oriented boxes as fractions of the image, radians.
 
     Raises:
         ChangeError: It is something else; the message names the place, as `annotations[3].bbox.xmin`.

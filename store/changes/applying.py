@@ -14,13 +14,13 @@ from store.database import insert, run, run_in, upsert
 from store.records import (
     Deletion,
     Feedback,
+    ImageSignals,
     JournaledChange,
     MetadataChange,
-    RetentionRule,
     SignalsOfImages,
     TruthStatement,
 )
-from store.rows import COLUMNS, Names, Rows, remove_inferences, text
+from store.rows import COLUMNS, Names, Rows, derived, remove_inferences, text
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"
@@ -30,53 +30,45 @@ _ADD_SIGNALS = (
 )
 
 
+Given = list[tuple[int, Any]]
+"""Changes of one kind, each with its id."""
+
+
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
     """Apply changes within the writer's transaction; what was applied before changes nothing.
 
-    A change of an inference that is not there any more is passed over.
-
-    Returns:
-        Keys of blobs that a record less refers to.
+    A change of an inference that is not there any more is passed over. Returns keys of blobs that a
+    record less refers to.
 
     Raises:
         MetadataError: Metadata would break a rule; the one who asked looks whether it was applied.
     """
     freed: set[str] = set()
     for kind, group in groupby(changes, lambda one: type(one.change)):
-        same = list(group)
+        given: Given = [(one.seq, one.change) for one in group]
         if kind is TruthStatement:
-            truth.state(connection, same)
+            truth.state(connection, given)
         elif kind is Feedback:
-            _add_feedback(connection, same)
+            _add_feedback(connection, given)
         elif kind is MetadataChange:
-            _change_metadata(connection, names, same)
+            _change_metadata(connection, names, given)
         elif kind is SignalsOfImages:
-            _add_signals(connection, same)
+            _add_signals(connection, [signals for _, change in given for signals in change.of])
+        elif kind is Deletion:
+            for _, deletion in given:
+                rollups.subtract(connection, deletion.targets)
+                freed |= delete(connection, names, deletion.targets)
         else:
-            for one in same:
-                freed |= _apply_one(connection, names, one)
+            rules = [(text(one.model), one.inputs_days, one.inferences_days) for _, one in given]
+            upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), rules)
     return freed
 
 
-def _apply_one(connection: sa.Connection, names: Names, journaled: JournaledChange) -> set[str]:
-    change = journaled.change
-    if isinstance(change, Deletion):
-        rollups.subtract(connection, change.targets)
-        return delete(connection, names, change.targets)
-    if isinstance(change, RetentionRule):
-        values = (text(change.model), change.inputs_days, change.inferences_days)
-        upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), [values])
-    return set()
-
-
 def delete(connection: sa.Connection, names: Names, seqs: Collection[int]) -> set[str]:
-    """Remove inferences and all that hangs on them.
+    """Remove inferences and all that hangs on them; returns keys of blobs that a record less refers to.
 
-    Statements of truth that no inference can have any more go too: by these ids, and by requests none of
-    whose inferences is left.
-
-    Returns:
-        Keys of blobs that a record less refers to.
+    Statements of truth that no inference can have any more go too: by these ids, and by requests
+    none of whose inferences is left.
     """
     columns = "seq, request_id, image_no, input_hash, input_kept"
     found = run_in(connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs)
@@ -100,18 +92,15 @@ def _forget_statements(connection: sa.Connection, gone: set[tuple[int, str, int]
     run_in(connection, statement, {str(seq) for seq, _, _ in gone}, ("id",))
 
 
-def _change_metadata(
-    connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]
-) -> None:
-    asked = [(one.seq, one.change) for one in changes if isinstance(one.change, MetadataChange)]
+def _change_metadata(connection: sa.Connection, names: Names, given: Given) -> None:
     statement = "SELECT id FROM metadata_change WHERE id IN ({})"
-    done = {number for (number,) in run_in(connection, statement, [number for number, _ in asked])}
+    done = {number for (number,) in run_in(connection, statement, [number for number, _ in given])}
     statement = "SELECT seq, meta FROM inference WHERE seq IN ({})"
-    found = run_in(connection, statement, {change.target for _, change in asked})
+    found = run_in(connection, statement, {change.target for _, change in given})
     before: dict[int, str] = dict(found)
     after: dict[int, str] = {}
     history = []
-    for number, change in asked:
+    for number, change in given:
         seq = change.target
         if number in done or seq not in before:
             continue
@@ -129,19 +118,19 @@ def _write_metadata(
     connection: sa.Connection, names: Names, before: dict[int, str], after: dict[int, str]
 ) -> None:
     """Write the rows of new metadata, JSON by id, and take those of the old away."""
-    were, are = Rows(names), Rows(names)
+    are = Rows(names)
     written = []
-    for seq, given in after.items():
-        paths = metadata.index(metadata.decode(given))
-        written.append((given, names.flat_beside(paths, given), seq))
-        were.derive(seq, metadata.index(metadata.decode(before[seq])))
+    for seq, new in after.items():
+        paths = metadata.index(metadata.decode(new))
+        written.append((new, names.flat_beside(paths, new), seq))
         are.derive(seq, paths)
     if written:
         run(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
+    were = derived(names, ((seq, before[seq]) for seq in after))
     for table in ("meta_num", "meta_str"):
-        old, new = set(were.of[table]), set(are.of[table])
-        delete_rows(connection, table, COLUMNS[table], old - new)
-        insert(connection, table, COLUMNS[table], new - old)
+        old, new_rows = set(were[table]), set(are.of[table])
+        delete_rows(connection, table, COLUMNS[table], old - new_rows)
+        insert(connection, table, COLUMNS[table], new_rows - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
@@ -150,8 +139,7 @@ def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
     return kept | change.set
 
 
-def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
-    given = [(one.seq, one.change) for one in changes if isinstance(one.change, Feedback)]
+def _add_feedback(connection: sa.Connection, given: Given) -> None:
     there = _there(connection, {feedback.target for _, feedback in given})
     rows = [
         (seq, one.target, text(one.kind), one.value, text(one.comment), text(one.source))
@@ -162,14 +150,8 @@ def _add_feedback(connection: sa.Connection, changes: Sequence[JournaledChange])
         upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
 
 
-def _add_signals(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
+def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:
     """Add signals; what comes later of an inference goes before, and what it leaves out stays."""
-    given = [
-        signals
-        for one in changes
-        if isinstance(one.change, SignalsOfImages)
-        for signals in one.change.of
-    ]
     there = _there(connection, {one.seq for one in given})
     rows = [
         (one.seq, one.picture or None, one.embedding or None, text(one.space) or None)

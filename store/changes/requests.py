@@ -3,15 +3,17 @@
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from store.changes.annotations import annotations_of
 from store.changes.truth import join_text
-from store.errors import ChangeError
+from store.errors import NO_JSON, ChangeError
 from store.ids import LARGEST
 from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
+from store.rows import text
 
 MAX_STATEMENTS = 10_000
 """Of one request."""
@@ -38,42 +40,34 @@ _T = TypeVar("_T")
 _Days = Annotated[float, msgspec.Meta(ge=0, le=MAX_DAYS)]
 
 
-class _Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request, in which no key goes unread."""
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a request; no key of it goes unread."""
 
 
-class GroundTruthBody(_Strict, frozen=True):
-    """What is true of one inference."""
-
+class _GroundTruth(_Body, frozen=True):
     annotations: list[Any]
     source: str = ""
 
 
-class StatementBody(_Strict, frozen=True):
-    """One of many statements."""
-
+class _Statement(_Body, frozen=True):
     value: Any
     annotations: list[Any] | None
 
 
-class StatementsBody(_Strict, frozen=True):
-    """Many statements, joined on one field."""
-
+class _Statements(_Body, frozen=True):
     join: str
-    items: list[StatementBody]
+    items: list[_Statement]
     source: str = ""
 
 
-class FeedbackBody(_Strict, frozen=True):
-    """Feedback on one inference."""
-
+class _Feedback(_Body, frozen=True):
     kind: str
     value: float | bool | None = None
     comment: str = ""
     source: str = ""
 
 
-class DeleteBody(_Strict, frozen=True):
+class DeleteBody(_Body, frozen=True):
     """Which inferences to delete."""
 
     where: Any = None
@@ -81,22 +75,16 @@ class DeleteBody(_Strict, frozen=True):
     all: bool = False
 
 
-class RetentionBody(_Strict, frozen=True):
-    """How long a model's inferences and inputs are kept; null is for ever."""
-
+class _Retention(_Body, frozen=True):
     inputs_days: _Days | None = None
     inferences_days: _Days | None = None
 
 
 def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
-    """Read the body of a request.
-
-    Raises:
-        ChangeError: It is no JSON, or not what was wanted.
-    """
+    """Read the body of a request, or say what was wanted."""
     try:
         return msgspec.json.decode(body, type=type_)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise ChangeError(f"expected the body to be {wanted}, got: {error}") from error
 
 
@@ -120,14 +108,14 @@ def metadata_change(
     return MetadataChange(target, new, remove)
 
 
-def ground_truth(target: int, body: bytes) -> TruthStatement:
+def ground_truth(target: str, body: bytes) -> TruthStatement:
     """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone."""
     wanted = "a list of annotations, or a JSON object with annotations and source"
-    asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
+    asked: Any = decode(body, _GroundTruth | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
     if isinstance(asked, list):
-        asked = GroundTruthBody(asked)
+        asked = _GroundTruth(asked)
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
-    return TruthStatement("id", str(target), annotations_of(asked.annotations), source)
+    return TruthStatement("id", target, annotations_of(asked.annotations), source)
 
 
 def statements(body: bytes) -> list[TruthStatement]:
@@ -136,13 +124,12 @@ def statements(body: bytes) -> list[TruthStatement]:
     A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
     `data_hash`, `inference_id` or `request_id` for the path.
     """
-    try:
+    whole = None
+    with suppress(*NO_JSON):
         whole = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        whole = None
     if not isinstance(whole, dict) or whole.keys() & _LINE_KEYS.keys():
         return _lines(body)
-    asked = decode(body, StatementsBody, "a JSON object with join, items and source, or JSON lines")
+    asked = decode(body, _Statements, "a JSON object with join, items and source, or JSON lines")
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
     _check_number(len(asked.items))
     return [
@@ -159,7 +146,7 @@ def _lines(body: bytes) -> list[TruthStatement]:
         where = f"line {number}"
         try:
             node = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except NO_JSON as error:
             raise ChangeError(f"{where}: expected a JSON object, got: {error}") from error
         named = node.keys() & _LINE_KEYS.keys() if isinstance(node, dict) else set()
         if len(named) != 1 or node.keys() - named - {"annotations", "source"}:
@@ -171,8 +158,7 @@ def _lines(body: bytes) -> list[TruthStatement]:
         source = _short(f"{where}: source", node.get("source", ""), MAX_SOURCE_CHARACTERS)
         if "annotations" not in node:
             raise ChangeError(f"{where}: expected annotations, got none")
-        join, value = _LINE_KEYS[key], node[key]
-        found.append(_statement(join, value, node["annotations"], source, where))
+        found.append(_statement(_LINE_KEYS[key], node[key], node["annotations"], source, where))
         _check_number(len(found))
     _check_number(len(found))
     return found
@@ -199,30 +185,30 @@ def _statement(
 
 def _join_value(join: str, value: Any, where: str) -> str:
     """Return a value as statements name it."""
+    is_text = isinstance(value, str) and value != ""
     if join.startswith("meta.") and len(join) > 5:
-        if "\0" not in join and isinstance(value, str | int | float) and value != "":
-            return join_text(value).replace("\0", "\ufffd")
-        raise ChangeError(f"{where}: expected a text, number or boolean, got {value!r:.80}")
-    if join == "id":
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-            return str(min(int(value), LARGEST))
-        raise ChangeError(f"{where}: expected an id as a string of digits, got {value!r:.80}")
-    if join == "input.hash":
-        if isinstance(value, str) and _HASH.fullmatch(value):
-            return value
-        raise ChangeError(f"{where}: expected 'blake3:' and 64 hex digits, got {value!r:.80}")
-    if join == "request_id":
-        if isinstance(value, str) and value:
-            return value.replace("\0", "\ufffd")
-        raise ChangeError(f"{where}: expected a request id, got {value!r:.80}")
-    raise ChangeError(
-        f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
-    )
+        is_right = "\0" not in join and (is_text or isinstance(value, int | float))
+        wanted = "a text, number or boolean"
+    elif join == "id":
+        is_right = is_text and value.isascii() and value.isdigit() and len(value) < 20
+        wanted = "an id as a string of digits"
+    elif join == "input.hash":
+        is_right = is_text and _HASH.fullmatch(value) is not None
+        wanted = "'blake3:' and 64 hex digits"
+    elif join == "request_id":
+        is_right, wanted = is_text, "a request id"
+    else:
+        raise ChangeError(
+            f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
+        )
+    if not is_right:
+        raise ChangeError(f"{where}: expected {wanted}, got {value!r:.80}")
+    return str(min(int(value), LARGEST)) if join == "id" else text(join_text(value))
 
 
 def feedback(target: int, body: bytes) -> Feedback:
     """Read feedback."""
-    asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
+    asked = decode(body, _Feedback, "a JSON object with kind, value, comment and source")
     if not asked.kind:
         raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")
     value = None if asked.value is None else float(asked.value)
@@ -240,7 +226,7 @@ def feedback(target: int, body: bytes) -> Feedback:
 def retention_rule(model: str, body: bytes) -> RetentionRule:
     """Read how long a model's inferences and inputs are kept."""
     wanted = "a JSON object with inputs_days and inferences_days, numbers or null"
-    asked = decode(body, RetentionBody, wanted)
+    asked = decode(body, _Retention, wanted)
     inputs, inferences = asked.inputs_days, asked.inferences_days
     if inputs is not None and inferences is not None and inputs > inferences:
         raise ChangeError(

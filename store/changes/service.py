@@ -1,4 +1,4 @@
-"""The worker's side of changes: checked, journaled, and waited for until the writer has applied them."""
+"""The worker's side of changes: checked, journaled, and awaited until they are applied."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -91,14 +91,8 @@ class Changes:
 
     Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
     where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`
-    where the change could not be kept.
-
-    Args:
-        inferences: To find what is to be changed.
-        journal: The worker's.
-        ids: The worker's.
-        read_metadata: Reads metadata in the forms that requests carry it in, from JSON and a name for
-            errors.
+    where the change could not be kept. Journal and ids are the worker's; `read_metadata` reads metadata in
+    the forms that requests carry it in, from JSON and a name for errors.
     """
 
     def __init__(
@@ -118,15 +112,13 @@ class Changes:
         found = self._inferences.moved(inference_id)
         change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
         metadata.check(changed(metadata.decode(found.metadata), change))
-        (number,) = self.apply([change])
+        applied = self.apply([change])
         found = self._inferences.get(inference_id)
-        with self._inferences.snapshot() as connection:
-            statement = "SELECT 1 FROM metadata_change WHERE id = ?"
-            if run(connection, statement, (number,)).first() is None:
-                raise ChangeError(
-                    "expected the metadata to keep its rules, got other changes at the same time with "
-                    "which it does not"
-                )
+        if not self._counted("SELECT count(*) FROM metadata_change WHERE id IN ({})", applied):
+            raise ChangeError(
+                "expected the metadata to keep its rules, got other changes at the same time with "
+                "which it does not"
+            )
         return found
 
     def history(self, inference_id: str) -> History:
@@ -136,7 +128,7 @@ class Changes:
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
         with self._inferences.snapshot() as connection:
-            rows: Sequence[Any] = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
+            rows = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
         made = []
         for number, given, before in rows:
             change, at = _MADE.decode(given), timestamp_text(milliseconds(number))
@@ -146,12 +138,9 @@ class Changes:
 
     def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
         """State what is true of one inference, or with `None` that nothing is known; return it then."""
-        seq = int(self._inferences.moved(inference_id).id)
-        if body is None:
-            statement = TruthStatement("id", str(seq), None)
-        else:
-            statement = change_requests.ground_truth(seq, body)
-        self.apply([statement])
+        target = self._inferences.moved(inference_id).id
+        taken_away = TruthStatement("id", target, None)
+        self.apply([taken_away if body is None else change_requests.ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
     def state_truths(self, body: bytes) -> Stated:
@@ -163,11 +152,9 @@ class Changes:
                 raise ChangeError(
                     f"expected statements that tell at most {MAX_MATCHES} inferences, got more"
                 )
-        numbers = self.apply(statements)
-        with self._inferences.snapshot() as connection:
-            statement = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
-            counts = run_in(connection, statement, numbers)
-        return Stated(len(statements), sum(int(count) for (count,) in counts))
+        applied = self.apply(statements)
+        held = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
+        return Stated(len(statements), self._counted(held, applied))
 
     def give_feedback(self, inference_id: str, body: bytes) -> StoredInference:
         """Add feedback to an inference and return it with all of its feedback."""
@@ -184,9 +171,8 @@ class Changes:
         ids, more = self._find(asked.where)
         if ids and not asked.dry_run:
             seqs = [int(one) for one in ids]
-            self.apply(
-                [Deletion(seqs[first : first + _PAGE]) for first in range(0, len(seqs), _PAGE)]
-            )
+            steps = range(0, len(seqs), _PAGE)
+            self.apply([Deletion(seqs[first : first + _PAGE]) for first in steps])
         return Deleted(len(ids), ids, more)
 
     def retention(self, model: str) -> Retention:
@@ -201,6 +187,10 @@ class Changes:
         self.apply([change_requests.retention_rule(model, body)])
         return self.retention(model)
 
+    def _counted(self, statement: str, ids: Sequence[int]) -> int:
+        with self._inferences.snapshot() as connection:
+            return sum(int(count) for (count,) in run_in(connection, statement, ids))
+
     def _find(self, where: Any) -> tuple[list[str], bool]:
         until = time.monotonic() + SEARCH_S
         self._inferences.wait_for_journal()
@@ -212,21 +202,12 @@ class Changes:
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
 
     def apply(self, changes: Sequence[Change]) -> list[int]:
-        """Journal changes, all or none, and wait until the writer has applied them.
-
-        Returns:
-            Their ids.
-
-        Raises:
-            JournalError: They could not be kept; none of them is.
-            NotReadyError: The writer is behind.
-        """
+        """Journal changes, all or none, wait until the writer has applied them, and return their ids."""
         journaled = [JournaledChange(self._ids.next(), change) for change in changes]
         self._journal.append(journaled)
         try:
             self._inferences.wait_for_journal()
         except (NotReadyError, QueryTimeoutError) as error:
-            raise NotReadyError(
-                f"the change is journaled and will be applied, but {error}"
-            ) from error
+            text = f"the change is journaled and will be applied, but {error}"
+            raise NotReadyError(text) from error
         return [one.seq for one in journaled]

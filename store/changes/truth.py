@@ -4,7 +4,9 @@ The truth of an inference is the latest statement, the one with the largest id, 
 So it does not matter in which order statements and inferences arrive.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,14 +15,14 @@ import sqlalchemy as sa
 from store import metadata
 from store.database import insert, run, run_in, upsert
 from store.ids import LARGEST
-from store.records import JournaledChange, JournaledRecord, TruthStatement
+from store.records import JournaledRecord, TruthStatement
 from store.rows import text
 from store.schema import INDEXED_CHARACTERS, KeyType
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 
 
-class Subject(NamedTuple):
+class _Subject(NamedTuple):
     """What statements are joined to."""
 
     seq: int
@@ -29,13 +31,6 @@ class Subject(NamedTuple):
     input_hash: str | None
     metadata: str | msgspec.Raw
     """JSON."""
-
-
-def subject(record: JournaledRecord) -> Subject:
-    """Return the subject that a record is."""
-    return Subject(
-        record.seq, text(record.request_id), record.image_no, record.input.hash, record.metadata
-    )
 
 
 def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
@@ -47,22 +42,18 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
     return msgspec.json.encode(value).decode()
 
 
-def state(connection: sa.Connection, changes: Sequence[JournaledChange]) -> None:
-    """Keep statements and join them to what is stored; within the writer's transaction."""
-    statements = [(one.seq, one.change) for one in changes]
+def state(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]) -> None:
+    """Keep statements, each with its id, and join them to what is stored; in the writer's transaction."""
     rows = [
-        (
-            seq,
-            made.join,
-            made.value,
-            text(made.source),
-            None if made.annotations is None else msgspec.json.encode(made.annotations).decode(),
-        )
-        for seq, made in statements
-        if isinstance(made, TruthStatement)
+        (seq, made.join, made.value, text(made.source), _json(made.annotations))
+        for seq, made in given
     ]
     upsert(connection, "truth", ("id", "join_on", "value", "source", "annotations"), rows)
     link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
+
+
+def _json(annotations: list[Any] | None) -> str | None:
+    return None if annotations is None else msgspec.json.encode(annotations).decode()
 
 
 def candidates(
@@ -70,20 +61,16 @@ def candidates(
 ) -> set[int]:
     """Return inferences that (join, value) pairs may tell: all of those that they do, few others.
 
-    Args:
-        connection: The database.
-        joined: Joins and values of statements.
-        limit: Some more are given than so many, not all, where there are more.
+    With a limit some more are given than so many, not all, where there are more.
     """
     end = "" if limit is None else f" LIMIT {limit + 1}"
-    by_join: dict[str, set[str]] = {}
+    by_join: dict[str, set[str]] = defaultdict(set)
     for join, value in joined:
-        by_join.setdefault(join, set()).add(value)
+        by_join[join].add(value)
     found: set[int] = set()
     for join, values in by_join.items():
         if join == "id":
-            seqs = {int(value) for value in values}
-            found |= {seq for seq in seqs if seq <= LARGEST}
+            found |= {int(value) for value in values if int(value) <= LARGEST}
         elif join.startswith("meta."):
             found |= _with_metadata(connection, join[5:], values, end)
         else:
@@ -101,8 +88,7 @@ def _request(value: str) -> str:
 
 def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
     found: set[int] = set()
-    of_path = "SELECT type, id FROM meta_key WHERE path = ?"
-    keys: Sequence[Any] = run(connection, of_path, (path,)).all()
+    keys = run(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, of_type = _indexed(type_, values)
         statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"
@@ -117,12 +103,9 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
     if type_ == KeyType.BOOL:
         return "meta_num", {float(value == "true") for value in values & {"true", "false"}}
     numbers = set()
-    if type_ == KeyType.NUM:
-        for value in values:
-            try:
-                numbers.add(float(value))
-            except ValueError:
-                continue
+    for value in values if type_ == KeyType.NUM else ():
+        with suppress(ValueError):
+            numbers.add(float(value))
     return "meta_num", numbers
 
 
@@ -131,13 +114,17 @@ def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     if seqs and (joins := _stated_joins(connection)):
         columns = "seq, request_id, image_no, input_hash, meta"
         statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-        _link(connection, [Subject(*row) for row in run_in(connection, statement, seqs)], joins)
+        _link(connection, [_Subject(*row) for row in run_in(connection, statement, seqs)], joins)
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Give inferences just inserted the truth that was stated before they came."""
     if joins := _stated_joins(connection):
-        _link(connection, [subject(record) for record in records], joins)
+        subjects = [
+            _Subject(one.seq, text(one.request_id), one.image_no, one.input.hash, one.metadata)
+            for one in records
+        ]
+        _link(connection, subjects, joins)
 
 
 def _stated_joins(connection: sa.Connection) -> set[str]:
@@ -149,16 +136,16 @@ def _stated_joins(connection: sa.Connection) -> set[str]:
     return set(joins)
 
 
-def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str]) -> None:
-    by_join: dict[str, dict[str, list[int]]] = {join: {} for join in joins}
+def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[str]) -> None:
+    by_join: dict[str, dict[str, list[int]]] = {join: defaultdict(list) for join in joins}
     for one in subjects:
         for join, value in _joined(one, joins):
-            by_join[join].setdefault(value, []).append(one.seq)
+            by_join[join][value].append(one.seq)
     latest: dict[int, int] = {}
+    statement = (
+        "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
+    )
     for join, seqs in by_join.items():
-        statement = (
-            "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
-        )
         for value, stated in run_in(connection, statement, seqs, (join,)):
             for seq in seqs[value]:
                 latest[seq] = max(latest.get(seq, 0), int(stated))
@@ -169,7 +156,7 @@ def _link(connection: sa.Connection, subjects: Sequence[Subject], joins: set[str
     insert(connection, "ground_truth", ("seq", "truth_id"), rows)
 
 
-def _joined(one: Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
+def _joined(one: _Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
     """Yield what a subject has of what statements are joined on."""
     if "id" in joins:
         yield "id", str(one.seq)

@@ -21,13 +21,10 @@ _LEVEL = 1
 
 
 class Archive:
-    """A zip file that is being written; what was written until an error is not packed.
+    """A zip file that is being written, in a folder of its own; None leaves out images.
 
-    Texts are written beside it and packed at the end: a zip takes one member at a time.
-
-    Args:
-        target: The file; its folder is the archive's alone.
-        images: Where the images are; None leaves them out.
+    Texts are written beside it and packed at the end: a zip takes one member at a time. What was
+    written until an error is not packed.
     """
 
     def __init__(self, target: Path, images: Blobs | None) -> None:

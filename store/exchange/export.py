@@ -44,11 +44,7 @@ _decoder = msgspec.json.Decoder(ExportParameters)
 
 
 def decode_parameters(body: bytes) -> ExportParameters:
-    """Read the parameters of an export from JSON.
-
-    Raises:
-        QueryError: They are none, or ask for what is not installed.
-    """
+    """Read the parameters of an export; a QueryError where they mean nothing, or need an extra."""
     parameters = decode_body(body, _decoder)
     check(parameters)
     return parameters
@@ -94,18 +90,7 @@ def export(
     target: Path,
     tell: Tell = lambda *_: None,
 ) -> int:
-    """Write what matches to a file.
-
-    Args:
-        inferences: Where they are found.
-        blobs: Their images.
-        parameters: What, and how.
-        target: The file; a file of this name is replaced.
-        tell: See `Tell`.
-
-    Returns:
-        How many inferences were found.
-    """
+    """Write what matches to a file, or to it anew, and return how many inferences that was."""
     tell(0, None)
     where = _until_now(inferences, parameters.where)
     total = _total(inferences, where)

@@ -15,7 +15,8 @@ from msgspec import Meta
 from store import metadata
 from store.blobs.interface import key_of
 from store.changes.annotations import annotations_of
-from store.errors import NO_PYARROW, MetadataError, QueryError
+from store.changes.truth import join_text
+from store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
 from store.exchange import shapes
 from store.exchange.datasets import GPS, OWN, nested
 
@@ -26,17 +27,13 @@ _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
 
 
-class ImportedModel(msgspec.Struct, frozen=True):
-    """As `store.records.ModelReference`, from outside."""
-
+class _Model(msgspec.Struct, frozen=True):
     name: str
     version: str = ""
     sha256: str = ""
 
 
-class ImportedInput(msgspec.Struct, frozen=True):
-    """As `store.records.InputReference`, from outside."""
-
+class _Input(msgspec.Struct, frozen=True):
     name: str = ""
     hash: Annotated[str, Meta(pattern="^blake3:[0-9a-f]{64}$")] | None = None
     width: _Count | None = None
@@ -50,13 +47,13 @@ class ImportedInference(msgspec.Struct, frozen=True):
     """As `store.records.StoredInference`, from outside, its JSON left as it was written."""
 
     id: Annotated[str, Meta(pattern="^[0-9]{1,18}$|^[0-8][0-9]{18}$")]
-    model: ImportedModel
+    model: _Model
     task: str
     request_id: str = ""
     image_no: _Count = 0
     action: str = ""
     latency_ms: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
-    input: ImportedInput = ImportedInput()
+    input: _Input = _Input()
     predictions: msgspec.Raw = msgspec.Raw(b"[]")
     metadata: msgspec.Raw = _EMPTY
     ground_truth: msgspec.Raw = _NULL
@@ -86,9 +83,7 @@ class Item(NamedTuple):
             data = self.image()
             return None if data is None else key_of(data)
         value = metadata.flatten(self.metadata).get(join.removeprefix("meta."))
-        if value is None or not join.startswith("meta."):
-            return None
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return None if value is None or not join.startswith("meta.") else join_text(value)
 
 
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
@@ -180,14 +175,12 @@ def _item(line: bytes, place: str, image: Images, described: Mapping[str, Any]) 
     path = _name(row)
     about = described.get(path) or {}
     _check_metadata(about, place)
-    names = _by_stem(path)
-    for join, key in (("id", "inference_id"), ("request_id",) * 2, ("input.hash", "data_hash")):
-        if about.get(key):
-            names[join] = str(about[key])
-    is_truth = about.get("annotations_from") != "predictions"
+    named = {join: about.get(OWN[join]) for join in ("id", "request_id", "input.hash")}
+    names = _by_stem(path) | {join: str(value) for join, value in named.items() if value}
     inference = _described(about, row["annotations"], place) if "inference_id" in about else None
-    truth = row["annotations"] if is_truth else None
-    return Item(place, lambda: image(path), inference, truth, {**_keys(row), **about}, names)
+    truth = None if about.get("annotations_from") == "predictions" else row["annotations"]
+    keys = {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
+    return Item(place, lambda: image(path), inference, truth, {**keys, **about}, names)
 
 
 def _of_inference(inference: ImportedInference, place: str, image: Images) -> Item:
@@ -243,7 +236,7 @@ class _Coco(msgspec.Struct):
 def _coco(data: bytes, image: Images) -> Iterator[Item]:
     try:
         whole = msgspec.json.decode(data, type=_Coco)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
     labels = {category.id: category.name for category in whole.categories}
     by_image: dict[int, list[dict[str, Any]]] = {}
@@ -258,10 +251,10 @@ def _coco(data: bytes, image: Images) -> Iterator[Item]:
         place, name = f"image {pictured.id}", pictured.file_name
         if bytes(pictured.inference) != b"null":
             yield _of_inference(_decoded(bytes(pictured.inference), place), place, image)
-        else:
-            truth = by_image.get(pictured.id, [])
-            about = {"file_name": name}
-            yield Item(place, partial(_pictured, image, name), None, truth, about, _by_stem(name))
+            continue
+        truth, about = by_image.get(pictured.id, []), {"file_name": name}
+        picture = partial(_pictured, image, name)
+        yield Item(place, picture, None, truth, about, _by_stem(name))
 
 
 def _pictured(image: Images, name: str) -> bytes | None:
@@ -297,12 +290,8 @@ def _decoded(text: bytes, place: str) -> ImportedInference:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
-
-
-def _keys(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(row[key]) for key in ("path", "datum_id") if row.get(key)}
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -57,15 +57,10 @@ class Imported(msgspec.Struct):
 
 
 class Importer:
-    """Puts items into the journal of a data folder.
+    """Puts inferences with their ground truth, or the truth alone, into the journal of a data folder.
 
-    Args:
-        journal_directory: Of the data folder.
-        url: The database.
-        blobs: Where images go.
-        what: Inferences with their ground truth, or the ground truth alone.
-        join: What tells the inference of a ground truth; see `TruthStatement.join`. By default that is
-            the id where the file has one, else the hash of the image.
+    `join` tells the inference of a ground truth, see `TruthStatement.join`. By default that is the
+    id where the file has one, else the hash of the image.
     """
 
     def __init__(
@@ -80,13 +75,10 @@ class Importer:
         self._imported = Imported()
 
     def run(self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None) -> Imported:
-        """Import all items.
+        """Import all items, and say now and then how many are done.
 
-        A server that runs on the data folder moves them into the database; where none runs this does.
-
-        Args:
-            items: Of a file.
-            tell: Told now and then how many items are done.
+        A server that runs on the data folder moves them into the database; where none runs this
+        does.
 
         Raises:
             StoreError: An item means nothing; its message names the place. Those before it may have
@@ -129,9 +121,9 @@ class Importer:
         self._imported.inferences += 1
         return JournaledRecord(
             seq, given.request_id, given.image_no,
-            ModelReference(given.model.name, given.model.version, given.model.sha256), given.task,
-            given.action, given.latency_ms, InputReference(**asked), given.predictions,
-            given.metadata, given.status, given.standard_metadata,
+            ModelReference(**msgspec.structs.asdict(given.model)), given.task, given.action,
+            given.latency_ms, InputReference(**asked), given.predictions, given.metadata,
+            given.status, given.standard_metadata,
         )  # fmt: skip
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
@@ -196,21 +188,18 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
         writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)
-        until = time.monotonic() + MOVED_S
-        while _own_segments(directory) and time.monotonic() < until:
+        until, own = time.monotonic() + MOVED_S, f"{WORKER:04d}-"
+        while any(name.startswith(own) for name in journal.sizes(directory)):
+            if time.monotonic() > until:
+                break
             time.sleep(0.05)
         return
-
     try:
         with answering():
             yield writer.drain
             writer.drain()
     finally:
         writer.close()
-
-
-def _own_segments(directory: Path) -> bool:
-    return any(name.startswith(f"{WORKER:04d}-") for name in journal.sizes(directory))
 
 
 def _wait(directory: Path) -> None:

@@ -58,13 +58,7 @@ _IMAGE = pa.field("image", pa.binary())
 
 
 def write_parquet(pages: Pages, target: Path, images: Blobs | None) -> None:
-    """Write a Parquet file, compressed with zstd, in row groups of `ROW_GROUP_ROWS` or `ROW_GROUP_BYTES`.
-
-    Args:
-        pages: What is written.
-        target: The file.
-        images: Where the images are, for a column `image`; None leaves them out.
-    """
+    """Write a Parquet file, compressed with zstd; with images there is a column `image`."""
     schema = SCHEMA if images is None else SCHEMA.append(_IMAGE)
     step = 1000 if images is None else 50
     batches: list[pa.RecordBatch] = []
@@ -103,11 +97,7 @@ def _batch(
 
 
 def row_groups(path: Path) -> int:
-    """Return how many parts a file has that can be read by themselves.
-
-    Raises:
-        QueryError: It is no Parquet file.
-    """
+    """Return how many parts a file has that can be read by themselves; a QueryError if none."""
     try:
         with pq.ParquetFile(path) as file:
             return int(file.num_row_groups)
@@ -118,12 +108,7 @@ def row_groups(path: Path) -> int:
 def read_parquet(
     path: Path, group: int | None = None, *, images: bool = True
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield each row as JSON, as the API answers an inference, and its image.
-
-    Args:
-        path: Of the file.
-        group: The one part of it that is read; None: all.
-        images: Whether images are read.
+    """Yield each row, of a row group or of all, as the JSON that the API answers, and its image.
 
     Raises:
         QueryError: It is no Parquet file, or none of inferences.

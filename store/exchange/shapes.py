@@ -20,11 +20,7 @@ _OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def objects(text: Any) -> list[dict[str, Any]]:
-    """Return predictions or annotations; none where they are no list of objects, as raw tensors.
-
-    Args:
-        text: `msgspec.Raw` of a record, None for none.
-    """
+    """Return predictions or annotations; none where they are no list of objects, as tensors."""
     try:
         return [] if text is None else _OBJECTS.decode(text)
     except msgspec.ValidationError:
@@ -44,13 +40,7 @@ def score(one: Mapping[str, Any]) -> float | None:
 
 
 def box(one: Mapping[str, Any], width: int | None, height: int | None) -> Box | None:
-    """Return the box, or the one around an oriented box or a contour.
-
-    Args:
-        one: A prediction or an annotation, as on the wire.
-        width: Pixels of the image; only oriented boxes need it.
-        height: As `width`.
-    """
+    """Return the box, or the one around a contour or an oriented box, which needs the size."""
     edges = _numbers(one, EDGES)
     if edges is not None:
         return edges[0], edges[1], edges[2], edges[3]

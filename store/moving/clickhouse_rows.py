@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from store import metadata
 from store.errors import MetadataError
@@ -19,79 +19,45 @@ from store.records import (
     TruthStatement,
     is_change,
 )
-from store.rows import scored
+from store.rows import is_number, scored
 
 _TIME = (
-    "DateTime64(3, 'UTC') DEFAULT "
+    "time DateTime64(3, 'UTC') DEFAULT "
     f"fromUnixTimestamp64Milli(bitShiftRight({{}}, {TIME_SHIFT}) + {EPOCH_MS}, 'UTC')"
 )
-_NAME = "LowCardinality(String)"
-_FIELDS = {
-    "seq": ("Int64", "seq"),
-    "request_id": ("String", "request_id"),
-    "image_no": ("Int64", "image_no"),
-    "model": (_NAME, "model.name"),
-    "version": (_NAME, "model.version"),
-    "sha256": (_NAME, "model.sha256"),
-    "task": (_NAME, "task"),
-    "action": (_NAME, "action"),
-    "status": ("Int64", "status"),
-    "latency_ms": ("Float64", "latency_ms"),
-    "input_name": ("String", "input.name"),
-    "input_hash": ("Nullable(String)", "input.hash"),
-    "input_width": ("Nullable(Int64)", "input.width"),
-    "input_height": ("Nullable(Int64)", "input.height"),
-    "input_mime": ("Nullable(String)", "input.mime"),
-    "input_bytes": ("Nullable(Int64)", "input.bytes"),
-    "input_kept": ("Bool", "input.kept"),
-    "predictions": ("String CODEC(ZSTD)", "predictions"),
-    "metadata": ("String CODEC(ZSTD)", "metadata"),
-    "standard": ("String CODEC(ZSTD)", "standard"),
-}
-"""Columns, their types, and the fields of a record that they have."""
-
-_FOUND_BY = {
-    "labels": f"Array({_NAME})",
-    "scores": "Array(Nullable(Float64))",
-    "meta_num": f"Map({_NAME}, Float64)",
-    "meta_str": f"Map({_NAME}, String)",
-    "meta_bool": f"Map({_NAME}, Bool)",
-}
-_ID = {"id": "Int64"}
-_OF_ONE = {**_ID, "seq": "Int64"}
 _TABLES = {
     "inference": (
-        {
-            "time": _TIME.format("seq"),
-            **{name: kind for name, (kind, _) in _FIELDS.items()},
-            **_FOUND_BY,
-        },
+        "seq",
+        """
+        TIME, seq Int64, request_id String, image_no Int64, model NAME, version NAME, sha256 NAME,
+        task NAME, action NAME, status Int64, latency_ms Float64, input_name String,
+        input_hash Nullable(String), input_width Nullable(Int64), input_height Nullable(Int64),
+        input_mime Nullable(String), input_bytes Nullable(Int64), input_kept Bool,
+        predictions String CODEC(ZSTD), metadata String CODEC(ZSTD), standard String CODEC(ZSTD),
+        labels Array(NAME), scores Array(Nullable(Float64)), meta_num Map(NAME, Float64),
+        meta_str Map(NAME, String), meta_bool Map(NAME, Bool),
+        INDEX labels labels TYPE bloom_filter
+        """,
         "model, seq",
     ),
-    "metadata_change": ({**_OF_ONE, "set": "String", "remove": "Array(String)"}, "seq, id"),
+    "metadata_change": (
+        "id",
+        "id Int64, seq Int64, `set` String, remove Array(String), TIME",
+        "seq, id",
+    ),
     "truth": (
-        {
-            **_ID,
-            "join_on": _NAME,
-            "value": "String",
-            "annotations": "Nullable(String)",
-            "source": "String",
-        },
+        "id",
+        "id Int64, join_on NAME, value String, annotations Nullable(String), source String, TIME",
         "join_on, value, id",
     ),
     "feedback": (
-        {
-            **_OF_ONE,
-            "kind": _NAME,
-            "value": "Nullable(Float64)",
-            "comment": "String",
-            "source": "String",
-        },
+        "id",
+        "id Int64, seq Int64, kind NAME, value Nullable(Float64), comment String, source String, TIME",
         "seq, id",
     ),
-    "deletion": (_OF_ONE, "seq, id"),
+    "deletion": ("id", "id Int64, seq Int64, TIME", "seq, id"),
 }
-"""Columns and order of each table."""
+"""The id that is the time, columns and order of each table."""
 
 Row = dict[str, Any]
 """A value for each column; `time` comes by itself."""
@@ -99,18 +65,17 @@ Row = dict[str, Any]
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)
-_encode = msgspec.json.encode
 
 
 def statements() -> list[str]:
     """Return what makes the tables, where they are not there yet."""
     made = []
-    for table, (columns, order) in _TABLES.items():
-        timed = columns if "time" in columns else {**columns, "time": _TIME.format("id")}
-        within = ", ".join(f"`{name}` {kind}" for name, kind in timed.items())
-        index = ", INDEX labels labels TYPE bloom_filter" if table == "inference" else ""
+    for table, (id_, columns, order) in _TABLES.items():
+        within = columns.replace("NAME", "LowCardinality(String)").replace(
+            "TIME", _TIME.format(id_)
+        )
         made.append(
-            f"CREATE TABLE IF NOT EXISTS {table} ({within}{index}) ENGINE = ReplacingMergeTree "
+            f"CREATE TABLE IF NOT EXISTS {table} ({within}) ENGINE = ReplacingMergeTree "
             f"ORDER BY ({order}) PARTITION BY toYYYYMM(time)"
         )
     return made
@@ -122,59 +87,59 @@ def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
     for payload in payloads:
         try:
             if is_change(payload):
-                rows = _changed(_change.decode(payload))
+                table, rows = _changed(_change.decode(payload))
             else:
-                rows = [("inference", inference(_record.decode(payload)))]
+                table, rows = "inference", [inference(_record.decode(payload))]
         except (msgspec.MsgspecError, MetadataError, ValueError) as error:
             _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
             continue
-        for table, row in rows:
-            found.setdefault(table, []).append(row)
+        if rows:
+            found.setdefault(table, []).extend(rows)
     return found
 
 
 def inference(record: JournaledRecord) -> Row:
-    """Return the row of a record.
-
-    Raises:
-        MetadataError: The metadata breaks a rule.
-        msgspec.MsgspecError: The metadata is no JSON object.
-    """
+    """Return the row of a record; errors as of `Rows.add`."""
     paths = metadata.flatten(metadata.decode(record.metadata))
     found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
-    row = {name: attrgetter(field)(record) for name, (_, field) in _FIELDS.items()}
+    row = asdict(record) | {f"input_{name}": value for name, value in asdict(record.input).items()}
+    del row["input"], row["input_url"]
     return {
         name: bytes(value).decode() if isinstance(value, msgspec.Raw) else value
         for name, value in row.items()
     } | {
+        "model": record.model.name,
+        "version": record.model.version,
+        "sha256": record.model.sha256,
         "labels": [each.label for each in found],
-        "scores": [each.score if _is_number(each.score) else None for each in found],
-        "meta_num": {path: value for path, value in paths.items() if _is_number(value)},
+        "scores": [each.score if is_number(each.score) else None for each in found],
+        "meta_num": {path: value for path, value in paths.items() if is_number(value)},
         "meta_str": {path: value for path, value in paths.items() if isinstance(value, str)},
         "meta_bool": {path: value for path, value in paths.items() if isinstance(value, bool)},
     }
 
 
-def _changed(journaled: JournaledChange) -> list[tuple[str, Row]]:
-    """Return rows for a change; none for signals, nor for rules of retention: tables here have a TTL."""
-    change, id_ = journaled.change, {"id": journaled.seq}
+def _changed(journaled: JournaledChange) -> tuple[str, list[Row]]:
+    """Return a table and rows for a change; no rows for signals, nor for retention: tables here have a TTL."""
+    change, row = journaled.change, {"id": journaled.seq, **asdict(journaled.change)}
     match change:
         case MetadataChange():
-            added = _encode(change.set).decode()
-            row = {**id_, "seq": change.target, "set": added, "remove": change.remove}
-            return [("metadata_change", row)]
-        case TruthStatement():
-            said = None if change.annotations is None else _encode(change.annotations).decode()
-            row = {**id_, "join_on": change.join, "value": change.value, "source": change.source}
-            return [("truth", {**row, "annotations": said})]
+            row |= {"seq": row.pop("target"), "set": _json(change.set)}
+            return "metadata_change", [row]
+        case TruthStatement(annotations=said):
+            row |= {
+                "join_on": row.pop("join"),
+                "annotations": None if said is None else _json(said),
+            }
+            return "truth", [row]
         case Feedback():
-            row = {**id_, "seq": change.target, "kind": change.kind, "value": change.value}
-            return [("feedback", {**row, "comment": change.comment, "source": change.source})]
+            row["seq"] = row.pop("target")
+            return "feedback", [row]
         case Deletion():
-            return [("deletion", {**id_, "seq": target}) for target in change.targets]
+            return "deletion", [{"id": journaled.seq, "seq": target} for target in change.targets]
         case _:
-            return []
+            return "", []
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,6 +1,7 @@
 """What two stores hold, compared day by day."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -51,6 +52,17 @@ class Day(NamedTuple):
     target: Sum
 
 
+@contextmanager
+def reading(*urls: str) -> Iterator[list[Readers]]:
+    """Open databases for long reads, one at a time of each, and close them in the end."""
+    sides = [Readers(url, 1, TIMEOUT_S) for url in urls]
+    try:
+        yield sides
+    finally:
+        for side in sides:
+            side.close()
+
+
 def days(sides: Iterable[Readers], table: Table) -> list[int]:
     """Return the days, since that of the first id, on which a table has rows on any side, in order."""
     text = f"SELECT min({table.key}) FROM {table.name} WHERE {table.key} >= ?"
@@ -90,33 +102,24 @@ def page(
     )
     if limit is not None:
         text += f" LIMIT {limit}"
-    rows: Iterable[Any] = run(connection, text, (first, after))
+    rows = run(connection, text, (first, after))
     return {int(key): int(value) for key, value in rows}
 
 
 def verify(source: str, target: str, report: Callable[[Day], None] = lambda _: None) -> list[Day]:
-    """Compare two stores and return the days on which they differ.
-
-    Args:
-        source: URL of one database.
-        target: URL of the other.
-        report: Called after each day.
+    """Compare two stores, by URL, and return the days on which they differ; reports after each day.
 
     Raises:
         StoreError: One of the two is no database of ours, or does not answer.
     """
-    sides = [Readers(url, 1, TIMEOUT_S) for url in (source, target)]
-    try:
-        different = []
+    different = []
+    with reading(source, target) as sides:
         for day in days(sides, INFERENCES):
             compared = Day(day_text(day), *(_sum(side, day) for side in sides))
             report(compared)
             if compared.source != compared.target:
                 different.append(compared)
-        return different
-    finally:
-        for side in sides:
-            side.close()
+    return different
 
 
 def _sum(side: Readers, day: int) -> Sum:

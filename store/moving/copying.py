@@ -1,12 +1,11 @@
 """Copies a store into another database: SQLite to PostgreSQL, or any other pair.
 
-Nothing is noted of how far a copy came. Day by day the ids that both sides hold are compared, and what
-the target lacks is added; so a copy that was killed goes on, and one that is repeated adds what a
-server has written to the source in the meantime. What inferences are found by is derived again.
+Nothing is noted of how far a copy came: day by day the ids of both sides are compared, and what the target
+lacks is added. So a copy that was killed goes on, and one that is repeated adds what came in the meantime.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,11 +17,11 @@ from store.database import Readers, marks, run, run_in
 from store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
-    TIMEOUT_S,
     Table,
     day_text,
     days,
     page,
+    reading,
     summary,
 )
 from store.partitions import make_room
@@ -34,7 +33,6 @@ _BATCH = 1000
 
 _PAGE = 20_000
 """Ids compared at once."""
-
 
 _CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
 TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
@@ -95,20 +93,21 @@ def copy(
     """
     with database.answering():
         database.migrate(target)
-        copier = _Copier(source, target, report, delete=delete)
-        try:
-            return copier.run()
-        finally:
-            copier.close()
+        with reading(source, target) as sides, database.writing(target) as engine:
+            return _Copier(sides, engine, report, delete=delete).run()
 
 
 class _Copier:
     def __init__(
-        self, source: str, target: str, report: Callable[[Progress], None], *, delete: bool
+        self,
+        sides: Sequence[Readers],
+        engine: sa.Engine,
+        report: Callable[[Progress], None],
+        *,
+        delete: bool,
     ) -> None:
-        self._source = Readers(source, 1, TIMEOUT_S)
-        self._target = Readers(target, 1, TIMEOUT_S)
-        self._engine = database.open_writer(target)
+        self._source, self._target = sides
+        self._engine = engine
         self._report = report
         self._delete = delete
         self._began = time.monotonic()
@@ -117,11 +116,6 @@ class _Copier:
         self._removed = 0
         with self._engine.connect() as connection:
             self._names = Names(connection)
-
-    def close(self) -> None:
-        self._source.close()
-        self._target.close()
-        self._engine.dispose()
 
     def run(self) -> Progress:
         # Read first: what the source has committed up to here is in the target at the end.
@@ -169,21 +163,23 @@ class _Copier:
 
     def _copy_rows(self, table: Table, keys: list[int], replaced: list[int]) -> None:
         """Copy rows in one transaction; those replaced are removed before."""
-        if table is INFERENCES:
-            records = self._records(keys)
-            with self._transaction(records, alone=bool(replaced)) as connection:
-                remove_inferences(connection, self._names, replaced)
-                self._add_inferences(connection, records)
-        else:
+        rows: list[tuple[Any, ...]] = []
+        inferences: Collection[int] = keys
+        if table is not INFERENCES:
             columns = ", ".join(table.columns)
             rows = self._read(
                 f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})", keys
             )
             # Changes are read before what they changed, which is then as new as they, or newer.
-            records = self._records({row[1] for row in rows}) if table is _CHANGES else []
-            with self._transaction(records) as connection:
-                remove_inferences(connection, self._names, [record.seq for record in records])
-                self._add_inferences(connection, records)
+            inferences = {row[1] for row in rows} if table is _CHANGES else ()
+        with self._source.snapshot() as connection:
+            added = records(connection, inferences)
+        alone = table is not INFERENCES or bool(replaced)
+        with self._transaction(added, alone=alone) as connection:
+            gone = replaced if table is INFERENCES else [record.seq for record in added]
+            remove_inferences(connection, self._names, gone)
+            Rows(self._names).insert(connection, added)
+            if table is not INFERENCES:
                 _remove(connection, table, replaced)
                 database.insert(connection, table.name, table.columns, rows)
         self._copied[table.name] += len(keys)
@@ -206,17 +202,6 @@ class _Copier:
             make_room(connection, (record.seq for record in records))
         with self._names.transaction(self._engine, alone=alone) as connection:
             yield connection
-
-    def _records(self, seqs: Iterable[int]) -> list[JournaledRecord]:
-        """Read inferences of the source as they were journaled, with their metadata of today."""
-        with self._source.snapshot() as connection:
-            return records(connection, [*seqs])
-
-    def _add_inferences(self, connection: sa.Connection, added: Sequence[JournaledRecord]) -> None:
-        rows = Rows(self._names)
-        for record in added:
-            rows.add(record)
-        rows.insert(connection)
 
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
@@ -245,7 +230,7 @@ class _Copier:
         return msgspec.json.encode(found).decode()
 
 
-def records(connection: sa.Connection, seqs: Sequence[int]) -> list[JournaledRecord]:
+def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledRecord]:
     """Read inferences as they were journaled, but with their metadata of today."""
     statement = (
         f"SELECT {RECORD_COLUMNS} FROM inference AS i JOIN model AS k ON k.id = i.model_id"

@@ -61,7 +61,10 @@ class Comparisons:
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
             known = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
-            raise QueryError(f"expected {path} to name one of {known}, got {field[:80]!r}")
+            key = field.removeprefix("metadata.")[:80]
+            raise QueryError(
+                f"expected {path} to name one of {known}, got {field[:80]!r}; of the metadata it is meta.{key}"
+            )
         if field.startswith("std.") and not _STANDARD.fullmatch(field):
             raise QueryError(
                 f"expected {path} to name letters, digits, _, - and dots, got {field!r}"

@@ -8,7 +8,7 @@ inferences are counted again. Counts of what retention has removed stay as they 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, metadata, rollups
+from store import database, rollups
 from store.database import run, run_in
 from store.disk import write_whole
 from store.ids import LARGEST, first_at
 from store.rollups import MINUTE_MS, Tally
-from store.rows import COLUMNS, INDEXES, Names, Rows, scored
+from store.rows import COLUMNS, INDEXES, Names, derived
 from store.upkeep.retention import limits_of
 
 STEP_ROWS = 500
@@ -50,23 +50,21 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
-    """Rebuild the derived tables of a database.
+    """Rebuild the derived tables of a database, whose tables are up to date.
 
-    Args:
-        url: The database, whose tables are up to date.
-        state: A file that holds the progress while there is some; it is removed at the end.
-        show: Called after every step.
+    The file `state` holds the progress while there is some, and is removed at the end; `show` is
+    called after every step.
 
     Raises:
         NotReadyError: The database is not there, or its tables are not up to date.
     """
     with closing(database.Readers(url, connections=1)) as readers, readers.snapshot():
         pass  # it is there, and up to date
+    state.parent.mkdir(parents=True, exist_ok=True)
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
     progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])
-    engine = database.open_writer(url)
-    try:
+    with database.writing(url) as engine:
         with engine.begin() as connection:
             names = Names(connection)
         while True:
@@ -79,11 +77,9 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
                 progress = Progress(name, following[0], _FIRST[following[0]])
             else:
                 progress = Progress(name, progress.table, after)
-            _write(state, progress)
+            write_whole(state, msgspec.msgpack.encode(progress))
             show(progress)
             time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
-    finally:
-        engine.dispose()
     state.unlink(missing_ok=True)
 
 
@@ -99,15 +95,12 @@ def _step(engine: sa.Engine, names: Names, progress: Progress) -> list[Any] | No
 
 def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any] | None:
     """Give the next rows what they are found by and lack."""
-    found = run(
-        connection,
-        "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
-        (*after, STEP_ROWS),
-    ).all()
-    derived = _derived(names, found)
+    text = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
+    found = run(connection, text, (*after, STEP_ROWS)).all()
+    rows = derived(names, found)
     for table in INDEXES:
-        if derived[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(derived[table]), _KEYS)
+        if rows[table]:
+            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -117,27 +110,13 @@ def _remove(
     """Remove those of the next rows of an index that no inference has."""
     columns = COLUMNS[table][:_KEYS]
     key = ", ".join(columns)
-    found: Sequence[Any] = run(
-        connection,
-        f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?",
-        (*after, 2 * STEP_ROWS),
-    ).all()
-    seqs = {row[2] for row in found}
-    rows = run_in(
-        connection, "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})", seqs
-    )
-    right = {row[:3] for row in _derived(names, rows)[table]}
-    wrong = [tuple(row) for row in found if tuple(row) not in right]
-    database.delete(connection, table, columns, wrong)
+    text = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
+    found = [(*row,) for row in run(connection, text, (*after, 2 * STEP_ROWS))]
+    text = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
+    rows = derived(names, run_in(connection, text, {row[2] for row in found}))
+    right = {row[:3] for row in rows[table]}
+    database.delete(connection, table, columns, [row for row in found if row not in right])
     return list(found[-1]) if found else None
-
-
-def _derived(names: Names, inferences: Iterable[Any]) -> dict[str, list[tuple[Any, ...]]]:
-    rows = Rows(names)
-    for seq, meta, predictions in inferences:
-        paths = metadata.index(metadata.decode(meta))
-        rows.derive(seq, paths, scored(msgspec.Raw(predictions.encode())) or [])
-    return rows.of
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
@@ -158,13 +137,10 @@ def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
 
 def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[tuple[int, int]]:
     """Yield models and minutes behind one, of which there is a row or a count to be replaced."""
-    cuts = {
-        one.model_id: one.inferences for one in limits_of(connection, time.time_ns() // 1_000_000)
-    }
-    models: Iterable[Any] = run(
-        connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,)
-    ).all()
-    for (number,) in models:
+    limits = limits_of(connection, time.time_ns() // 1_000_000)
+    cuts = {limit.model_id: limit.inferences for limit in limits}
+    models = run(connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,))
+    for number in models.scalars().all():
         oldest = _minute_from(connection, number, 0)
         if oldest is None:
             continue
@@ -176,23 +152,17 @@ def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[
 
 
 def _next(connection: sa.Connection, model_id: int, minute: int) -> int | None:
-    counted = run(
-        connection,
-        "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?",
-        (model_id, minute),
-    ).scalar()
+    text = "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?"
+    counted = run(connection, text, (model_id, minute)).scalar()
     found = (counted, _minute_from(connection, model_id, minute))
     return min((one for one in found if one is not None), default=None)
 
 
 def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int | None:
     """Return the first minute from one on of which there is an inference."""
-    row = run(
-        connection,
-        "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1",
-        (model_id, first_at(minute * MINUTE_MS)),
-    ).first()
-    return None if row is None else rollups.minute(row[0])
+    text = "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1"
+    seq = run(connection, text, (model_id, first_at(minute * MINUTE_MS))).scalar()
+    return None if seq is None else rollups.minute(seq)
 
 
 def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
@@ -200,21 +170,16 @@ def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
     first = first_at(minute * MINUTE_MS)
     window = (model_id, first, min(first_at((minute + 1) * MINUTE_MS), LARGEST))
     tally = Tally()
-    where = "model_id = ? AND seq >= ? AND seq < ?"
-    rows: Iterable[Any] = run(
-        connection,
-        f"SELECT status, latency_us, input_kept, input_bytes FROM inference WHERE {where}",
-        window,
-    )
+    where = "WHERE model_id = ? AND seq >= ? AND seq < ?"
+    text = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {where}"
+    rows = run(connection, text, window)
     for status, latency_us, kept, size in rows:
-        tally.count(status, latency_us)
-        tally.kept_bytes += rollups.size_kept(kept, size)
-    labels: Iterable[Any] = run(
-        connection,
+        tally.count(status, latency_us, rollups.size_kept(kept, size))
+    text = (
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
-        f" WHERE {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label",
-        (*window, *window[1:]),
+        f" {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"
     )
+    labels = run(connection, text, (*window, *window[1:]))
     for label, n in labels:
         tally.count_label(label, int(n))
     return tally
@@ -227,8 +192,3 @@ def _read(state: Path, name: str) -> Progress | None:
         return None
     is_known = progress.database == name and progress.table in _FIRST
     return progress if is_known else None
-
-
-def _write(state: Path, progress: Progress) -> None:
-    state.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(state, msgspec.msgpack.encode(progress))

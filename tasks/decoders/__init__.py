@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import Outputs
+from tasks.predictions import Outputs, Size
 
 DECODERS = {
     "ultralytics": "tasks.decoders.ultralytics:raw_head",
@@ -27,9 +27,9 @@ DECODERS = {
     "tensorflow": "tasks.decoders.finished:tensorflow",
     "ssd": "tasks.decoders.finished:ssd",
     "mmdeploy": "tasks.decoders.finished:mmdeploy",
-    "ultralytics_obb": "tasks.decoders.oriented:ultralytics",
-    "ultralytics_obb_end2end": "tasks.decoders.oriented:ultralytics_end_to_end",
-    "mmdeploy_rotated": "tasks.decoders.oriented:mmdeploy",
+    "ultralytics_obb": "tasks.decoders.ultralytics:obb",
+    "ultralytics_obb_end2end": "tasks.decoders.ultralytics:obb_end_to_end",
+    "mmdeploy_rotated": "tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
 reference of its own."""
@@ -39,14 +39,14 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a network proposes, before overlapping ones are suppressed."""
 
     boxes: npt.NDArray[np.floating]
-    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; pixels of the network's
-    input. float64 once in pixels of the image."""
+    """float32 (N, 4), xyxy, or (N, 5), xywhr, radians, clockwise on the screen; in pixels of the
+    network's input. float64 once in pixels of the image."""
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
     """int64 (N,), as the network counts them; see `tasks.detection.labelled`."""
     suppress: bool | Literal["probiou"] = True
-    """Whether overlapping boxes are still in, and what measures them if it is not their IoU; networks that
+    """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
     answer each object once say False."""
 
 
@@ -58,9 +58,7 @@ def take(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
 class Decoder(Protocol):
     """A function from the outputs of one image to upright or rotated candidates."""
 
-    def __call__(
-        self, outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-    ) -> Candidates:
+    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
         """Read the boxes that score above the threshold.
 
         Args:

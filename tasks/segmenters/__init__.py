@@ -69,13 +69,12 @@ class Segmenter(Protocol):
     def __call__(self, outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
         """Give the regions one by one: their masks together may be larger than memory.
 
-        Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis.
-            affine: How the image lies in the network's input.
-            asked: What is wanted.
+        `outputs` are without the batch axis; `affine` says how the image lies in the network's
+        input.
 
         Raises:
-            tasks.predictions.OutputError: An output is missing, has another shape, or is not finite.
+            tasks.predictions.OutputError: An output is missing, has another shape, or is not
+                finite.
         """
         ...
 

@@ -17,10 +17,10 @@ _TILE_PX = 512
 
 
 def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
-    """Read the first output, float (1, h, w) or (h, w), as probabilities, or as logits if any is none.
+    """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if any is none.
 
-    A pixel belongs to the thing whose probability, enlarged to the image, is above one half. The thing
-    has the last of at most two labels.
+    A pixel belongs to the thing whose probability, enlarged to the image, is above one half. The
+    thing has the last of at most two labels.
     """
     return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
 

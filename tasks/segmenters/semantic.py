@@ -1,7 +1,7 @@
 """A class for each pixel: SegFormer, DeepLab, FCN, UperNet, U-Net, and graphs that end in an argmax.
 
-Needs about ten bytes for each pixel of the image, whatever the number of classes: scores are enlarged
-tile by tile, and of a tile only those classes that may win or matter in the softmax.
+Needs about ten bytes a pixel of the image, whatever the number of classes: scores are enlarged tile
+by tile, and of a tile only those classes that may win or matter in the softmax.
 """
 
 from collections.abc import Iterator
@@ -47,8 +47,8 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
 def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) -> Iterator[Region]:
     """Give the pixels that each class wins, with the probability of the class there.
 
-    `scores` are float32 (C, h, w), C at least 1, of which `activation` makes probabilities; with `none`
-    they are, and are cut at 1.
+    `scores` are float32 (C, h, w), C at least 1, of which `activation` makes probabilities; with
+    `none` they are, and are cut at 1.
     """
     grid = grid_of(affine, scores.shape[1:])
     window = visible(grid)

@@ -23,8 +23,8 @@ _WHOLE = 1e-6
 def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
-    The first rows are those of a detection head; the other k are the shares of the prototypes in the
-    mask. Overlapping boxes are suppressed before masks are made.
+    The first rows are those of a detection head; the other k are the shares of the prototypes in
+    the mask. Overlapping boxes are suppressed before masks are made.
 
     Source: Ultralytics 8.4, `models/yolo/segment/predict.py` and `utils/ops.py` process_mask_native.
     """

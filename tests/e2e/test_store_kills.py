@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.child import ChildTask
 from engine.settings import Settings
+from engine.supervisor import ChildTask
 from store.database import Readers
 from store.errors import NotReadyError
 from store.ids import IdSource

@@ -406,6 +406,13 @@ def test_outputs_without_the_batch_axis_that_they_should_have_are_named(tmp_path
         load(case, tmp_path)
 
 
+def test_a_graph_of_one_size_takes_no_image_as_it_is(tmp_path):
+    case = Case(name="", family="torchvision", outputs=finished(boxes(), offset=1), answers=(), batched=False,
+                files=toml("torchvision"), image=("image", [3, 64, 96]))  # fmt: skip
+    with pytest.raises(LoadError, match=r'got one of \[96, 64\] .*resize = "stretch"'):
+        load(case, tmp_path)
+
+
 @pytest.mark.parametrize("with_masks", [False, True])
 def test_a_class_more_than_labels_is_refused_until_a_line_is_written(with_masks, tmp_path):
     outputs = rf_detr_beside(0, 1)

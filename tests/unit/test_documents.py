@@ -55,7 +55,7 @@ def test_every_setting_stands_in_the_table_with_its_default():
 
 
 def test_every_key_of_model_toml_is_described():
-    text = (ROOT / "docs" / "serving.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text()
     for name, struct in model_toml.SPECIFIED.items():
         assert f"`[{name}]`" in text
         for field in msgspec.structs.fields(struct):
@@ -69,8 +69,10 @@ def test_every_key_of_model_toml_is_described():
 
 
 def test_every_default_stands_in_the_table():
-    table = (ROOT / "docs" / "serving.md").read_text().partition("<!-- defaults")[2]
-    rows = re.findall(r"^\| .*?\| `(\w+)` \| .*?([\d.]+|false)(?:;.*)? \|$", table, re.MULTILINE)
+    table = (ROOT / "docs" / "models.md").read_text().partition("\n| `[defaults]`")[2]
+    rows = re.findall(
+        r"^(?:\|.*?)? \| `(\w+)` \| .*?([\d.]+|false)(?:;.*)? \|$", table, re.MULTILINE
+    )
     fields = msgspec.structs.fields(Defaults)
     assert rows[: len(fields)] == [(each.name, str(each.default).lower()) for each in fields]
 
@@ -170,18 +172,19 @@ def test_every_rpc_stands_in_the_table_once():
 
 
 def test_every_decoder_is_described():
-    text = (ROOT / "docs" / "decoders.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text().partition("\n## Decoders\n")[2]
+    text = text.partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(DECODERS)
 
 
 def test_every_key_for_text_models_is_described():
-    text = (ROOT / "docs" / "serving.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text()
     for name in TextTable.__struct_fields__:
         assert f"`{name}`" in text, name
 
 
 def test_every_family_is_described():
-    text = (ROOT / "docs" / "families.md").read_text()
+    text = (ROOT / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \|$", text, re.MULTILINE)
     assert rows == [(name, family.task, family.about) for name, family in FAMILIES.items()]
 
@@ -199,7 +202,16 @@ def test_every_field_and_operator_of_a_query_is_described():
     assert f"{Budget().small:,} inferences" in text.replace("\n", " ")
 
 
+def anchors(page: Path) -> set[str]:
+    """Give what a link may name within a page, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"

@@ -17,6 +17,13 @@ CASES = {
         ["validate", str(SAMPLE_MODELS / "shapes-image-text"), "--image", IMAGE],
         """--parameters '{"prompts": ["What is it?"]}'""",
     ),
+    "no image": ([*VALIDATE[:3], "none.jpg"], "'none.jpg' does not exist"),
+    "no model": (["inspect", "nowhere"], "at nowhere, got none"),
+    "several models": (
+        ["inspect", str(SAMPLE_MODELS)],
+        "got the folder shapes-classifier, the folder shapes-detector",
+    ),
+    "no server": (["baseline", "--model", "a", "--server", "127.0.0.1:1"], "Connection refused"),
     "no format of pictures": ([*VALIDATE, "--output", "a.foo"], "end in .png or .jpg, got a.foo"),
 }
 

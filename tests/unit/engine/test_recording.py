@@ -322,6 +322,15 @@ def test_beyond_the_hard_limit_fail_refuses_before_the_model_is_run(place: Place
     assert pipeline.infer(ask("plain", shared={"store": False})).stored
 
 
+def test_beyond_the_hard_limit_fail_refuses_a_stream_too(place: Place) -> None:
+    place.pipeline().infer(ask("plain"))
+    pipeline = place.pipeline(soft=1, hard=1)
+    with pytest.raises(Overloaded, match="expected at most 1 bytes of the journal to wait"):
+        next(pipeline.stream(ask("plain")))
+    (statistics,) = pipeline.statistics("plain", None)
+    assert statistics.fail.count == 1
+
+
 def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place: Place) -> None:
     place.model("own", 'journal_full = "shed"')
     place.pipeline().infer(ask("plain"))

@@ -106,9 +106,11 @@ def test_one_folder_or_one_file_is_a_repository_too(root):
         assert repository.get(name).name == name
 
 
-def test_a_stray_file_beside_model_folders_hides_none(root):
+def test_a_stray_file_beside_model_folders_hides_none(root, caplog):
     doubling(root / "stray.onnx")
     assert {status.name for status in ModelRepository(root).statuses()} >= {"double", "versions"}
+    assert "'stray.onnx' is passed over" in caplog.text
+    assert "as stray/stray.onnx" in caplog.text
 
 
 def test_a_folder_with_several_files_says_why_it_is_passed_over(root, caplog):

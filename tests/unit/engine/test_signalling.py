@@ -46,7 +46,7 @@ class Place:
         return [change.of for change in decoded]
 
     def counts(self) -> tuple[int, int, int]:
-        numbers = self.signaller.numbers()
+        numbers = self.signaller.counts.totals()
         names = ("signals_total", "signals_skipped_total", "signals_dropped_total")
         return tuple(numbers[name] for name in names)
 
@@ -59,7 +59,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.journal.close()
 
 
-def test_images_are_journaled_together_with_their_embedding(place: Place) -> None:
+def test_images_are_journaled_together_with_their_embedding(place: Place, monkeypatch) -> None:
+    monkeypatch.setattr(signalling, "FRAME_S", 60.0)  # so many images end a frame, on any machine
     images = [Signalled(seq, WHITE) for seq in range(1, 70)]
     place.signaller.put([Signalled(70, WHITE, VECTOR, "ab" * 8), *images], skipped=3)
     journaled = place.journaled()

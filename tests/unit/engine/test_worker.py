@@ -79,7 +79,7 @@ def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> 
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("monitor.watch.scheduling.keep_scheduled", keep_scheduled)
+    monkeypatch.setattr("monitor.watch.schedules.keep_scheduled", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()

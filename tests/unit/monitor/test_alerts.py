@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from monitor.report import Report
-from monitor.watch import alerts, scheduling
+from monitor.watch import alerts, schedules
 from monitor.watch.alerts import MOST_TRIES, Outbox, keep_delivering
 from monitor.watch.history import history, note
-from monitor.watch.schedules import Schedules
-from monitor.watch.scheduling import keep_scheduled
+from monitor.watch.schedules import Schedules, keep_scheduled
 from store import jobs as jobs_module
 from store.jobs import Jobs, run_jobs
 from tests.unit.monitor import drift_windows
@@ -68,6 +67,9 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
         "window": {"from": "1970-01-01T01:00:00.000Z", "to": "1970-01-01T02:00:00.000Z", "n": 200},
         "report": f"/api/reports/{1:019d}-0000",
     }
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert json.loads(shown).keys() == {"signals", *told}
+    assert json.loads(shown)["signals"][0].keys() == signal.keys()
     assert waiting(directory) == 0
     assert Outbox(directory).told(MODEL)[receiver.url].delivered_at == "1970-01-01T00:16:40.500Z"
 
@@ -175,7 +177,7 @@ def until(condition):
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):
     monkeypatch.setitem(jobs_module.KINDS, "drift", "tests.unit.monitor.fake_drift:run_drift")
     monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
-    monkeypatch.setattr(scheduling, "POLL_S", 0.005)
+    monkeypatch.setattr(schedules, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "POLL_S", 0.005)
     monkeypatch.setattr(alerts, "FIRST_PAUSE_S", 0.01)
     receiver.first = [500]

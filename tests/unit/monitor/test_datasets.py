@@ -5,7 +5,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from monitor.datasets.dataset import read_dataset
+from monitor.datasets import read_dataset
 from monitor.evaluation.state import EvaluationError
 
 BOX = {"xmin": 1, "ymin": 2, "xmax": 4, "ymax": 6}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitor.drift.estimated import estimated
+from monitor.drift.estimates import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.stored import compare_stored
 from store.ids import EPOCH_MS

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.samples import DriftError, sample
-from monitor.drift.saved import from_bytes, to_bytes
-from monitor.drift.summary import Place, drawn, merge, summarise, usual_run
+from monitor.drift.samples import DriftError, Sample, sample
+from monitor.drift.summary import drawn, from_bytes, merge, summarise, to_bytes, usual_run
 
 N = 3000
 RNG = np.random.default_rng(5)
@@ -125,7 +124,7 @@ def test_the_draw_has_the_share_of_what_is_busiest(busy):
         is_busy = order < 200_000
     run = usual_run(order, sources)
     names = tuple(str(at) for at in range(200))
-    place = Place(order, sources, names)
+    place = Sample((), order, sources, names)
     found = [drawn(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
     assert all(3500 < len(rows) <= 4000 for rows in found)
     shares = [is_busy[rows].mean() for rows in found]

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from monitor.evaluation.masks import Contours, Masks, from_contours, from_runs, overlaps
-from monitor.evaluation.polygons import from_polygons
-from monitor.evaluation.run_lengths import RunLengths, masks_of
+from monitor.evaluation.run_lengths import RunLengths, from_polygons, masks_of
 from monitor.evaluation.state import EvaluationError
 from tasks.contours import fill, rings
 

@@ -13,8 +13,7 @@ from litestar.testing import TestClient
 
 from monitor.drift.parameters import decode_parameters
 from monitor.schedule_routes import schedule_routes
-from monitor.watch.schedules import Schedules
-from monitor.watch.scheduling import MOST_MISSED, Scheduler
+from monitor.watch.schedules import MOST_MISSED, Scheduler, Schedules
 from store.errors import QueryError, StoreError
 from store.jobs import Jobs
 from store.records import timestamp_text

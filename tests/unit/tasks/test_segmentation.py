@@ -15,8 +15,8 @@ from tasks.references import ObjectReferenceError, load
 from tasks.resize import place
 from tasks.segmentation import ImageSegmentation
 from tasks.segmenters import Region
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
-from tasks.tiling import Merging, tiles
+from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
+from tasks.tiling import tiles
 from tests.by_definition import components
 
 LABELS = ("background", "cat", "dog")
@@ -119,7 +119,7 @@ def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
         part = tile.cut(whole)
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
         found.append((tile, task.find({"output0": part}, affine, options)))
-    joined = task.answer(task.join(found, Merging(), options), 16, 8, options)
+    joined = task.answer(task.join(found, Tiling(size=(100, 100)), options), 16, 8, options)
     assert len(joined) == count
     if count:
         np.testing.assert_array_equal(mask_of(joined[0], 16, 8), whole == 1)
@@ -136,7 +136,7 @@ def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
     for tile in tiles(24, 8, (8, 8), overlap):
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
         found.append((tile, task.find({"output0": tile.cut(whole)}, affine, options)))
-    joined = task.answer(task.join(found, Merging(), options), 24, 8, options)
+    joined = task.answer(task.join(found, Tiling(size=(100, 100)), options), 24, 8, options)
     assert [each.label for each in joined] == ["cat", "dog"]
     for number, each in enumerate(joined, 1):
         np.testing.assert_array_equal(mask_of(each, 24, 8), whole == number)

@@ -6,7 +6,9 @@ import pytest
 
 from tasks.decoders import Candidates
 from tasks.geometry import iou_matrix
-from tasks.tiling import Merging, Tile, count_tiles, merge, tiles
+from tasks.sampling import Window
+from tasks.specification import Tiling
+from tasks.tiling import count_tiles, merge, tiles
 
 # image, tile, overlap; starts of columns and rows, size of the tiles
 SPLITS: dict[str, Any] = {
@@ -24,7 +26,9 @@ SPLITS: dict[str, Any] = {
 @pytest.mark.parametrize("case", SPLITS.values(), ids=SPLITS)
 def test_an_image_is_covered_row_by_row(case):
     (width, height), size_wh, overlap, lefts, tops, tile_wh = case
-    expected = [Tile(left, top, *tile_wh) for top in tops for left in lefts]
+    expected = [
+        Window(left, top, left + tile_wh[0], top + tile_wh[1]) for top in tops for left in lefts
+    ]
     assert tiles(width, height, size_wh, overlap) == expected
     assert count_tiles(width, height, size_wh, overlap) == len(expected)
 
@@ -35,16 +39,20 @@ def test_every_pixel_is_seen_and_no_tile_passes_the_image(side, overlap):
     seen = np.zeros((side, 70), int)
     for tile in tiles(70, side, (64, 64), overlap):
         part = tile.cut(seen)
-        assert part.shape == (tile.height, tile.width)
+        assert part.shape == tile.size_hw
         part += 1
     assert seen.min() >= 1
+
+
+def merging(**fields: Any):
+    return Tiling(size=(100, 100), **fields)
 
 
 def seen_in(tile, boxes, scores, classes):
     """What a perfect detector finds in one tile: boxes cut at its borders, a little off in score."""
     rows = []
     for box, score, class_id in zip(boxes, scores, classes, strict=True):
-        cut = np.clip(np.subtract(box, [tile.left, tile.top] * 2), 0, [tile.width, tile.height] * 2)
+        cut = np.clip(np.subtract(box, [tile.left, tile.top] * 2), 0, [*tile.size_hw[::-1]] * 2)
         if (cut[2:] > cut[:2]).all():
             share = np.prod(cut[2:] - cut[:2]) / ((box[2] - box[0]) * (box[3] - box[1]))
             rows.append(([*cut], score * (0.5 + share / 2), class_id))
@@ -77,7 +85,7 @@ ACROSS = {
 def test_an_object_seen_whole_is_answered_once_as_it_is(name, method, metric):
     box = ACROSS[name]
     found = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
-    whole = merge(found, Merging(method=method, metric=metric))
+    whole = merge(found, merging(merge=method, metric=metric))
     assert whole.boxes.tolist() == [box]
     assert whole.scores.tolist() == [np.float32(0.9)]
     assert whole.class_ids.tolist() == [3]
@@ -86,7 +94,7 @@ def test_an_object_seen_whole_is_answered_once_as_it_is(name, method, metric):
 @pytest.mark.parametrize("box", ACROSS.values(), ids=ACROSS)
 def test_an_object_on_a_border_is_merged_from_its_parts(box):
     found = [seen_in(tile, [box], [0.9], [3]) for tile in tiles(260, 180, (100, 100), 0.2)]
-    whole = merge(found, Merging(method="nmm", metric="ios", threshold=0.15))
+    whole = merge(found, merging(merge="nmm", metric="ios", threshold=0.15))
     assert whole.boxes.tolist() == [box]
 
 
@@ -95,23 +103,23 @@ def test_neighbours_and_other_classes_stay_apart():
     scores, classes = [0.9, 0.8, 0.7, 0.6], [1, 1, 2, 1]
     found = [seen_in(tile, boxes, scores, classes) for tile in tiles(260, 180, (100, 100), 0.3)]
     for method in ("nms", "nmm"):
-        whole = merge(found, Merging(method=method))
+        whole = merge(found, merging(merge=method))
         assert whole.boxes.tolist() == boxes
         assert whole.class_ids.tolist() == classes
-        assert merge(found, Merging(method=method), limit=2).boxes.tolist() == boxes[:2]
+        assert merge(found, merging(merge=method), limit=2).boxes.tolist() == boxes[:2]
 
 
 def test_a_part_falls_by_the_smaller_box_but_not_by_the_union():
-    tile = Tile(0, 0, 100, 100)
+    tile = Window(0, 0, 100, 100)
     found = [(tile, candidates(([0, 0, 80, 20], 0.9, 0), ([60, 0, 80, 20], 0.8, 0)))]
-    assert len(merge(found, Merging(method="nms", metric="ios")).boxes) == 1
-    assert len(merge(found, Merging(method="nms", metric="iou")).boxes) == 2
+    assert len(merge(found, merging(merge="nms", metric="ios")).boxes) == 1
+    assert len(merge(found, merging(merge="nms", metric="iou")).boxes) == 2
 
 
 @pytest.mark.parametrize("method", ["nms", "nmm"])
 def test_tiles_without_objects_give_none(method):
     found = [(tile, candidates()) for tile in tiles(260, 180, (100, 100), 0.2)]
-    assert merge(found, Merging(method=method)).boxes.shape == (0, 4)
+    assert merge(found, merging(merge=method)).boxes.shape == (0, 4)
 
 
 def oriented(*rows: Any):
@@ -131,7 +139,7 @@ def test_a_rotated_object_seen_twice_is_answered_once(method, metric):
         (left, oriented([90, 50, 16, 8, 0.6, 0.9])),
         (right, oriented([10, 50, 16, 8, 0.6, 0.8])),
     ]
-    whole = merge(seen, Merging(method=method, metric=metric))
+    whole = merge(seen, merging(merge=method, metric=metric))
     np.testing.assert_allclose(whole.boxes, [[90, 50, 16, 8, 0.6]], atol=1e-5)
 
 
@@ -146,14 +154,14 @@ def test_a_rotated_object_over_a_border_is_merged_along_its_rotation(turn):
         (left, oriented([*first, 36, 10, turn, 0.9])),
         (right, oriented([second[0] - right.left, second[1], 36, 10, turn + math.pi, 0.8])),
     ]
-    whole = merge(found, Merging(threshold=0.3))
+    whole = merge(found, merging(threshold=0.3))
     assert len(whole.boxes) == 1
     assert iou_matrix(whole.boxes, np.array([truth]))[0, 0] > 0.999
     assert whole.boxes[0, 4] == pytest.approx(turn)
-    assert len(merge(found, Merging(method="nms", threshold=0.5)).boxes) == 2
+    assert len(merge(found, merging(merge="nms", threshold=0.5)).boxes) == 2
 
 
 def test_rotated_objects_side_by_side_stay_apart_though_their_frames_meet():
-    tile = Tile(0, 0, 100, 100)
+    tile = Window(0, 0, 100, 100)
     found = [(tile, oriented([50, 50, 60, 6, 0.8, 0.9], [56, 44, 60, 6, 0.8, 0.8]))]
-    assert len(merge(found, Merging()).boxes) == 2
+    assert len(merge(found, merging()).boxes) == 2

@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from monitor.datasets.coco import read_instances
+from monitor.evaluation.coco_wire import read_instances
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.state import EvaluationError
 from store.changes.annotations import annotations_of
@@ -49,12 +49,7 @@ class Files(NamedTuple):
 
 
 def open_files(place: Path) -> Files:
-    """List the files of a dataset.
-
-    Raises:
-        EvaluationError: It is neither a folder nor a zip.
-        OSError: It cannot be read.
-    """
+    """List the files of a dataset."""
     if place.is_dir():
         found = (path.relative_to(place) for path in place.rglob("*") if path.is_file())
         return Files(sorted(path.as_posix() for path in found), place)
@@ -116,7 +111,7 @@ def read_dataset(place: Path, task: str) -> list[DatasetImage]:
         raise EvaluationError(str(error)) from error
     if not found:
         raise EvaluationError(
-            f"expected {place.name} to hold annotations.jsonl, COCO's instances*.json or"
+            f"expected {place.name or place} to hold annotations.jsonl, COCO's instances*.json or"
             " annotations*.json, or a folder of images for each label, got none"
         )
     return found
@@ -165,9 +160,9 @@ def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:
     matched = _INSTANCES.fullmatch(PurePosixPath(name).name)
     split = matched[1] if matched else None
     places = _places(files, name, split)
-    for pictured in read_instances(files.read(name), name, task):
-        path = places(pictured.file_name)
-        yield DatasetImage(path, partial(files.read, path), pictured.truth, split)
+    for file_name, truth in read_instances(files.read(name), name, task):
+        path = places(file_name)
+        yield DatasetImage(path, partial(files.read, path), truth, split)
 
 
 def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:

@@ -1,0 +1,87 @@
+"""The commands of docs/store.md run as they stand, and answer what stands beside them."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pages import blocks, shell
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
+
+PAGE = blocks("docs/store.md")
+ID = "249612889206292480"
+"""Of the page's inference."""
+
+
+def kinds(value: Any) -> Any:
+    """Give the shape of a JSON value: names of keys, and of lists the first element."""
+    if isinstance(value, dict):
+        return {name: kinds(each) for name, each in value.items()}
+    return [kinds(value[0])] if isinstance(value, list) and value else type(value).__name__
+
+
+def documented(*keys: str) -> Any:
+    """Return the answer of the page that has these keys."""
+    answers = [json.loads(each.text) for each in PAGE if each.language == "json"]
+    (answer,) = (each for each in answers if set(keys) <= each.keys())
+    return answer
+
+
+def test_the_commands_of_the_page_do_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = (IMAGES / "detection" / "scene_05.jpg").read_bytes()
+    metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "note": "dusk"})
+    (tmp_path / "annotations.jsonl").symlink_to(IMAGES / "detection" / "annotations.jsonl")
+    commands = [each.text for each in PAGE if each.language == "sh"]
+    *asked, rebuild, migrate = commands
+    data = tmp_path / "data"
+    with ServerProcess(data, SAMPLE_MODELS / "shapes-detector") as server:
+        body = {"id": "first", "inputs": [image_input(image, metadata=metadata)]}
+        _, answer = server.call("POST", "/v2/models/shapes-detector/infer", body)
+        made = answer["outputs"][0]["parameters"]["inference_id"]
+        (record,) = server.query({})
+        described = documented("request_id", "image_no")
+        assert described.keys() <= record.keys()
+        for name in ("model", "input"):
+            assert kinds(described[name]) == kinds(record[name]), name
+        answers = []
+        for command in asked:
+            here = command.replace("localhost:8080", server.host).replace(ID, made)
+            answers.append(json.loads(shell(here, tmp_path)))
+        changed, truth, stated, by_path, feedback, deleted, counted, rule = answers
+        assert changed["metadata"] == {"camera_id": "north", "altitude": 121, "operator": "amy"}
+        history = server.call("GET", f"/api/inferences/{made}/metadata/history")[1]
+        assert kinds(history) == kinds(documented("history"))
+        assert history["history"][0]["set"] == documented("history")["history"][0]["set"]
+        assert [one["label"] for one in truth["ground_truth"]] == ["star"]
+        assert stated == {"stated": 2, "matched": 0}
+        assert by_path == {"stated": 24, "matched": 0}
+        assert [one["comment"] for one in feedback["feedback"]] == ["well seen"]
+        assert deleted == {"count": 0, "ids": [], "more": False}
+        assert counted["groups"][0].keys() == documented("groups")["groups"][0].keys()
+        assert counted["source"] == documented("groups")["source"]
+        assert rule["inferences_days"] == 90
+        job = server.call("POST", "/api/exports", {"format": "jsonl"})[1]
+        assert job.keys() == documented("kind").keys()
+        listed = {each.name for each in data.iterdir()}
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tree,) = (each.text for each in PAGE if each.text.startswith("DATA/"))
+    names = [line.split()[0].rstrip("/") for line in tree.splitlines()[1:]]
+    assert {"journal", "journal.offsets", "store.db", "blobs", "jobs"} <= listed & set(names)
+    (files,) = (each.text for each in PAGE if each.text.startswith("quadriga export"))
+    export, bring, correct = files.splitlines()
+    replaced = {
+        '"label": "circle"': '"label": "star"',
+        "--data DATA": f"--data {data}",
+        "postgresql://user@host/quadriga": f"sqlite:///{tmp_path}/other.db",
+        "quadriga ": f"{sys.executable} -m engine.cli ",
+    }
+    for command in (f"{export} --data {data}", bring, rebuild, migrate):
+        here = command
+        for old, new in replaced.items():
+            here = here.replace(old, new, 1)
+        assert shell(here, tmp_path)
+    assert correct.endswith("--as ground-truth")

@@ -1,0 +1,36 @@
+"""The blocks of code of the documents."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+
+class Block(NamedTuple):
+    """One block of code."""
+
+    language: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """Give the blocks of a page, named from the repository's folder, in order."""
+    text = (ROOT / page).read_text("utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [Block(*each) for each in found]
+
+
+def shell(command: str, folder: Path = ROOT, *, code: int = 0) -> str:
+    """Run a block of sh in a folder; gives what it prints."""
+    finished = subprocess.run(
+        ["bash", "-ec", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == code, f"{command}\n{finished.stderr}"
+    return finished.stdout

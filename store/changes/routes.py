@@ -38,20 +38,11 @@ _ITEM = Schema(
     required=["value", "annotations"],
     properties={"value": Schema(), "annotations": _ANNOTATIONS},
 )
-_STATEMENTS = with_body(
-    "join",
-    "items",
-    join=Schema(type=OpenAPIType.STRING, description="id, request_id, input.hash or meta.<path>"),
-    items=Schema(type=OpenAPIType.ARRAY, items=_ITEM),
-    source=_TEXT,
-)
-_FEEDBACK = with_body(
-    "kind",
-    kind=_TEXT,
-    value=Schema(type=[OpenAPIType.NUMBER, OpenAPIType.BOOLEAN, OpenAPIType.NULL]),
-    comment=_TEXT,
-    source=_TEXT,
-)
+_JOIN = Schema(type=OpenAPIType.STRING, description="id, request_id, input.hash or meta.<path>")
+_ITEMS = Schema(type=OpenAPIType.ARRAY, items=_ITEM)
+_STATEMENTS = with_body("join", "items", join=_JOIN, items=_ITEMS, source=_TEXT)
+_VALUE = Schema(type=[OpenAPIType.NUMBER, OpenAPIType.BOOLEAN, OpenAPIType.NULL])
+_FEEDBACK = with_body("kind", kind=_TEXT, value=_VALUE, comment=_TEXT, source=_TEXT)
 _DELETE = with_body(
     where=Schema(description="A filter"),
     dry_run=Schema(type=OpenAPIType.BOOLEAN, default=False, description="Delete nothing"),

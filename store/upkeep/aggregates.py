@@ -253,7 +253,7 @@ def _add_rollups(
 ) -> None:
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
-    catalog = Catalog(connection, tree)
+    catalog = Catalog(connection)
     for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
         if _holds(tree, catalog, model_id):
             models[model_id] = dict(zip(NAMES, names, strict=True))

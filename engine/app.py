@@ -53,6 +53,8 @@ from store.routes import routes as store_routes
 from store.upkeep.routes import upkeep_routes
 from tasks.image import Image
 
+VERSION = version("quadriga")
+
 LATEST_SEQ_S = 5.0
 """How long a worker's start waits for a database that is there and does not answer."""
 
@@ -60,11 +62,11 @@ _log = logging.getLogger(__name__)
 
 
 class Application:
-    """One worker's server.
+    """One worker's server; its number is part of every id that it gives.
 
     Args:
         settings: Of the server.
-        worker: Number of the process, part of every id that it gives.
+        worker: Number of the process.
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
@@ -97,17 +99,14 @@ class Application:
             control=self._control,
             scores=SemanticScores(
                 settings.baselines_directory,
-                lambda: {
-                    each.name for each in self.repository.statuses() if each.state != "UNLOADED"
-                },
+                self._served,
                 header=settings.semantic_score_header,
                 in_parameters=settings.semantic_score_in_parameters,
             ),
         )
         self._settings = settings
-        server_version = version("quadriga")
         options = Options(
-            server_version=server_version,
+            server_version=VERSION,
             not_finite=settings.not_finite,
             v1_inputs=settings.v1_inputs,
             ce_type=settings.ce_type,
@@ -115,14 +114,12 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(
-            metrics_route(Metrics(self.pipeline, server_version, self._control.numbers))
-        )
+        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.numbers)))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
             openapi_config=OpenAPIConfig(
-                "Quadriga", server_version, render_plugins=[_Document(operations)]
+                "Quadriga", VERSION, render_plugins=[_Document(operations)]
             ),
             request_max_body_size=settings.max_body_bytes,
             logging_config=None,  # the process configures logging
@@ -130,18 +127,16 @@ class Application:
         protocols = Operations(self.pipeline, operations, settings.max_body_bytes)
         self.asgi = _Front(app, protocols)
 
+    def _served(self) -> set[str]:
+        return {each.name for each in self.repository.statuses() if each.state != "UNLOADED"}
+
     def _embed(self, name: str, image: Image) -> tuple[Vector | None, str | None]:
         """Give the embedding of an image by a model, and its space."""
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
     def load_models(self, board: Board, worker: int) -> None:
-        """Start to load the models, in a thread of its own, and say so when it is done.
-
-        Args:
-            board: Where workers say that they are ready; the server is when all of them are.
-            worker: Number of this one.
-        """
+        """Start to load the models, in a thread of its own, and say so on the board when it is done."""
         self.pipeline.board = board
 
         def load() -> None:
@@ -152,17 +147,14 @@ class Application:
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
     async def serve_grpc(self, address: str) -> GrpcServer:
-        """Answer V2 over gRPC on the running event loop.
-
-        Args:
-            address: `host:port`, which the workers share.
+        """Answer V2 over gRPC on the running event loop, at the `host:port` that the workers share.
 
         Raises:
             RuntimeError: It cannot be bound.
         """
         server = GrpcServer(
             self.pipeline,
-            server_version=version("quadriga"),
+            server_version=VERSION,
             max_message_bytes=self._settings.max_body_bytes,
             stream_form=self._settings.grpc_stream,
         )
@@ -202,7 +194,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
         journal,
         blobs,
         RoomLimits.of(settings, directory),
-        version("quadriga"),
+        VERSION,
         durability=settings.durability,
         signals_per_s=settings.signals_per_s,
         embed=embed,
@@ -240,10 +232,7 @@ def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
 
 
 class _Front:
-    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections.
-
-    The server in front speaks HTTP alone: no lifespan, no web sockets.
-    """
+    """What stands before the routes: Chariot's prefix, trailing slashes, HEAD, closing connections."""
 
     def __init__(self, routes: ASGIApp, protocols: Operations) -> None:
         self._routes = routes
@@ -262,9 +251,8 @@ class _Front:
         if found is not None:
             await self._protocols.answer(found, scope, receive, send)
             return
-        inner: Any = {**scope, "path": path, "raw_path": path.encode()}
-        if inner.get("method") == "HEAD":  # the server drops the body itself
-            inner["method"] = "GET"
+        method = "GET" if method == "HEAD" else method  # the server drops the body itself
+        inner: Any = {**scope, "method": method, "path": path, "raw_path": path.encode()}
         await self._routes(inner, receive, send)
 
 

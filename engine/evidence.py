@@ -78,9 +78,7 @@ def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
 def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int | None:
     """Find the axis of the channels of an input that can hold images, counted from the end.
 
-    Args:
-        tensor: The input.
-        counts: Numbers of channels that it may have. Where both axes have one, the shorter axis is it.
+    Of two axes with a number of `counts` it is the shorter one.
     """
     if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
         return None

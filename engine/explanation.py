@@ -29,16 +29,8 @@ _PIXELS_TOGETHER = 50_000_000
 def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
     """Read what is to be explained, and refuse what cannot be, before the model runs.
 
-    Args:
-        task: Of the model.
-        request: Its parameters `grid` and `target` are read.
-
     Returns:
         For each image the cells along a side of its grid, and the number of the prediction to explain.
-
-    Raises:
-        Unsupported: The task has no explanation.
-        InvalidRequest: A parameter is not allowed, or the grids have too many cells.
     """
     if task not in EXPLAINED:
         raise Unsupported(
@@ -69,9 +61,6 @@ def explain_images(
     Returns:
         For each image `method`, `grid` as rows and columns, the `prediction` that is explained, and
         `saliency`, the drop of its score by row and column; both null where nothing was found.
-
-    Raises:
-        InvalidRequest: There are predictions, but none of the number wanted.
     """
     explained = []
     answerer: Any = images.answerer
@@ -85,12 +74,9 @@ def explain_images(
             )
         grid = min(cells, image.height), min(cells, image.width)
         prediction = answer[target] if answer else None
-        values = None
-        if prediction is not None:
-            values = _saliency(answerer, image, parameters, prediction, grid)
-        explained.append(
-            {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": values}
-        )
+        found = prediction and _saliency(answerer, image, parameters, prediction, grid)
+        told = {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": found}
+        explained.append(told)
     return explained
 
 

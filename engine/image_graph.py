@@ -25,12 +25,8 @@ _MOST_TILES = 10_000
 """Of one image; 50 megapixels in tiles of 128 x 128 with an overlap of 0.2 are half of it."""
 
 
-class _Prepared(msgspec.Struct, frozen=True, eq=False):
-    """One image, ready for the network."""
-
-    tensor: npt.NDArray[Any]
-    affine: Affine
-    options: Any
+Prepared = tuple[npt.NDArray[Any], Affine]
+"""One image as the network takes it, and the way back."""
 
 
 class ImageOptions(msgspec.Struct, frozen=True):
@@ -45,38 +41,26 @@ class ImageOptions(msgspec.Struct, frozen=True):
 class ImageGraph:
     """Answers images; safe to use from many threads.
 
-    Args:
-        session: The graph.
-        spec: What its input and outputs mean.
-        max_batch: Images that run together, where the file leaves the number open.
-        embedding: Name of the session's output that is the embedding; empty for none.
-
-    Raises:
-        LoadError: There is no such task or decoder.
+    `max_batch` images run together where the file leaves the number open; `embedding` names the session's
+    output that is the embedding, if any.
     """
 
-    def __init__(
-        self, session: Session, spec: ModelSpec, max_batch: int, embedding: str = ""
-    ) -> None:
+    def __init__(self, session: Session, spec: ModelSpec, max_batch: int, embedding: str) -> None:
         self._session = session
         self._embedding = embedding
         self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
         self.stopwatch = session.stopwatch
         self._spec = spec
-        self._max_batch = max_batch
+        self.batch_size = -1
+        """How many images run together; negative where the file fixes the number."""
+        if spec.output.batch_axis and spec.input.batch_axis:
+            shapes = {tensor.name: tensor.shape for tensor in session.inputs}
+            axis = shapes[spec.input.name][0]
+            self.batch_size = max_batch if axis < 0 else -axis
         try:
             self._task: Task = resolve(spec.task, TASKS, "a task")(spec)
         except ObjectReferenceError as error:
             raise LoadError(f"{error}: is its folder on Python's path (PYTHONPATH)?") from error
-
-    @property
-    def batch_size(self) -> int:
-        """How many images run together; negative where the file fixes the number."""
-        if not (self._spec.output.batch_axis and self._spec.input.batch_axis):
-            return -1
-        name = self._spec.input.name
-        axis = next(tensor.shape[0] for tensor in self._session.inputs if tensor.name == name)
-        return self._max_batch if axis < 0 else -axis
 
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
@@ -111,8 +95,7 @@ class ImageGraph:
 
     def embed(self, image: Image) -> Vector | None:
         """Give the embedding of an image, whatever it shows; None where there is none."""
-        tensor, affine = self._task.preprocess(image)
-        return self._run([_Prepared(tensor, affine, None)])[1][0]
+        return self._run([self._task.preprocess(image)])[1][0]
 
     def _in_tiles(
         self, image: Image, options: Any, tiling: Tiling
@@ -145,41 +128,36 @@ class ImageGraph:
         reader: Callable[[Mapping[str, npt.NDArray[Any]], Affine, Any], Read],
     ) -> list[tuple[Read, Vector | None]]:
         """Run images, those of one input size together, and read the outputs and embedding of each."""
-        prepared = [
-            _Prepared(*self._task.preprocess(image), each)
-            for image, each in zip(images, options, strict=True)
-        ]
+        prepared = [self._task.preprocess(image) for image in images]
         groups: dict[tuple[int, ...], list[int]] = {}
-        for number, item in enumerate(prepared):
-            groups.setdefault(item.tensor.shape, []).append(number)
+        for number, (tensor, _) in enumerate(prepared):
+            groups.setdefault(tensor.shape, []).append(number)
+        by_row = self._spec.output.batch_axis
         read: dict[int, tuple[Read, Vector | None]] = {}
         for numbers in groups.values():
             outputs, vectors = self._run([prepared[number] for number in numbers])
             for name, array in outputs.items():
-                if self._spec.output.batch_axis and (not array.ndim or len(array) < len(numbers)):
+                if by_row and (not array.ndim or len(array) < len(numbers)):
                     raise OutputError(
                         f"expected output {name!r} to have the {len(numbers)} images as its first axis, got the "
                         f"shape {array.shape}: without that axis, batch_axis = false in model.toml, [output]"
                     )
             for row, number in enumerate(numbers):
-                item = prepared[number]
-                mine = outputs
-                if self._spec.output.batch_axis:
-                    mine = {name: array[row] for name, array in outputs.items()}
-                read[number] = reader(mine, item.affine, item.options), vectors[row]
+                mine = {n: array[row] for n, array in outputs.items()} if by_row else outputs
+                read[number] = reader(mine, prepared[number][1], options[number]), vectors[row]
         return [read[number] for number in range(len(prepared))]
 
     def _run(
-        self, items: Sequence[_Prepared]
+        self, items: Sequence[Prepared]
     ) -> tuple[dict[str, npt.NDArray[Any]], list[Vector | None]]:
         """Run one batch of images of one input size; a batch that the file fixes is filled up."""
         spec = self._spec.input
-        tensors = [item.tensor for item in items]
+        tensors = [tensor for tensor, _ in items]
         tensors.extend(tensors[:1] * (-self.batch_size - len(tensors)))
         feeds = {spec.name: np.stack(tensors) if spec.batch_axis else tensors[0]}
         if spec.size_input:
-            sizes = [items[0].affine.network_wh] * len(tensors)
-            feeds[spec.size_input] = np.array(sizes, np.int64)
+            _, affine = items[0]
+            feeds[spec.size_input] = np.array([affine.network_wh] * len(tensors), np.int64)
         if not self._embedding:
             return self._session.run(feeds, batch=len(items)), [None] * len(items)
         outputs = self._session.run(feeds, self._asked, len(items))
@@ -189,11 +167,7 @@ class ImageGraph:
         return outputs, pool(embedded, len(tensors))
 
     def warm_up(self) -> Vector | None:
-        """Answer a gray image, so that the first request is fast and a wrong model fails here.
-
-        Returns:
-            Its embedding.
-        """
+        """Answer a gray image: the first request is then fast, and a wrong model fails here."""
         try:
             ((_, vector),) = self.answer([plain(self._spec.input)], [self.options({})])
         except RunError as error:
@@ -206,11 +180,7 @@ class ImageGraph:
 
 
 def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
-    """Read the parameter `tiling` of a request: an object, or false for the image as a whole.
-
-    Raises:
-        ParameterError: It is neither, or one of its values is not allowed.
-    """
+    """Read the parameter `tiling` of a request: an object, or false for the image as a whole."""
     written = parameters.get("tiling")
     if written is None:
         return default

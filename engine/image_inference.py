@@ -58,11 +58,9 @@ class _Asked(msgspec.Struct, frozen=True):
 def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor], list[Answered]]:
     """Answer an image model: every parameter checked first, one output per input, of its name."""
     _check_outputs(request)
-    count = sum(len(tensor.data) for tensor in request.inputs)
-    if count > images.max_images:
-        raise InvalidRequest(
-            f"expected at most {images.max_images} images in a request, got {count}"
-        )
+    count, most = sum(len(tensor.data) for tensor in request.inputs), images.max_images
+    if count > most:
+        raise InvalidRequest(f"expected at most {most} images in a request, got {count}")
     asked = _with_choice(images, _asked(images, request))
     answered: list[Answered] = []
     pixel_bytes = 0
@@ -75,16 +73,12 @@ def infer_images(images: ImageModel, request: InferRequest) -> tuple[list[Tensor
             answered.append(item if fits else msgspec.structs.replace(item, pixels=None))
             pixel_bytes += 0 if item.pixels is None else item.pixels.pixels.nbytes
     outputs = []
-    position = 0
+    pairs = zip(asked, answered, strict=True)
     for tensor in request.inputs:
-        count = len(tensor.data)
-        end = position + count
-        mine = zip(asked[position:end], answered[position:end], strict=True)
-        predictions = [_shown(images, *each) for each in mine]
+        predictions = [_shown(images, *next(pairs)) for _ in tensor.data]
         given = {**request.parameters, **tensor.parameters}
         echoed = {name: given[name] for name in ECHOED if given.get(name) is not None}
-        outputs.append(Tensor(tensor.name, "BYTES", (count,), predictions, echoed))
-        position = end
+        outputs.append(Tensor(tensor.name, "BYTES", (len(predictions),), predictions, echoed))
     return outputs, answered
 
 
@@ -199,7 +193,6 @@ def _with_choice(images: ImageModel, asked: Iterator[_Asked]) -> list[_Asked]:
 
 
 def _answer_chunk(images: ImageModel, asked: Sequence[_Asked]) -> list[Answered]:
-    """Decode some images and answer them together."""
     received = [_image_bytes(item) for item in asked]
     decoded = [_decoded(images, *each) for each in zip(asked, received, strict=True)]
     try:

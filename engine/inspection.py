@@ -38,11 +38,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 def open_model(path: Path) -> Model:
-    """Load one model as the server would, from its folder or file.
-
-    Raises:
-        LoadError: It cannot be loaded; the text says why.
-    """
+    """Load one model as the server would, from its folder or file."""
     file = path if path.is_file() else find_model(path) if path.is_dir() else None
     if file is None:
         found = sorted(each.name for each in path.glob("*.onnx"))

@@ -114,15 +114,13 @@ def decide_labels(
         count = last if last > 0 else None
     if given is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
-    if given is None:
-        if count is None:
-            raise LoadError(
-                "expected labels, as neither names nor number of the classes stand in the files, got none. "
-                f"{_WRITE_LABELS}"
-            )
-        names = tuple(f"class_{index}" for index in range(count - output.label_offset))
-        given = names, "no names given"
-    labels, reason = given
+    if given is None and count is None:
+        raise LoadError(
+            "expected labels, as neither names nor number of the classes stand in the files, got none. "
+            f"{_WRITE_LABELS}"
+        )
+    unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
+    labels, reason = given or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
     if count is not None and len(labels) + extra != count:
         if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:

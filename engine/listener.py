@@ -46,8 +46,7 @@ def _bound(host: str, port: int) -> socket.socket:
 def reserve(host: str, port: int) -> socket.socket:
     """Take a port for the workers, who each listen on it with SO_REUSEPORT; no other program can.
 
-    The kernel lets programs of one user share a port that way, two servers too: so it is bound first as
-    if for one alone.
+    It is bound first as if for one alone: the kernel would let two servers of one user share it.
 
     Raises:
         OSError: The address is taken or not ours.
@@ -65,10 +64,7 @@ def address(bound: socket.socket) -> str:
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Drop packets of new connections; a client tries again until the socket is closed.
-
-    Does nothing where the system has no such filter.
-    """
+    """Drop packets of new connections, where the system can; a client tries again until it is closed."""
     program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
     header = struct.pack("HP", 1, ctypes.addressof(program))
     with contextlib.suppress(OSError):

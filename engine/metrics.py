@@ -23,10 +23,7 @@ _LABELS = ("model", "version")
 class Metrics(Collector):
     """The state of a server, of all its workers together, as metrics.
 
-    Args:
-        serving: Counts what models do.
-        server_version: Of the engine.
-        store: Gives the store's numbers by name, without prefix; those that end in `_total` only rise.
+    `store` gives the store's numbers by name, without prefix; those that end in `_total` only rise.
     """
 
     def __init__(

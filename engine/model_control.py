@@ -1,9 +1,8 @@
 """Loading and unloading while the server runs, in every worker, and the statistics of all of them.
 
-Workers meet in a folder of the server. There `state.json` says what every worker is to serve beyond what
-it found at its start; a worker that starts again reads it. Each worker writes how far it has come, and
-what it counted, to a file of its own. A change is made by one worker at a time: it loads the model
-itself, and when that works it writes the state and waits for the others.
+Workers meet in a folder of the server: `state.json` says what each is to serve beyond what it found at its
+start, and each writes how far it has come, and what it counted, to a file of its own. A change is made by one
+worker at a time: it loads the model itself, and when that works it writes the state and waits for the others.
 """
 
 import contextlib
@@ -61,17 +60,11 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class ModelControl:
-    """Changes what a server serves while it runs.
+    """Changes what a server serves while it runs, unless that is not `allowed`.
 
-    Args:
-        repository: This worker's models.
-        directory: Where the workers meet; None for one process alone, which takes no files.
-        worker: Number of this one.
-        workers: How many there are.
-        max_file_bytes: That a client may send for one model.
-        timeout_s: How long a change waits for another one, and for the other workers.
-        allowed: Whether clients may make changes.
-        numbers: Gives what else this worker counts, by name.
+    The workers meet in `directory`; one process alone needs none, and then takes no files, of which a client
+    may send `max_file_bytes` for a model. A change waits `timeout_s` for another one, and for the other
+    workers. `numbers` gives what else this worker counts, by name.
     """
 
     def __init__(
@@ -98,11 +91,7 @@ class ModelControl:
         self._report = _Report()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """Load a model in every worker; arguments and errors are those of `proto.messages.Serving`.
-
-        Raises:
-            proto.errors.ModelNotReady: Another change, or another worker, takes too long.
-        """
+        """Load a model in every worker; as `proto.messages.Serving.load_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             folder = None
@@ -110,7 +99,7 @@ class ModelControl:
                 if self._directory is None:
                     raise Unsupported("expected no files, as this server has no folder for them")
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
-            override = Override(None if config is None else dict(config), folder)
+            override = Override(dict(config or {}), folder)
             try:
                 real = self._repository.load(name, override)
             except Exception as error:
@@ -122,7 +111,7 @@ class ModelControl:
             self._publish(real, until, loaded=True, override=override)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model in every worker; errors are those of `load`."""
+        """Stop serving a model in every worker; as `proto.messages.Serving.unload_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             self._publish(self._repository.unload(name), until, loaded=False, override=Override())

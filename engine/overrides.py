@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 class Override(msgspec.Struct, frozen=True):
     """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
 
-    config: dict[str, Any] | None = None
+    config: dict[str, Any] = {}
     folder: str | None = None
     """Of the files that the client sent; they alone are the model."""
 
@@ -58,13 +58,8 @@ class VersionPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolicy]:
     """Read a configuration: what a model.toml may say, and what of Triton's has a meaning here.
 
-    `max_batch_size` is `max_batch` of the table `[runtime]`; `platform` and `backend` may be named.
-
     Returns:
         What goes before model.toml, its keys not yet checked; and the versions wanted.
-
-    Raises:
-        LoadError: A key or value is not allowed; the text names it.
     """
     values = dict(config)
     values.pop("name", None)
@@ -91,11 +86,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], VersionPolic
 
 
 def check_path(path: str) -> None:
-    """Check that a path leads nowhere but below the folder that it is relative to.
-
-    Raises:
-        LoadError: It is absolute, goes up, or has a name with other characters than usual ones.
-    """
+    """Check that a path leads nowhere but below the folder that it is relative to."""
     parts = path.split("/")
     if len(parts) > MAX_PARTS or not all(_PART.fullmatch(part) for part in parts):
         raise LoadError(
@@ -105,12 +96,7 @@ def check_path(path: str) -> None:
 
 
 def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> Path:
-    """Write files that a client sent into a new folder of their own.
-
-    Args:
-        files: Content by path below the model's folder.
-        directory: Where the folder is made; private to the server.
-        max_bytes: Of all files together.
+    """Write files that a client sent, by their paths below the model's folder, into a new folder of their own.
 
     Raises:
         proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.

@@ -2,10 +2,8 @@
 
     room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
-What happens to images stands in `engine.image_inference`, to tensors in `engine.tensor_inference`. All of
-it is plain code that runs in one thread per request, from its bytes to its answer; only `run`, which hands
-a request to the pool, is async; a stream may take another thread for each of its steps. Errors of the
-packages below become those of the wire here, naming the input.
+Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code that runs in one
+thread per request (a stream may take another for each step); only `run`, which hands it to the pool, is async.
 """
 
 import asyncio
@@ -56,6 +54,8 @@ MAX_ERROR_CHARACTERS = 2000
 """Of why a model failed, as it is stored."""
 
 _NOTHING = Kept()
+_BELOW = (JournalError, RunError, OutputError)
+"""Errors of the packages below that the wire knows by other names."""
 
 
 class _Waited(threading.local):
@@ -67,16 +67,8 @@ class _Waited(threading.local):
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
-    Args:
-        repository: The models.
-        recorder: Keeps inferences; None to keep nothing.
-        threads: Requests that run at once.
-        max_queue: Requests that may run or wait; more are refused.
-        max_pixels: Larger images are refused.
-        max_images: Requests with more images are refused.
-        strict_readiness: Whether a failed model keeps the server from being ready.
-        control: Loads and unloads models; by default in this process alone.
-        scores: Says how like a model's baseline an image is; None for not at all.
+    The limits are the settings of the same names. Without a recorder nothing is kept, without scores there
+    are none, without a control models are loaded in this process alone.
     """
 
     def __init__(
@@ -122,14 +114,14 @@ class Pipeline:
             )
         self._queued += 1
         queued_ns = time.perf_counter_ns()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._pool, self._begin, queued_ns, job)
+
+        def begin() -> Result:
+            self._waited.ns = time.perf_counter_ns() - queued_ns
+            return job()
+
+        future = asyncio.get_running_loop().run_in_executor(self._pool, begin)
         future.add_done_callback(self._done)
         return future
-
-    def _begin(self, queued_ns: int, job: Callable[[], Result]) -> Result:
-        self._waited.ns = time.perf_counter_ns() - queued_ns
-        return job()
 
     def _done(self, _: object) -> None:
         self._queued -= 1
@@ -148,7 +140,10 @@ class Pipeline:
         try:
             admission = self._admit(model, request)
             images = self._image_model(model, request)
-            outputs, answered = _answered(model, images, request)
+            if images is None:
+                outputs, answered = infer_tensors(model, request)
+            else:
+                outputs, answered = infer_images(images, request)
             events = model.stopwatch.stop()
             answered = self._scored(model, answered)
             handled = _handled(model, request, started, queue_ns, events)
@@ -158,6 +153,8 @@ class Pipeline:
             model.counters.failed(queue_ns, events)
             handled = _handled(model, request, started, queue_ns, events)
             self._record_failure(handled, request, images, error)
+            if isinstance(error, _BELOW):
+                raise _translated(model, error) from error
             raise
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
@@ -203,8 +200,8 @@ class Pipeline:
             model.counters.failed(queue_ns, events)
             handled = _handled(model, request, started, queue_ns, events)
             self._record_failure(handled, request, images, error)
-            if isinstance(error, RunError | OutputError):
-                raise InternalError(f"model {model.name!r} failed: {error}") from error
+            if isinstance(error, _BELOW):
+                raise _translated(model, error) from error
             raise
 
     def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
@@ -215,44 +212,27 @@ class Pipeline:
         return self._recorder if model.recognition.store.enabled else None
 
     def _admit(self, model: Model, request: InferRequest) -> Admission:
-        """See that what a request asks to be kept can be, before the model is run.
-
-        Raises:
-            Overloaded: It cannot.
-        """
+        """See that what a request asks to be kept can be, before the model is run."""
         recorder = self._recorder_of(model)
         if recorder is None or _declines(request):
             return ADMITTED
-        try:
-            return recorder.room.admit(model.recognition.store.journal_full)
-        except JournalError as error:
-            raise Overloaded(str(error)) from error
+        return recorder.room.admit(model.recognition.store.journal_full)
 
     def _record(self, handled: Handled, answered: Sequence[Answered], admission: Admission) -> Kept:
-        """Keep what was answered, unless nothing is kept.
-
-        Raises:
-            Overloaded: It could not be kept, as on a full disk.
-        """
         recorder = self._recorder_of(handled.model)
         if recorder is None:
             return _NOTHING
-        try:
-            return recorder.record(handled, answered, shed=admission.shed)
-        except JournalError as error:
-            raise Overloaded(str(error)) from error
+        return recorder.record(handled, answered, shed=admission.shed)
 
     def _record_failure(
         self, handled: Handled, request: InferRequest, images: ImageModel | None, error: Exception
     ) -> None:
         """Keep what the model failed to answer; what a client did wrong is not kept."""
-        recorder, fault = self._recorder_of(handled.model), as_answered(error)
-        if recorder is None:
+        recorder, fault = self._recorder_of(handled.model), _translated(handled.model, error)
+        told = isinstance(fault, ProtocolError)
+        if recorder is None or (told and not isinstance(fault, InternalError)):
             return
-        if isinstance(fault, ProtocolError) and fault.status != InternalError.status:
-            return
-        own = isinstance(fault, ProtocolError | RunError | OutputError)
-        text = str(fault) if own else f"{type(fault).__name__}: {fault}"
+        text = str(fault) if told else f"{type(fault).__name__}: {fault}"
         text = text[:MAX_ERROR_CHARACTERS] or type(fault).__name__
         with suppress(ProtocolError, JournalError):
             failed = failed_tensors(request) if images is None else failed_images(images, request)
@@ -273,7 +253,7 @@ class Pipeline:
         try:
             return response, explain_images(images, request, wanted)
         except (RunError, OutputError) as error:
-            raise InternalError(f"model {model.name!r} failed: {error}") from error
+            raise _translated(model, error) from error
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Give what answers a request's images; None where it brings tensors of the graph."""
@@ -312,15 +292,7 @@ class Pipeline:
 def _handled(
     model: Model, request: InferRequest, started_s: float, queue_ns: int, events: list[Event]
 ) -> Handled:
-    """Say what is kept of a request beside its images.
-
-    Args:
-        model: That was asked.
-        request: As it came.
-        started_s: Of `time.perf_counter`.
-        queue_ns: That it waited for a thread.
-        events: Of the model's stopwatch.
-    """
+    """Say what is kept of a request beside its images."""
     protocol = request.protocol
     if protocol == "v2" and model.images is not None and not wants_tensors(request):
         protocol = "chariot-v2-kserve"  # which of the two, the model's task says
@@ -328,15 +300,13 @@ def _handled(
     return Handled(model, request.id, protocol, latency_ms, stages_ms(queue_ns, events))
 
 
-def _answered(
-    model: Model, images: ImageModel | None, request: InferRequest
-) -> tuple[list[Tensor], list[Answered]]:
-    try:
-        if images is None:
-            return infer_tensors(model, request)
-        return infer_images(images, request)
-    except (RunError, OutputError) as error:
-        raise InternalError(f"model {model.name!r} failed: {error}") from error
+def _translated(model: Model, error: Exception) -> Exception:
+    """Give what the wire calls an error; the error itself where it knows that."""
+    if isinstance(error, JournalError):
+        return Overloaded(str(error))
+    if isinstance(error, RunError | OutputError):
+        return InternalError(f"model {model.name!r} failed: {error}")
+    return as_answered(error)
 
 
 def _timed(model: Model, steps: Iterator[Result], events: list[Event]) -> Iterator[Result]:

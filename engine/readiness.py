@@ -10,12 +10,7 @@ _LOADING, _LOADED = 0, 1
 
 
 class Board:
-    """A byte for each worker: whether its models are loaded.
-
-    Args:
-        descriptor: Of the shared memory; `create` makes one.
-        workers: How many there are.
-    """
+    """A byte for each worker: whether its models are loaded."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
         self.descriptor = descriptor

@@ -16,7 +16,7 @@ from proto import chariot
 from proto.errors import InvalidRequest
 from store.backlog import Backlog
 from store.blobs.interface import Blobs, key_of
-from store.errors import JournalError, MetadataError
+from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
 from store.lag import wait_until_committed
@@ -126,15 +126,8 @@ def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads.
 
-    Args:
-        ids: Of this process.
-        journal: Of this process.
-        blobs: Where images are kept.
-        limits: How far the database may be behind, and what happens beyond.
-        engine_version: As records carry it.
-        durability: Of models that say nothing.
-        signals_per_s: Images of each model of which signals are kept.
-        embed: Asks another model for an embedding.
+    Ids and journal are this process's own. The durability is that of models that say nothing; `embed` asks
+    another model for an embedding.
     """
 
     def __init__(
@@ -168,12 +161,7 @@ class Recorder:
         return ()
 
     def record(self, handled: Handled, answered: Sequence[Answered], *, shed: bool = False) -> Kept:
-        """Keep one request as the model's durability says; when this returns, that holds.
-
-        Args:
-            handled: The request.
-            answered: Its images, or its tensors.
-            shed: Whether there is no room for it.
+        """Keep one request, unless it is to be shed; when this returns, the model's durability holds.
 
         Raises:
             store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
@@ -184,14 +172,9 @@ class Recorder:
             full, durability = "shed", "process"
         seqs: dict[int, int] = {}
         keep = self._keep_in_memory if durability == "memory" else self._keep
-        until = None
-        while not shed:
-            try:
-                keep(handled, answered, seqs, durability)
-                break
-            except JournalError as error:
-                until = self.room.after(error, full, until)
-                shed = until is None
+        if not shed:
+            write = partial(keep, handled, answered, seqs, durability)
+            shed = not self.room.keep(write, full)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
             self.room.counts.add("shed", wanted)
@@ -260,13 +243,8 @@ class Recorder:
     ) -> None:
         """Keep the images, then journal the request, so that no record points to nothing.
 
-        Args:
-            handled: The request.
-            answered: Its images, or its tensors.
-            seqs: The ids of what is kept, by number; what is missing is added just before the append, so that
-                ids follow the journal. They stay those of a failed try, of which the writer may have read
-                whole frames.
-            durability: What holds when this returns.
+        Missing ids, by number, are added just before the append, so that they follow the journal. They stay
+        those of a failed try, of which the writer may have read whole frames.
         """
         recognition, on_disk = handled.model.recognition, durability == "power"
         inputs = [

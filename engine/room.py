@@ -6,6 +6,7 @@ acknowledged that is not kept, and whoever is told otherwise is counted.
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -88,10 +89,7 @@ class Room:
         return self.lag_bytes() > self._limits.soft_bytes
 
     def admit(self, full: FullPolicy | None) -> Admission:
-        """Decide before the model is run whether a request can be kept.
-
-        Args:
-            full: The model's policy; None for the server's.
+        """Decide before the model is run whether a request can be kept; `full` is the model's policy.
 
         Raises:
             JournalError: The journal is full, and what cannot be kept is not to be answered.
@@ -115,35 +113,31 @@ class Room:
         self.counts.add("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def after(
-        self, error: JournalError, full: FullPolicy | None, until: float | None
-    ) -> float | None:
-        """Do as the policy says where something could not be kept, as on a full disk.
-
-        Args:
-            error: What came of the last try.
-            full: The model's policy; None for the server's.
-            until: What this returned of the try before, if there was one.
+    def keep(self, write: Callable[[], None], full: FullPolicy | None) -> bool:
+        """Write something; where that fails, as on a full disk, do as the policy says.
 
         Returns:
-            Until when it may be tried again, after a pause; None where what was answered is to be shed.
+            Whether it is kept; if not, what was answered is to be shed.
 
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
         full = full or self._limits.full
-        if not isinstance(error, Unconfirmed):
-            if full == "shed":
-                return None
-            now = time.monotonic()
-            if full == "block" and until is None:
-                self.counts.add("blocked")
-                until = now + self._limits.block_s
-            if until is not None and now < until:
-                time.sleep(_PAUSE_S)
-                return until
-        self.counts.add("refused")
-        try:
-            raise error
-        finally:  # its traceback leads here: a cycle would keep the request's images for a while
-            del error
+        until = None
+        while True:
+            try:
+                write()
+            except JournalError as error:
+                now = time.monotonic()
+                is_certain = not isinstance(error, Unconfirmed)
+                if is_certain and full == "shed":
+                    return False
+                if is_certain and full == "block" and until is None:
+                    self.counts.add("blocked")
+                    until = now + self._limits.block_s
+                if not is_certain or until is None or now >= until:
+                    self.counts.add("refused")
+                    raise
+            else:
+                return True
+            time.sleep(_PAUSE_S)

@@ -73,12 +73,7 @@ class SemanticScores:
         return [(self._header, scores)] if scores.strip(",") else []
 
     def show(self, outputs: Sequence[Tensor], answered: Sequence[Answered]) -> Sequence[Tensor]:
-        """Add the scores to the parameters of the outputs for which they are wanted.
-
-        Args:
-            outputs: One an input, with an element an image.
-            answered: The images, in the order of the outputs.
-        """
+        """Add the scores of the images, in their order, to the outputs for which they are wanted."""
         shown, position = [], 0
         for tensor in outputs:
             mine = answered[position : position + len(tensor.data)]

@@ -1,8 +1,7 @@
 """onnxruntime: one session per model, shared by all threads. Nothing else imports it.
 
-One thread per call and no spinning: parallelism comes from concurrent calls, which uses the cores
-better than threads inside one call (1.45x more requests per second on two cores) at the price of a
-longer single call.
+One thread per call and no spinning: concurrent calls use the cores better than threads inside one call (1.45x
+more requests per second on two cores) at the price of a longer single call.
 """
 
 import re
@@ -54,9 +53,6 @@ class Session:
         header: Of the file, where it has been read.
         changed: The model to load in place of the file, whose external weights stand beside the file.
         hidden: Name of an output that `changed` has more than the file.
-
-    Raises:
-        LoadError: The file, its weights or its operators are not as they must be.
     """
 
     def __init__(
@@ -107,7 +103,7 @@ class Session:
 
         Args:
             feeds: Array by input name.
-            outputs: Names of the outputs wanted, in order; empty for all.
+            outputs: Names of the outputs wanted; empty for all.
             batch: Images or rows in the feeds, for the statistics.
 
         Returns:
@@ -128,16 +124,11 @@ class Session:
     def run_keeping(
         self, feeds: Mapping[str, Kept], fetch: str, keep: Sequence[str]
     ) -> tuple[npt.NDArray[Any], dict[str, Kept]]:
-        """Run the model once and leave outputs where it runs, to be fed to the next run.
+        """Run once: give the output `fetch`, and leave the outputs `keep` where they are for the next run.
 
         On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
         layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
         caches all cost the same.
-
-        Args:
-            feeds: Array, or what was kept, by input name.
-            fetch: Name of the output wanted as an array.
-            keep: Names of the outputs to be kept.
         """
         if not self._device:
             outputs = self.run(feeds, [fetch, *keep])

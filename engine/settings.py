@@ -205,8 +205,7 @@ def load(
     Args:
         flags: Settings given on the command line, by field name.
         environment: Such as `os.environ`.
-        file: A `quadriga.toml`; default: the one that `QUADRIGA_CONFIG` names, else the one in the
-            current folder if there is one.
+        file: A `quadriga.toml`; default: what `QUADRIGA_CONFIG` names, else one in the current folder.
 
     Raises:
         SettingsError: A key is unknown or a value does not fit.
@@ -246,13 +245,12 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
-    for name, value in values.items():
-        try:
-            msgspec.convert({name: value}, Settings, strict=False)
-        except msgspec.ValidationError as error:
-            text = explain(error, Settings)
-            raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
-    settings = msgspec.convert(values, Settings, strict=False)
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        text = explain(error, Settings)
+        name = text.partition(":")[0]
+        raise SettingsError(f"{origins[name]}: {text} (from {values[name]!r})") from error
     if settings.first_worker + settings.workers >= WORKERS:  # the last number is an import's
         raise SettingsError(
             f"expected first_worker and workers to be at most {WORKERS - 1} together, got "

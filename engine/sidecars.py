@@ -1,7 +1,6 @@
-"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `tasks.specification.InputSpec`.
+"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `InputSpec`.
 
-Pure functions of the file's content: what the file leaves open is left out of the answer, and what no
-specification can express is refused.
+What a file leaves open is left out of the answer, and what no specification can express is refused.
 
 Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
 """
@@ -35,11 +34,7 @@ _MAX_ASPECT = 10
 
 
 def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate an image processor's configuration.
-
-    Returns:
-        Fields of `tasks.specification.InputSpec`.
-    """
+    """Translate an image processor's configuration."""
     for name in _UNSUPPORTED:
         if config.get(name):
             raise _error(name, "false, as no input does so", config[name])

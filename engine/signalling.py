@@ -8,8 +8,8 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from queue import Empty, SimpleQueue
 
 import msgspec
 import numpy as np
@@ -50,23 +50,11 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
     """Name of the model whose embedding is wanted where there is none."""
 
 
-class _Bucket:
-    """The tokens of one model."""
-
-    def __init__(self, tokens: float) -> None:
-        self.tokens = tokens
-        self.filled_s = time.monotonic()
-
-
 class Signaller:
     """Makes and journals the signals of images; safe to use from several threads.
 
-    Args:
-        ids: Of this process.
-        journal: Of this process.
-        per_s: Images of a model, on average, of which signals are made.
-        is_behind: Tells whether the journal is to be spared.
-        embed: Asks another model for an embedding.
+    They are made of `per_s` images of each model on average. `is_behind` tells whether the journal is to be
+    spared, `embed` asks another model for an embedding.
     """
 
     def __init__(
@@ -82,11 +70,12 @@ class Signaller:
         self._per_s = per_s
         self._is_behind = is_behind
         self._embed = embed
-        self._buckets: dict[str, _Bucket] = {}
-        self._waiting: deque[Signalled] = deque()
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """Tokens of each model, and when they were counted."""
+        self._waiting: SimpleQueue[Signalled | None] = SimpleQueue()
+        """None is the end."""
         self._bytes = 0
-        self._changed = threading.Condition()
-        self._closing = False
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
         """Faults that were logged."""
@@ -106,42 +95,36 @@ class Signaller:
             return ()
         order = range(count) if count == 1 else random.sample(range(count), count)
         chosen = []
-        with self._changed:
-            most = max(self._per_s, 1.0)
-            bucket = self._buckets.setdefault(model, _Bucket(most))
-            now = time.monotonic()
-            filled = bucket.tokens + (now - bucket.filled_s) * self._per_s
-            bucket.tokens, bucket.filled_s = min(filled, most), now
+        with self._lock:
+            now, most = time.monotonic(), max(self._per_s, 1.0)
+            tokens, counted_s = self._buckets.get(model, (most, now))
+            tokens = min(tokens + (now - counted_s) * self._per_s, most)
             for position in order:
-                if bucket.tokens <= 0:
+                if tokens <= 0:
                     break
-                bucket.tokens -= random.expovariate(1.0)
+                tokens -= random.expovariate(1.0)
                 chosen.append(position)
+            self._buckets[model] = tokens, now
         return chosen
 
     def put(self, images: Sequence[Signalled], skipped: int) -> None:
         """Take images, as many as there is room for; count those that were not chosen."""
-        with self._changed:
-            self.counts.add("signals_skipped", skipped)
+        self.counts.add("signals_skipped", skipped)
+        with self._lock:
             for image in images:
                 size_bytes = image.pixels.pixels.nbytes
-                if self._waiting and self._bytes + size_bytes > QUEUE_BYTES:
+                if self._bytes and self._bytes + size_bytes > QUEUE_BYTES:
                     self.counts.add("signals_dropped")
                     continue
-                self._waiting.append(image)
+                self._waiting.put(image)
                 self._bytes += size_bytes
-            if not images:
-                return
-            if self._thread is None:
+            if images and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
                 self._thread.start()
-            self._changed.notify()
 
     def close(self) -> None:
         """Make the signals of what waits, journal them, and end."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._waiting.put(None)
         if self._thread is not None:
             self._thread.join()
 
@@ -162,13 +145,16 @@ class Signaller:
     def _next(self, until_s: float | None) -> Signalled | None:
         """Wait for an image; None where none came until then, or at the end."""
         timeout_s = None if until_s is None else max(until_s - time.monotonic(), 0)
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closing, timeout_s)
-            if not self._waiting:
-                return None
-            image = self._waiting.popleft()
+        try:
+            image = self._waiting.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if image is None:
+            self._waiting.put(None)  # it stays the end
+            return None
+        with self._lock:
             self._bytes -= image.pixels.pixels.nbytes
-            return image
+        return image
 
     def _made(self, image: Signalled) -> list[ImageSignals]:
         """Make the signals of an image; none where that fails."""

@@ -43,11 +43,7 @@ class Stopwatch(threading.local):
             self.events.append((0, _now(), 0))
 
     def stop(self) -> list[Event]:
-        """End the request.
-
-        Returns:
-            What happened, in its order; the last is the end of the request.
-        """
+        """End the request; returns what happened, in its order, up to this end."""
         events = self.events or []
         self.events = None
         events.append((0, _now(), 0))
@@ -104,13 +100,7 @@ class Counters:
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
     def succeeded(self, images: int, queue_ns: int, events: list[Event]) -> None:
-        """Count a request that was answered.
-
-        Args:
-            images: That it held; of tensors, the rows.
-            queue_ns: That it waited for a thread.
-            events: As `Stopwatch.stop` gives them.
-        """
+        """Count a request that was answered, of so many images or rows, which waited for a thread."""
         runs, ended = _runs(events), events[-1][1]
         with self._lock:
             for batch, input_ns, infer_ns, output_ns in runs:

@@ -7,11 +7,7 @@ from store.inferences import Inferences
 
 
 def open_stored(settings: Settings, timeout_s: float = 5.0) -> tuple[Inferences, Blobs]:
-    """Open the database and the images; asks neither yet.
-
-    Args:
-        settings: Where they are.
-        timeout_s: That a query may take.
+    """Open the database, of which a query may take so long, and the images; asks neither yet.
 
     Raises:
         store.errors.StoreError: They are nowhere that can be read.

@@ -1,7 +1,5 @@
 """The files beside a text model's graphs: what they say of tokens, prompts and the search.
 
-config.json, generation_config.json, tokenizer.json and the table `[text]` of model.toml, which wins.
-
 Source: transformers 4.57, `GenerationConfig`.
 """
 
@@ -82,15 +80,7 @@ beside null that changes nothing."""
 
 
 class TextFiles:
-    """What the files of one folder say; every part of it is read when it is made.
-
-    Args:
-        folder: Of the model.
-        table: The table `[text]` of model.toml.
-
-    Raises:
-        LoadError: A file is missing or not as it must be.
-    """
+    """What the files of one folder say; every part of it is read when it is made."""
 
     def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
         try:
@@ -111,11 +101,6 @@ class TextFiles:
         self._generation = self._generation_file(folder / "generation_config.json")
         self.search = self._search()
         self.context_length: int | None = self._context_length()
-
-    @property
-    def model_type(self) -> str:
-        """Name of the architecture, as config.json has it."""
-        return str(self.config.get("model_type", ""))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Turn an answer's tokens into text, without special tokens and surrounding space."""
@@ -178,27 +163,24 @@ class TextFiles:
         """Give the token whose places the image takes."""
         written = self.table.image_token
         if written is None and not self.config:
-            named = [text for text in self._tokenizer.get_vocab() if "image" in text.lower()]
-            lines = [f"  image_token = {json.dumps(text)}" for text in sorted(named, key=len)[:5]]
+            like = [text for text in self._tokenizer.get_vocab() if "image" in text.lower()]
+            lines = [f"  image_token = {json.dumps(text)}\n" for text in sorted(like, key=len)[:5]]
             raise LoadError(
                 "expected image_token_id in config.json, or image_token in model.toml, got neither. Write one of "
-                "these lines in model.toml, [text]:\n"
-                + "\n".join([*lines, '  image_token = ""  '])
-                + "# the model has none: the image stands before the text"
+                f"these lines in model.toml, [text]:\n{''.join(lines)}"
+                '  image_token = ""  # the model has none: the image stands before the text'
             )
         if written == "":
             self.decide("image_token", ("", "model.toml"))
             return None
-        if isinstance(written, str):
-            token = self._tokenizer.token_to_id(written)
-            if token is None:
-                raise LoadError(
-                    f"expected [text] image_token to be a token of tokenizer.json, got {written!r:.80}"
-                )
-            written = token
+        token = self._tokenizer.token_to_id(written) if isinstance(written, str) else written
+        if token is None and written is not None:
+            raise LoadError(
+                f"expected [text] image_token to be a token of tokenizer.json, got {written!r:.80}"
+            )
         found: int | None = self.decide(
             "image_token",
-            (written, "model.toml"),
+            (token, "model.toml"),
             (self.config.get("image_token_id"), "config.json, image_token_id"),
             (self.config.get("image_token_index"), "config.json, image_token_index"),
         )

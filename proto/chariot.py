@@ -1,7 +1,6 @@
-"""chariot-v2-kserve: what it adds to the V2 envelope.
+"""chariot-v2-kserve: what it adds to the V2 envelope, where the model's task says that it is spoken.
 
 Images come base64-encoded in BYTES inputs, predictions go out as JSON in `data`, one list per image.
-The model's task decides whether a request is read so; the envelope itself is `proto.v2_rest`.
 
 Source: Chariot, Inference Protocols ("Requests", "Custom Metadata") and Inference Store ("Metadata").
 """
@@ -39,15 +38,12 @@ def metadata_of(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
     The value is a JSON text or the JSON itself: a list of `{"key", "type", "value"}`, an object with
     such a list as `extended_metadata`, or a plain object. `standard_metadata` belongs to the server
     and is not read.
-
-    Raises:
-        InvalidRequest: The text is no JSON, or a value does not parse as its type.
     """
     return read_metadata(parameters.get("metadata"), f"{where}: parameters.metadata")
 
 
 def read_metadata(value: Any, where: str) -> dict[str, Any]:
-    """Read metadata in any of its forms; see `metadata_of`, which raises alike."""
+    """Read metadata in any of its forms; see `metadata_of`."""
     if isinstance(value, str):
         value = read_json(value, "a text", object, f"{where}: ")
     if value is None:

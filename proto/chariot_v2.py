@@ -54,14 +54,7 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 
 
 def parse_images(call: Call) -> list[Tensor] | None:
-    """Read the images of a request, each a tensor with its parameters.
-
-    Returns:
-        None where the body is a request of chariot-v2-kserve.
-
-    Raises:
-        InvalidRequest: Naming the line.
-    """
+    """Read the images of a request, each a tensor; None of a request of chariot-v2-kserve."""
     kind = call.headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if kind == _LINES:
         lines = [line for line in call.body.split(b"\n") if line.strip()]
@@ -90,7 +83,15 @@ def _image(body: dict[str, Any], where: str, number: int) -> Tensor:
 
 
 def _infer(serving: Serving, options: Options, call: Call) -> Answer:
-    name = call.path["name"] or _only_model(serving)
+    name = call.path["name"]
+    if name is None:
+        names = model_names(serving)
+        if len(names) != 1:
+            raise InvalidRequest(
+                f"expected a server of one model for /infer, got {', '.join(names):.400}: "
+                "POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
+            )
+        (name,) = names
     inputs = parse_images(call)
     if inputs is None:
         path = {"name": name, "version": None}
@@ -108,13 +109,3 @@ def _infer(serving: Serving, options: Options, call: Call) -> Answer:
     if len(answers) == 1:
         return Answer(answers[0], headers=headers)
     return Answer(b"\n".join((*answers, b"")), media_type=_LINES, headers=headers)
-
-
-def _only_model(serving: Serving) -> str:
-    names = model_names(serving)
-    if len(names) != 1:
-        raise InvalidRequest(
-            "expected a server of one model for /infer, got "
-            f"{', '.join(names):.400}: POST /v2/models/<name>/infer, or below /api/serve/serve-model-<name>-pred"
-        )
-    return names[0]

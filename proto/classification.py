@@ -17,11 +17,7 @@ MAX_ELEMENTS = 1_000_000
 
 
 def infer(serving: Serving, request: InferRequest) -> InferResponse:
-    """Answer a request, with the outputs that it wants classified replaced by their best classes.
-
-    Raises:
-        InvalidRequest: The number of classes is none, or an output holds no numbers to compare.
-    """
+    """Answer a request, with the outputs that it wants classified replaced by their best classes."""
     wishes = {
         output.name: _count(output.parameters["classification"], output.name)
         for output in request.requested_outputs
@@ -39,7 +35,6 @@ def infer(serving: Serving, request: InferRequest) -> InferResponse:
 
 
 def _count(wished: object, output: str) -> int:
-    """Check the number of classes wished, before anything is answered and kept."""
     if type(wished) is not int or wished < 1:
         raise InvalidRequest(
             f"output {output!r:.60}: expected parameters.classification to be a number of classes, "

@@ -34,8 +34,6 @@ _UNQUOTED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in 
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """What came with a request, and how its answer is wrapped."""
-
     attributes: Mapping[str, Any]
     media_type: bytes | None
     """Of the structured answer; None where attributes go in headers."""
@@ -47,11 +45,8 @@ def answering(
 ) -> Callable[[Call], Answer]:
     """Let an operation on a model take CloudEvents beside plain requests.
 
-    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it costs
-    a search through each body.
-
-    Raises:
-        InvalidRequest: A request says that it is an event and is none.
+    Where `unnamed`, JSON with all members of an event is one, whatever the Content-Type says; it
+    costs a search through each body.
     """
 
     def answer_event(call: Call) -> Answer:
@@ -105,7 +100,6 @@ def _members(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _data(members: dict[str, msgspec.Raw]) -> bytes:
-    """Take the data out of a structured event."""
     written, encoded = members.pop("data", None), members.pop("data_base64", None)
     if written is not None and encoded is None:
         return bytes(written)

@@ -63,14 +63,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """The engine that is asked.
-
-    Args:
-        url: Before `/v2`, such as `http://localhost:8080`.
-        model: As in the path.
-        task: One of `TASKS`.
-        timeout_s: For each answer.
-    """
+    """The engine that is asked: `url` is what stands before `/v2`, `task` one of `TASKS`."""
 
     def __init__(self, url: str, model: str, task: str, timeout_s: float = 60) -> None:
         self._url = urlsplit(url if "//" in url else f"//{url}", "http")
@@ -168,7 +161,6 @@ def check_engine(engine: Engine, cases: Sequence[Case]) -> Iterator[Finding]:
 
 
 def _picture(width: int, height: int, kind: str) -> bytes:
-    """Draw a few shapes on a lightly noisy ground."""
     image = np.random.default_rng(5).normal(225, 6, (height, width, 3)).clip(0, 255).astype("u1")
     third = min(width, height) // 4
     cv2.circle(image, (third + 8, third + 8), third * 3 // 4, (40, 40, 220), -1)

@@ -1,6 +1,8 @@
 """Every error that the wire can answer, with its HTTP status and gRPC code.
 
-Lower errors (`tasks`, `store`) are translated into these once, in `engine.pipeline`.
+Whatever reads a part of a request raises `InvalidRequest`, whose text names the place, what was
+expected there and what was found. Lower errors (`tasks`, `store`) are translated into these once,
+in `engine.pipeline`.
 """
 
 from typing import ClassVar
@@ -74,8 +76,8 @@ class InternalError(ProtocolError):
 def as_answered(error: Exception) -> Exception:
     """Give what stands for an error on the wire, where it is not the error itself.
 
-    Only JSON of a request is nested without a limit of ours: what its reader just takes may be too deep
-    for whoever handles it a few calls further down.
+    JSON alone is nested without a limit of ours: what its reader takes may be too deep further
+    down.
     """
     if isinstance(error, RecursionError):
         return InvalidRequest("expected JSON that is nested less deeply")

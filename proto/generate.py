@@ -60,11 +60,7 @@ def operations(serving: Serving, _: Options) -> list[Operation]:
 
 
 def parse_generate(call: Call) -> InferRequest:
-    """Read a request.
-
-    Raises:
-        InvalidRequest: Naming the key.
-    """
+    """Read a request."""
     body = read_object(call.body, "a body")
     text, given_id = body.get("text_input"), body.get("id")
     if not isinstance(text, str):

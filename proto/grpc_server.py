@@ -26,11 +26,8 @@ answers with CANCELLED, which clients do not take for a reason to go elsewhere."
 class GrpcServer:
     """Accepts connections beside the other workers, who listen on the same port.
 
-    Args:
-        serving: The server behind.
-        server_version: Of the server's metadata.
-        max_message_bytes: Larger requests are refused with RESOURCE_EXHAUSTED; answers have no limit.
-        stream_form: Whose messages ModelStreamInfer answers.
+    Larger requests than `max_message_bytes` are refused with RESOURCE_EXHAUSTED; answers have no
+    limit.
     """
 
     def __init__(
@@ -52,7 +49,9 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(reflected, self._server, _reflection_pool())
+        for module in (health_pb2, reflection_pb2):
+            POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        reflection.enable_server_reflection(reflected, self._server, POOL)
 
     async def start(self, address: str) -> None:
         """Listen on `host:port`; RuntimeError where another program holds the port."""
@@ -121,10 +120,3 @@ class Health:
                 await asyncio.wait((closing,), timeout=WATCH_S)
         finally:
             closing.cancel()
-
-
-def _reflection_pool() -> Any:
-    """Give our messages, and those of the services beside."""
-    for module in (health_pb2, reflection_pb2):
-        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    return POOL

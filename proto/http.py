@@ -31,11 +31,10 @@ _CODING = re.compile(rb"\s*([\w*-]+)\s*(?:;\s*q\s*=\s*([0-9]+\.?[0-9]*)\s*)?(?:,
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """Read a request's body, whatever its Content-Type.
+    """Read a request's body, whatever its Content-Type; it must come whole.
 
     Raises:
         TooLarge: It is declared or found larger than the limit.
-        InvalidRequest: The client went away before its end.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
@@ -102,19 +101,8 @@ def error_answer(error: Exception) -> tuple[int, bytes, list[tuple[bytes, bytes]
     return status, error_body(str(error)), headers
 
 
-async def send_error(send: Send, error: Exception) -> None:
-    """Send the answer to an exception."""
-    status, body, headers = error_answer(error)
-    await send_body(send, status, body, headers)
-
-
 def decompress(body: bytes, encoding: bytes, limit_bytes: int) -> bytes:
-    """Undo a request's `Content-Encoding`.
-
-    Raises:
-        InvalidRequest: The encoding is unknown, or the body damaged or incomplete.
-        TooLarge: It grows past the limit.
-    """
+    """Undo a request's `Content-Encoding`; raises as `read_body`."""
     name = encoding.strip().lower()
     if name in (b"", b"identity"):
         return body

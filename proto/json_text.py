@@ -13,8 +13,7 @@ Read = TypeVar("Read")
 def read_json(text: bytes | str, what: str, kind: type[Read], where: str = "") -> Read:
     """Read JSON as a type: of an object, or as it is where `kind` is `object`.
 
-    Raises:
-        InvalidRequest: It is none, or of another type; `where` it is, and `what` it should have been.
+    The message of an error begins with `where` and says `what` should have been JSON.
     """
     try:
         return msgspec.json.decode(text, type=kind)
@@ -32,11 +31,7 @@ def read_object(text: bytes | str, what: str) -> dict[str, Any]:
 
 
 def parameters_of(holder: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Take the parameters out of an object of a request.
-
-    Raises:
-        InvalidRequest: They are no object; the message begins with `where`.
-    """
+    """Take the parameters out of an object of a request; an error's message begins with `where`."""
     found = holder.get("parameters")
     if found is not None and not isinstance(found, dict):
         raise InvalidRequest(f"{where}expected parameters to be an object, got {found!r:.60}")

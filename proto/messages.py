@@ -24,11 +24,7 @@ MAX_NAME_BYTES = 2048
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuse a name that is too long to be stored.
-
-    Raises:
-        InvalidRequest: It is.
-    """
+    """Refuse a name that is too long to be stored."""
     if len(name) > MAX_NAME_CHARACTERS:
         raise InvalidRequest(
             f"expected {what} of at most {MAX_NAME_CHARACTERS} characters, got {len(name)}"
@@ -190,7 +186,7 @@ class Serving(Protocol):
         """Answer a request; plain and slow, so it is called inside `run`.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client; so do `stream` and `explain`.
+            proto.errors.ProtocolError: With the text for the client; so do the others.
         """
         ...
 
@@ -203,10 +199,7 @@ class Serving(Protocol):
         ...
 
     def explain(self, request: InferRequest) -> tuple[InferResponse, Sequence[Any]]:
-        """Answer a request, and say what of each image decided; plain and slow as `infer`.
-
-        Returns:
-            The answer; and one JSON-encodable explanation an image, in their order.
+        """Answer as `infer`, and give one JSON-encodable explanation of each image.
 
         Raises:
             proto.errors.Unsupported: The model's task has no explanation.
@@ -243,21 +236,13 @@ class Serving(Protocol):
             name: Of a folder in the repository, or a new name where files are given.
             config: What goes before the folder's model.toml, key by key, if anything does.
             files: Contents by path below the folder, which stand for the folder's own.
-
-        Raises:
-            proto.errors.NotFound: No such folder.
-            proto.errors.InvalidRequest: It cannot be loaded; the text says why.
         """
         ...
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model, whose folder stays; raises NotFound as `statistics`."""
+        """Stop serving a model, whose folder stays."""
         ...
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
-        """Give the statistics of one model, or of all.
-
-        Raises:
-            proto.errors.NotFound: No such model or version.
-        """
+        """Give the statistics of one model, or of all."""
         ...

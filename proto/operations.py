@@ -14,8 +14,8 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from proto.errors import MethodNotAllowed, Overloaded
-from proto.http import Headers, compress, decompress, read_body, send_body, send_error
-from proto.messages import InferRequest, InferResponse, NotFinite, Serving, first_id
+from proto.http import Headers, compress, decompress, error_answer, read_body, send_body
+from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Serving, first_id
 
 JSON = b"application/json"
 
@@ -102,6 +102,11 @@ def json_answer(value: Any, status: int = 200) -> Answer:
     return Answer(msgspec.json.encode(value), status)
 
 
+def model_of(serving: Serving, call: Call) -> ModelInfo:
+    """Describe the model that a path names; raises as `Serving.model_info`."""
+    return serving.model_info(call.path["name"], call.path["version"])
+
+
 def model_names(serving: Serving) -> list[str]:
     """Name the models of the server, each once."""
     return sorted({status.name for status in serving.model_statuses()})
@@ -113,10 +118,8 @@ _Found = tuple[Mapping[str, Operation], Mapping[str, Any]]
 class Operations:
     """Reads a request's body, answers it in the pool, compresses and sends.
 
-    Args:
-        serving: The server behind.
-        operations: Of all protocols; the first of two that share path and verb is the one.
-        max_body_bytes: Larger bodies are refused with 413, compressed or not.
+    The first of two operations that share path and verb is the one; bodies of more bytes,
+    compressed or not, are refused with 413.
     """
 
     def __init__(
@@ -174,7 +177,8 @@ class Operations:
                 waits = operation.in_thread or b"content-encoding" in headers
                 answer = await self._serving.run(job) if waits else job()
         except Exception as error:  # noqa: BLE001 - the edge: every error has an answer
-            await send_error(send, error)
+            status, body, more = error_answer(error)
+            await send_body(send, status, body, more)
             return
         if isinstance(answer.body, bytes):
             await send_body(send, answer.status, answer.body, answer.headers, answer.media_type)

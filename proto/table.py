@@ -1,4 +1,4 @@
-"""The protocols that the server speaks over HTTP: a name, and what makes its endpoints.
+"""The protocols over HTTP: a name, and what makes its endpoints.
 
 Each is one file that parses and renders; none knows another (but chariot-v2, whose `/infer` takes V2's
 requests too), nor the server but through `Serving`.

@@ -38,11 +38,7 @@ _BLANK = " \t\r\n"
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Read the object that a body begins with.
-
-    Raises:
-        InvalidRequest: There is no JSON, or it is no object.
-    """
+    """Read the object that a body begins with."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -89,11 +85,7 @@ def is_base64(value: Any) -> bool:
 
 
 def base64_bytes(value: Mapping[str, str]) -> bytes:
-    """Decode `{"b64": "<text>"}`.
-
-    Raises:
-        InvalidRequest: The text is no base64.
-    """
+    """Decode `{"b64": "<text>"}`."""
     try:
         return pybase64.b64decode("".join(value["b64"].split()), validate=True)
     except ValueError as error:
@@ -104,9 +96,6 @@ def from_rows(instances: Sequence[Any], inputs: Sequence[TensorInfo]) -> list[Te
     """Read tensors by rows: each instance has one slice of every input along axis 0.
 
     At least one instance: a value of the only input, or an object by input name.
-
-    Raises:
-        InvalidRequest: Naming the instance.
     """
     named = isinstance(instances[0], dict) and not is_base64(instances[0])
     if not named and len(inputs) > 1:
@@ -168,11 +157,7 @@ def _bracketed(shape: Sequence[int]) -> str:
 
 
 def from_columns(value: Any, inputs: Sequence[TensorInfo]) -> list[Tensor]:
-    """Read tensors by columns: the only input, or an object of all of them by name.
-
-    Raises:
-        InvalidRequest: Naming the input.
-    """
+    """Read tensors by columns: the only input, or an object of all of them by name."""
     if isinstance(value, dict) and not is_base64(value):
         for info in inputs:
             if info.name not in value:
@@ -265,10 +250,8 @@ def _type_error(value: Any, datatype: str) -> InvalidRequest:
 def rows(tensor: Tensor, not_finite: NotFinite = "token") -> list[str]:
     """Write a tensor as JSON, one text for each slice along axis 0; of a scalar the one text.
 
-    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`.
-
-    Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+    Texts of an output whose name ends in `_bytes` are written as `{"b64": ...}`. A value that is
+    not finite is an InvalidRequest where `not_finite` is `error`.
     """
     texts = _values(tensor, not_finite)
     for axis in range(len(tensor.shape) - 1, 0, -1):
@@ -301,10 +284,7 @@ def _values(tensor: Tensor, not_finite: NotFinite) -> list[str]:
 
 
 def floats(values: npt.NDArray[np.floating], not_finite: NotFinite = "token") -> list[str]:
-    """Write floats (N,) in six digits where those give the same number again, else in all.
-
-    Raises:
-        InvalidRequest: One is not finite, and `not_finite` is `error`.
+    """Write floats (N,) in six digits where those are the same number, else in all; as `rows`.
 
     Source: TensorFlow Serving, util/json_tensor.cc, WriteDecimal.
     """

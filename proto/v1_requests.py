@@ -26,6 +26,7 @@ MAX_FEATURE_CHARACTERS = 1024
 """Of the key of an image, which is stored with its inference."""
 
 _NOUNS = {"classify": "classification", "regress": "regression"}
+_TENSOR = SHORT_NAMES["tensor"]
 _FLOATS = ("FP16", "FP32", "FP64")
 
 
@@ -55,9 +56,6 @@ def parse_predict(
     """Read a request to predict or explain: JSON with `instances` (rows) or `inputs` (columns).
 
     `inputs_are_rows` says whether `inputs` is another word for `instances`, as in KServe.
-
-    Raises:
-        InvalidRequest: It is not of that form, or an input does not fit the model.
     """
     document = tf_json.parse(body)
     _check_signature(document, info, "predict")
@@ -77,7 +75,7 @@ def parse_predict(
         raise InvalidRequest(
             f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
         )
-    images = _takes_images(info)
+    images = info.task != _TENSOR
     items = _images(given) if images else given
     if (by_rows or images) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
@@ -96,8 +94,7 @@ def render_predict(
 ) -> bytes:
     """Write the answer to a request to predict, or to explain where there are explanations.
 
-    Raises:
-        InvalidRequest: An output has no rows, or other outputs have more; or a value is not finite.
+    Outputs without rows, or of different numbers of them, are an InvalidRequest.
     """
     outputs = response.outputs
     if asked.images:
@@ -119,8 +116,8 @@ def render_predict(
 def _image_input(value: Any, number: int) -> Tensor:
     """Read an image and its parameters.
 
-    It is base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which may
-    also have `parameters`.
+    It is base64 as a text or as `{"b64": ...}`, or an object of one of them under any key, which
+    may also have `parameters`.
     """
     name, image, parameters = "image", value, {}
     if isinstance(value, dict) and not is_base64(value):
@@ -156,10 +153,6 @@ def _images(given: Any) -> list[Any]:
     return [given]
 
 
-def _takes_images(info: ModelInfo) -> bool:
-    return info.task != SHORT_NAMES["tensor"]
-
-
 def _make_request(
     info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
 ) -> InferRequest:
@@ -174,7 +167,6 @@ def _make_request(
 
 
 def _check_signature(document: Mapping[str, Any], info: ModelInfo, method: Method) -> None:
-    """Check that the signature which a document names is there and answers the method."""
     name = document.get("signature_name")
     if name is not None and not isinstance(name, str):
         raise InvalidRequest(
@@ -199,8 +191,7 @@ def _method(method: Method) -> str:
 
 
 def _is_regression(info: ModelInfo) -> bool:
-    """Tell whether a model answers one number an example."""
-    if _takes_images(info) or len(info.outputs) != 1:
+    if info.task != _TENSOR or len(info.outputs) != 1:
         return False
     (output,) = info.outputs
     return output.datatype in _FLOATS and (len(output.shape) == 1 or output.shape[1:] == (1,))
@@ -224,7 +215,6 @@ def _by_rows(outputs: Sequence[Tensor], not_finite: NotFinite) -> list[str]:
 
 
 def _object(members: Mapping[str, str]) -> str:
-    """Join texts of JSON to an object."""
     raw = {name: msgspec.Raw(text.encode()) for name, text in members.items()}
     return msgspec.json.encode(raw).decode()
 
@@ -232,11 +222,7 @@ def _object(members: Mapping[str, str]) -> str:
 def parse_examples(
     body: bytes, info: ModelInfo, request_id: str, method: Literal["classify", "regress"]
 ) -> InferRequest:
-    """Read a request to classify or regress: `examples` of features, and a `context` of shared ones.
-
-    Raises:
-        InvalidRequest: It is not of that form, or a feature does not fit the model.
-    """
+    """Read a request to classify or regress: `examples` of features, and a `context` they share."""
     document = tf_json.parse(body)
     _check_signature(document, info, method)
     if "examples" not in document:

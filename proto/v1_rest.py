@@ -43,13 +43,17 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
     )
     examples = partial(_read_examples, serving, options)
     act, looked = partial(post, ignore_case=True, compressed=True), partial(look, ignore_case=True)
+
+    def models(_: Call) -> Answer:
+        return json_answer({"models": model_names(serving)})
+
     return [
         act(f"{_MODEL}:predict", predict, "Predict, by instances or by columns"),
         act(f"{_MODEL}:explain", explain, "Predict, and say what decided"),
         act(f"{_MODEL}:classify", partial(examples, "classify"), "Score the classes of examples"),
         act(f"{_MODEL}:regress", partial(examples, "regress"), "Answer a number for each example"),
         looked("/", lambda _: json_answer({"status": "alive"}), "Tell whether the server runs"),
-        looked("/v1/models", partial(_models, serving), "List the models"),
+        looked("/v1/models", models, "List the models"),
         looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
         looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
         _anything("GET", "/v1/{rest...}"),
@@ -93,10 +97,6 @@ def _read_examples(
     else:
         body = v1_requests.render_regressions(response, options.not_finite)
     return Answer(body, headers=store_headers(response))
-
-
-def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": model_names(serving)})
 
 
 def _status(serving: Serving, call: Call) -> Answer:

@@ -15,7 +15,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, Datatype, array_from_json, texts_from_json
+from proto.datatypes import (
+    NUMPY_TYPES,
+    Datatype,
+    array_from_json,
+    elements_as_bytes,
+    from_raw,
+    texts_from_json,
+    to_raw,
+)
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -27,7 +35,6 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 
 class InputTensor(msgspec.Struct):
@@ -93,10 +100,6 @@ def parse_infer(
         version: Version in the path.
         header_id: From the header `X-Request-ID`; the body's own `id` comes first.
         json_bytes: Length of the JSON; None for the whole body.
-
-    Raises:
-        InvalidRequest: Naming the place in the body.
-        Unsupported: An input lies in shared memory.
     """
     text = body if json_bytes is None else body[:json_bytes]
     decoded = _decode(text)
@@ -131,9 +134,6 @@ def parse_raw(
     """Read a request that is nothing but the bytes of a model's only input, and wants bytes back.
 
     The body of a BYTES input is the one element, without a length before it.
-
-    Raises:
-        InvalidRequest: The model has more inputs, or the bytes are no whole tensor.
     """
     if len(info.inputs) != 1:
         raise InvalidRequest(
@@ -162,11 +162,8 @@ def render_infer(
 ) -> tuple[bytes, int | None]:
     """Write an inference response as its request wants it.
 
-    Returns:
-        The body; and the length of its JSON where bytes follow it, else None.
-
-    Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
+    Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
+    finite is an InvalidRequest where `not_finite` is `error`.
     """
     wishes = {output.name: output.parameters for output in request.requested_outputs}
     all_binary = request.parameters.get("binary_data_output")
@@ -207,7 +204,8 @@ def _decode(text: bytes) -> InferBody:
                 json.dumps(found, ensure_ascii=False).encode()
             return msgspec.convert(found, InferBody)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"expected a V2 inference request: {_plain_place(error)}") from error
+        place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
+        raise InvalidRequest(f"expected a V2 inference request: {place}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         is_text = text[:1].isascii()
         hint = (
@@ -269,7 +267,6 @@ def _raw_shape(shape: Sequence[int], size: int, datatype: str, where: str) -> li
 
 
 def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
-    """Give a tensor's values as they stand in JSON."""
     if isinstance(tensor.data, np.ndarray):
         return numbers(tensor.data, not_finite)
     if not as_text:
@@ -283,11 +280,7 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
 
 
 def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
-    """Give the values of an array, flat, as they stand in JSON.
-
-    Raises:
-        InvalidRequest: A value is not finite, and `not_finite` is `error`.
-    """
+    """Give the values of an array, flat, as they stand in JSON; raises as `render_infer`."""
     values = array.ravel().tolist()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return values
@@ -298,8 +291,3 @@ def numbers(array: npt.NDArray[Any], not_finite: NotFinite) -> Any:
     if not_finite == "null":
         return [value if math.isfinite(value) else None for value in values]
     return msgspec.Raw(json.dumps(values, separators=(",", ":")).encode())
-
-
-def _plain_place(error: msgspec.ValidationError) -> str:
-    """Say `at inputs[0].shape` where msgspec says "at `$.inputs[0].shape`"."""
-    return str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")

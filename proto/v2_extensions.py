@@ -1,20 +1,19 @@
 """Triton's extensions of V2 over REST: model repository, statistics, model configuration.
 
-Source: triton-inference-server/server, docs/protocol/extension_{model_repository,statistics,
-model_configuration,trace,logging,shared_memory}.md.
+Source: triton-inference-server/server, docs/protocol/extension_*.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from pybase64 import b64decode
 
 from proto.errors import InvalidRequest, Unsupported
 from proto.json_text import Read, read_json, read_object
-from proto.messages import BatchStatistics, Duration, ModelInfo, ModelStatistics, Serving
-from proto.operations import Answer, Call, Operation, Options, json_answer, look, post
+from proto.messages import Duration, ModelInfo, ModelStatistics, Serving
+from proto.operations import Answer, Call, Operation, Options, json_answer, look, model_of, post
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"
@@ -58,11 +57,17 @@ class UnloadBody(msgspec.Struct):
 def operations(serving: Serving, _: Options) -> list[Operation]:
     """Make the endpoints of the extensions, and those that say what is not offered."""
     model = f"{_REPOSITORY}/models/{{name}}"
-    index, load = partial(_index, serving), partial(_load, serving)
-    unload, config = partial(_unload, serving), partial(_config, serving)
-    listed = "List the models of the repository and their states"
+    load, unload = partial(_load, serving), partial(_unload, serving)
     act, count = partial(post, beside=True), partial(Operation, "GET", beside=True)
     statistics = partial(_statistics, serving)
+
+    def index(call: Call) -> Answer:
+        return json_answer(index_json(serving, ready=_read(call.body, IndexBody).ready))
+
+    def config(call: Call) -> Answer:
+        return json_answer(config_json(model_of(serving, call)))
+
+    listed = "List the models of the repository and their states"
     return [
         post(f"{_REPOSITORY}/index", index, listed, in_thread=False, request_type=IndexBody),
         act(f"{model}/load", load, "Load a model, or load it again", request_type=LoadBody),
@@ -74,7 +79,7 @@ def operations(serving: Serving, _: Options) -> list[Operation]:
     ]
 
 
-def _not_offered() -> Iterator[Operation]:
+def _not_offered() -> list[Operation]:
     """Make the endpoints that Triton has and this server has not: 501, with what is so."""
     other = (
         "models to be named without a repository, as there is one, got repository {repository!r}"
@@ -82,22 +87,20 @@ def _not_offered() -> Iterator[Operation]:
     trace = "no request for traces: this server records none"
     log = "no request for log settings: this server logs to standard error, from level INFO on"
     tensors = "tensors in the request: this server reads no shared memory"
-    refuse = partial(Operation, summary="", in_thread=False)
-    for action in ("index", "models/{name}/load", "models/{name}/unload"):
-        path = f"{_REPOSITORY}/{{repository}}/{action}"
-        yield refuse("POST", path, partial(_refuse, other))
-    for path, reason in (
-        ("/v2/trace/setting", trace),
-        ("/v2/models/{name}/trace/setting", trace),
-        ("/v2/logging", log),
-    ):
-        yield refuse("GET", path, partial(_refuse, reason))
-        yield refuse("POST", path, partial(_refuse, reason))
+    rows: list[tuple[Literal["GET", "POST"], str, str]] = [
+        ("POST", f"{_REPOSITORY}/{{repository}}/{action}", other)
+        for action in ("index", "models/{name}/load", "models/{name}/unload")
+    ]
+    for path, reason in (("/v2[/models/{name}]/trace/setting", trace), ("/v2/logging", log)):
+        rows += [("GET", path, reason), ("POST", path, reason)]
     for memory in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
-        read = partial(_refuse, tensors)
-        yield refuse("GET", f"{memory}[/region/{{region}}]/status", read)
-        yield refuse("POST", f"{memory}/region/{{region}}/register", read)
-        yield refuse("POST", f"{memory}[/region/{{region}}]/unregister", read)
+        rows.append(("GET", f"{memory}[/region/{{region}}]/status", tensors))
+        rows.append(("POST", f"{memory}/region/{{region}}/register", tensors))
+        rows.append(("POST", f"{memory}[/region/{{region}}]/unregister", tensors))
+    return [
+        Operation(verb, path, partial(_refuse, reason), "", in_thread=False)
+        for verb, path, reason in rows
+    ]
 
 
 def _refuse(reason: str, call: Call) -> Answer:
@@ -106,10 +109,6 @@ def _refuse(reason: str, call: Call) -> Answer:
 
 def _read(body: bytes, kind: type[Read]) -> Read:
     return read_json(body.strip() or b"{}", "the body, unless it is empty,", kind)
-
-
-def _index(serving: Serving, call: Call) -> Answer:
-    return json_answer(index_json(serving, ready=_read(call.body, IndexBody).ready))
 
 
 def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
@@ -129,22 +128,14 @@ def index_json(serving: Serving, *, ready: bool | None) -> list[dict[str, str]]:
 def _load(serving: Serving, call: Call) -> Answer:
     """Load a model; KServe's clients read the answer, others its status."""
     name = call.path["name"]
-    parameters = _read(call.body, LoadBody).parameters or {}
-    config, files = parse_load(parameters)
-    serving.load_model(name, config, files)
+    serving.load_model(name, *parse_load(_read(call.body, LoadBody).parameters or {}))
     return json_answer({"name": name, "load": True})
 
 
 def parse_load(parameters: Mapping[str, Any]) -> tuple[dict[str, Any] | None, dict[str, bytes]]:
-    """Read the parameters of a load.
+    """Read the parameters of a load: the configuration, None where there is none, and files by path.
 
     They are `config`, JSON as a text or as it is, and `file:<path>`, base64 or bytes.
-
-    Returns:
-        The configuration, None where there is none; the files by their paths.
-
-    Raises:
-        InvalidRequest: A parameter is another one, or does not parse.
     """
     files: dict[str, bytes] = {}
     others: dict[str, Any] = {}
@@ -193,17 +184,15 @@ def statistics_json(statistics: ModelStatistics) -> dict[str, Any]:
             "cache_miss": nothing,
         },
         "response_stats": {},
-        "batch_stats": [_batch_json(each) for each in statistics.batches],
+        "batch_stats": [
+            {
+                "batch_size": each.batch_size,
+                **{name: getattr(each, name) for name in _PHASES[1:]},
+            }
+            for each in statistics.batches
+        ],
         "memory_usage": [],
     }
-
-
-def _batch_json(batch: BatchStatistics) -> dict[str, Any]:
-    return {"batch_size": batch.batch_size, **{name: getattr(batch, name) for name in _PHASES[1:]}}
-
-
-def _config(serving: Serving, call: Call) -> Answer:
-    return json_answer(config_json(serving.model_info(call.path["name"], call.path["version"])))
 
 
 def config_json(info: ModelInfo) -> dict[str, Any]:

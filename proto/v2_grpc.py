@@ -12,7 +12,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
+from proto.datatypes import (
+    NUMPY_TYPES,
+    check_datatype,
+    checked_shape,
+    elements_as_bytes,
+    fitting,
+    from_raw,
+    to_raw,
+)
 from proto.errors import InvalidRequest, Unsupported
 from proto.json_text import read_json
 from proto.messages import (
@@ -23,7 +31,6 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 CONTENTS: dict[str, str] = {
     "BOOL": "bool_contents",
@@ -48,12 +55,7 @@ _WIDE: dict[str, npt.DTypeLike] = {"int_contents": np.int32, "uint_contents": np
 
 
 def parse_infer(asked: Any) -> InferRequest:
-    """Read an inference request, a `ModelInferRequest`.
-
-    Raises:
-        InvalidRequest: Naming the input.
-        Unsupported: An input lies in shared memory.
-    """
+    """Read an inference request, a `ModelInferRequest`."""
     if not asked.inputs:
         raise InvalidRequest("expected inputs to hold at least one input, got none")
     for number, tensor in enumerate(asked.inputs):
@@ -89,7 +91,8 @@ def parse_infer(asked: Any) -> InferRequest:
 def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
     """Write an inference response to an empty `ModelInferResponse`.
 
-    Tensors are written as bytes where `raw` says so, and all of them where one has no typed contents.
+    Tensors are written as bytes where `raw` says so, and all of them where one has no typed
+    contents.
     """
     answer.model_name, answer.model_version = response.model, response.version
     answer.id = response.id
@@ -145,11 +148,7 @@ def _typed(
 
 
 def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read parameters; one without a value is None.
-
-    Raises:
-        InvalidRequest: One that comes as a JSON text is none; the message begins with `where`.
-    """
+    """Read parameters, of which some are JSON texts; one without a value is None."""
     parameters: dict[str, Any] = {}
     for name, parameter in given.items():
         choice = parameter.WhichOneof("parameter_choice")

@@ -23,6 +23,7 @@ from proto.operations import (
     json_answer,
     look,
     model_names,
+    model_of,
     post,
     store_headers,
 )
@@ -81,18 +82,29 @@ class ModelMetadata(msgspec.Struct):
 
 def operations(serving: Serving, options: Options) -> list[Operation]:
     """Make the endpoints of V2 over REST."""
-    metadata = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
+    server = ServerMetadata("quadriga", options.server_version, EXTENSIONS)
     act = answering(partial(answer_infer, serving, options), options)
-    ready, models = partial(_server_ready, serving), partial(_models, serving)
-    model, model_ready = partial(_model_metadata, serving), partial(_model_ready, serving)
+    ready, model_ready = partial(_server_ready, serving), partial(_model_ready, serving)
     typed = partial(post, request_type=InferBody, answer_type=InferAnswer)
+
+    def models(_: Call) -> Answer:
+        return json_answer({"models": model_names(serving)})
+
+    def metadata(call: Call) -> Answer:
+        return json_answer(model_json(model_of(serving, call)))
+
     rows: list[tuple[str, Callable[[Call], Answer], str, Any]] = [
-        ("/v2", lambda _: json_answer(metadata), "Describe the server", ServerMetadata),
-        ("/v2/health/live", _live, "Tell whether the server runs", ServerLive),
+        ("/v2", lambda _: json_answer(server), "Describe the server", ServerMetadata),
+        (
+            "/v2/health/live",
+            lambda _: json_answer({"live": True}),
+            "Tell whether the server runs",
+            ServerLive,
+        ),
         ("/v2/health/ready", ready, "Tell whether it is ready", ServerReady),
         ("/ready", ready, "Tell whether it is ready, for Chariot", ServerReady),
         ("/v2/models", models, "List the models", ModelNames),
-        (_MODEL, model, "Describe a model", ModelMetadata),
+        (_MODEL, metadata, "Describe a model", ModelMetadata),
         (f"{_MODEL}/ready", model_ready, "Tell whether a model is ready", ModelReady),
     ]
     return [
@@ -104,13 +116,11 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
 def answer_infer(serving: Serving, options: Options, call: Call) -> Answer:
     """Answer a request to the model that `call.path` names."""
     request_id = call.headers.get(b"x-request-id", b"").decode("latin-1") or None
-    name, version = call.path["name"], call.path["version"]
-    json_bytes = _json_bytes(call)
+    version, json_bytes = call.path["version"], _json_bytes(call)
     if json_bytes == 0:
-        info = serving.model_info(name, version)
-        request = parse_raw(call.body, info, version, request_id)
+        request = parse_raw(call.body, model_of(serving, call), version, request_id)
     else:
-        request = parse_infer(call.body, name, version, request_id, json_bytes)
+        request = parse_infer(call.body, call.path["name"], version, request_id, json_bytes)
     response = infer(serving, came_by(call, request))
     body, json_bytes = render_infer(request, response, options.not_finite)
     headers = store_headers(response)
@@ -134,20 +144,8 @@ def _json_bytes(call: Call) -> int | None:
     return length
 
 
-def _live(_: Call) -> Answer:
-    return json_answer({"live": True})
-
-
 def _server_ready(serving: Serving, _: Call) -> Answer:
     return _ready(serving.unready_reason(), {"status": "ready", "live": True, "ready": True})
-
-
-def _models(serving: Serving, _: Call) -> Answer:
-    return json_answer({"models": model_names(serving)})
-
-
-def _model_metadata(serving: Serving, call: Call) -> Answer:
-    return json_answer(model_json(serving.model_info(call.path["name"], call.path["version"])))
 
 
 def model_json(info: ModelInfo) -> dict[str, Any]:
@@ -164,7 +162,7 @@ def model_json(info: ModelInfo) -> dict[str, Any]:
 
 def _model_ready(serving: Serving, call: Call) -> Answer:
     try:
-        info = serving.model_info(call.path["name"], call.path["version"])
+        info = model_of(serving, call)
     except ModelNotReady as error:
         return _ready(str(error), {"name": call.path["name"]})
     return _ready(None, {"name": info.name, "ready": True})

@@ -22,14 +22,9 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = "54000"
-"""A value that no index takes, though PostgreSQL calls it an operational error."""
-
-REVISION = "2026.11"
-"""Of the tables that this code reads and writes: the last migration's."""
-
-_AT_ONCE = 1000
-"""Values bound by one statement of `run_in`."""
+_TOO_LARGE = "54000"  # a value that no index takes, though PostgreSQL calls it an operational error
+REVISION = "2026.11"  # of the tables that this code reads and writes: the last migration's
+_AT_ONCE = 1000  # values bound by one statement of `run_in`
 
 
 def open_writer(url: str) -> sa.Engine:
@@ -53,7 +48,9 @@ def writing(url: str) -> Iterator[sa.Engine]:
         engine.dispose()
 
 
-def run(connection: sa.Connection, text: str, values: Sequence[Any] = ()) -> sa.CursorResult[Any]:
+def run(
+    connection: sa.Connection, text: str, values: Sequence[Any] = ()
+) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
     return connection.exec_driver_sql(_worded(connection, text), values)
 
@@ -125,14 +122,13 @@ def upsert(
     keys: int = 1,
 ) -> None:
     """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    if not rows:
+        return
     given, key = ", ".join(columns), ", ".join(columns[:keys])
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
-    run(
-        connection,
-        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
-        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
-        rows,
-    )
+    then = f"UPDATE SET {new}" if new else "NOTHING"
+    text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
+    run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
 def delete(
@@ -218,11 +214,8 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows: Iterable[Any] = run(
-        connection,
-        'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
-        (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
-    )
+    text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
+    rows = run(connection, text, (f"{journal_id}/", f"{journal_id}0"))  # 0 comes after the slash
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 
@@ -258,7 +251,11 @@ class Readers:
                 self._source.prepare(connection)
                 connection.begin()
                 if not connection.info.get("is_current"):
-                    _check_revision(connection)
+                    found = _revision(connection)
+                    if found != REVISION:
+                        text = f"expected the database at revision {REVISION}, got {found}"
+                        raise NotReadyError(text)
+                    connection.info["is_current"] = True
                 try:
                     yield connection
                     connection.commit()  # a rollback makes the driver forget its plans
@@ -316,13 +313,6 @@ def is_away(error: Exception) -> bool:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None), "sqlstate", None)
-
-
-def _check_revision(connection: sa.Connection) -> None:
-    found = _revision(connection)
-    if found != REVISION:
-        raise NotReadyError(f"expected the database at revision {REVISION}, got {found}")
-    connection.info["is_current"] = True
 
 
 def _revision(connection: sa.Connection) -> str | None:

@@ -11,6 +11,11 @@ StoreError            500  our own fault, or the machine's
     └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
 """
 
+import msgspec
+
+NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What is raised where text of others cannot be read."""
+
 NO_PYARROW = "expected pyarrow for parquet, got none: pip install quadriga[parquet]"
 
 

@@ -20,23 +20,17 @@ _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 class JobList(msgspec.Struct, frozen=True):
     """All jobs that are kept."""
 
-    jobs: list[Job]
-    """The newest first."""
+    jobs: list[Job]  # the newest first
 
 
 def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     """Return the handlers that submit jobs and answer how they are."""
+    refused = {400: _UNREADABLE, 503: _UNKEPT}
 
-    @post(
-        "/api/exports",
-        status_code=202,
-        sync_to_thread=True,
-        responses={400: _UNREADABLE, 503: _UNKEPT},
-    )
+    @post("/api/exports", status_code=202, sync_to_thread=True, responses=refused)
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""
-        parameters = decode_parameters(body)
-        return jobs.submit("export", msgspec.to_builtins(parameters))
+        return jobs.submit("export", msgspec.to_builtins(decode_parameters(body)))
 
     @get("/api/jobs", sync_to_thread=True)
     def list_jobs() -> JobList:

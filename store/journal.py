@@ -29,9 +29,7 @@ Entry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
-_SEQ = struct.Struct("<q")
-"""The last part of a header: what the checksum covers begins with it."""
-
+_SEQ = struct.Struct("<q")  # the last part of a header: what the checksum covers begins with it
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
@@ -160,14 +158,11 @@ def segments(directory: Path) -> list[Path]:
 def sizes(directory: Path) -> dict[str, int]:
     """Return the bytes of each segment by name."""
     found = {}
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
-                    with suppress(FileNotFoundError):  # removed since it was listed
-                        found[entry.name] = entry.stat().st_size
-    except FileNotFoundError:
-        return {}
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    found[entry.name] = entry.stat().st_size
     return found
 
 

@@ -7,7 +7,6 @@ off again.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -19,9 +18,7 @@ MINUTE_MS = 60_000
 GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
-FIRST_ERROR = 500
-"""The smallest status that counts as an error."""
-
+FIRST_ERROR = 500  # the smallest status that counts as an error
 COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
@@ -34,14 +31,10 @@ class Tally(msgspec.Struct):
     """What is counted of some inferences."""
 
     n: int = 0
-    errors: int = 0
-    """Of these, with a status of `FIRST_ERROR` or more."""
-    latency: dict[int, int] = {}
-    """Of each bucket of the sketch, the inferences that fall into it."""
-    labels: dict[int, int] = {}
-    """Of each label, by id, the predictions that have it."""
-    kept_bytes: int = 0
-    """Of inputs kept, see `size_kept`."""
+    errors: int = 0  # of these, with a status of `FIRST_ERROR` or more
+    latency: dict[int, int] = {}  # of each bucket of the sketch, the inferences that fall into it
+    labels: dict[int, int] = {}  # of each label, by id, the predictions that have it
+    kept_bytes: int = 0  # of inputs kept, see `size_kept`
 
     def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
         """Count one inference; the bytes as of `size_kept`."""
@@ -99,16 +92,14 @@ class Counts:
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
-    columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
     counts, tallies = Counts(), {}
-    for seq, model_id, status, latency_us, kept, size in run_in(
-        connection, f"SELECT {columns} FROM inference WHERE seq IN ({{}})", seqs
-    ):
+    columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
+    text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
+    for seq, model_id, status, latency_us, kept, size in run_in(connection, text, seqs):
         tallies[seq] = counts.of(model_id, seq)
         tallies[seq].count(status, latency_us, size_kept(kept, size))
-    for seq, label, n in run_in(
-        connection, "SELECT seq, label, n FROM pred WHERE seq IN ({})", seqs
-    ):
+    text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
+    for seq, label, n in run_in(connection, text, seqs):
         if seq in tallies:
             tallies[seq].count_label(label, n)
     counts.apply(connection, -1)
@@ -134,21 +125,14 @@ def lock(
     ordered = sorted(keys)
     if not ordered:
         return {}
-    values = [number for key in ordered for number in key]
+    columns, values = ", ".join(COLUMNS), tuple(number for key in ordered for number in key)
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
-    run(
-        connection,
-        f"INSERT INTO rollup ({', '.join(COLUMNS)}) VALUES {empty} ON CONFLICT DO NOTHING",
-        tuple(values),
-    )
+    text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
+    run(connection, text, values)
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
-    rows: Iterable[Any] = run(
-        connection,
-        f"SELECT {', '.join(COLUMNS)} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
-        f" ORDER BY model_id, minute{for_update}",
-        tuple(values),
-    )
+    text = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
+    rows = run(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
     return {
         (row[0], row[1]): Tally(row[2], row[3], decoded(row[4]), decoded(row[5]), row[6])
         for row in rows
@@ -157,16 +141,15 @@ def lock(
 
 def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
     """Write tallies to rows that `lock` returned."""
-    encode = msgspec.json.encode
     rows = [
-        (
-            *key, tally.n, tally.errors, encode(tally.latency).decode(),
-            encode(tally.labels).decode(), tally.kept_bytes,
-        )
-        for key, tally in tallies.items()
-    ]  # fmt: skip
-    if rows:
-        upsert(connection, "rollup", COLUMNS, rows, keys=2)
+        (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
+        for key, one in tallies.items()
+    ]
+    upsert(connection, "rollup", COLUMNS, rows, keys=2)
+
+
+def _encoded(counts: dict[int, int]) -> str:
+    return msgspec.json.encode(counts).decode()
 
 
 def decoded(text: str) -> dict[int, int]:

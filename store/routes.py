@@ -36,24 +36,25 @@ _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not k
 _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
 NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
-ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}
-"""Errors of what is asked by a body."""
+ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}  # errors of what is asked by a body
+
+
+def nullable(kind: OpenAPIType, description: str | None = None, **more: Any) -> Schema:
+    """Return the schema of what may be null."""
+    return Schema(type=[kind, OpenAPIType.NULL], description=description, **more)
+
 
 _WHERE = Schema(description="A filter, as JSON or in the compact form")
 _CHARIOT: dict[str, Reference | Schema] = {
     "metadata_filter": Schema(type=OpenAPIType.ARRAY, description="Chariot's filters"),
-    "gps_box": Schema(type=[OpenAPIType.OBJECT, OpenAPIType.NULL], description="Chariot's GPSBox"),
-    "time_range": Schema(
-        type=[OpenAPIType.OBJECT, OpenAPIType.NULL], description="Chariot's TimeRange"
-    ),
+    "gps_box": nullable(OpenAPIType.OBJECT, "Chariot's GPSBox"),
+    "time_range": nullable(OpenAPIType.OBJECT, "Chariot's TimeRange"),
 }
 _PROPERTIES: dict[str, Reference | Schema] = {
     "where": _WHERE,
     "order": Schema(enum=["-ts", "ts"], default="-ts", description="Newest or oldest first"),
     "limit": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=1000, default=100),
-    "cursor": Schema(
-        type=[OpenAPIType.STRING, OpenAPIType.NULL], description="Where the page before ended"
-    ),
+    "cursor": nullable(OpenAPIType.STRING, "Where the page before ended"),
     "count": Schema(
         enum=["none", "capped", "exact", None],
         description="Whether to count all matches; capped stops at 10,001",
@@ -63,10 +64,7 @@ _PROPERTIES: dict[str, Reference | Schema] = {
         description="Wait until all that is acknowledged by now can be found",
     ),
     **_CHARIOT,
-    "pagination": Schema(
-        type=[OpenAPIType.OBJECT, OpenAPIType.NULL],
-        description="Chariot's limit and direction; no offset",
-    ),
+    "pagination": nullable(OpenAPIType.OBJECT, "Chariot's limit and direction; no offset"),
 }
 
 
@@ -128,17 +126,13 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         """Count inferences; the body is JSON whatever its content type."""
         return inferences.count(decode_count(body))
 
-    @get(
-        "/api/inferences",
-        sync_to_thread=True,
-        operation_class=_UrlQuery,
-        responses={400: _UNREADABLE, 503: NOT_READY},
-    )
+    looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}
+    found = {400: _UNREADABLE, 503: NOT_READY}
+
+    @get("/api/inferences", sync_to_thread=True, operation_class=_UrlQuery, responses=found)
     def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
         return inferences.query(from_url(request.scope["query_string"].decode("latin-1")))
-
-    looked_up = {400: _UNREADABLE, 404: _UNKNOWN, 503: NOT_READY}
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=looked_up)
     def get_inference(
@@ -177,14 +171,8 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         """Answer the bytes that a signed URL names."""
         return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
 
-    return [
-        query_inferences,
-        find_inferences,
-        count_inferences,
-        get_inference,
-        get_inference_input,
-        get_blob,
-    ]
+    searching = [query_inferences, find_inferences, count_inferences]
+    return [*searching, get_inference, get_inference_input, get_blob]
 
 
 def _picture(data: bytes, mime: str) -> Response[bytes]:

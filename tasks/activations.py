@@ -12,10 +12,7 @@ def sigmoid(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
 
 
 def softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Turn the logits along the last axis into probabilities that sum to 1.
-
-    `logits` is float (..., N), N at least 1; where one is not finite, NaN comes of it.
-    """
+    """Turn logits (..., N) into probabilities that sum to 1; NaN where one is not finite."""
     with np.errstate(invalid="ignore"):  # infinity less infinity
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))

@@ -1,8 +1,7 @@
 """Images for models of other than 8-bit gray or RGB: any number of bands, values of 8 to 16 bits.
 
-Pillow reads gray and what has 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a fourth
-band that is no alpha, which Pillow drops; not the rest, as it multiplies RGBA in TIFF by its alpha and
-answers wrong pixels for several samples of gray.
+Pillow reads gray and what has 8 bits. OpenCV reads colour of 16 bits, which Pillow cuts to 8, and a
+fourth band that is no alpha, which Pillow drops; not the rest, of which it answers wrong pixels.
 """
 
 from typing import Any
@@ -10,15 +9,10 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import TiffImagePlugin as Tiff
 from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import (
-    BITSPERSAMPLE,
-    PHOTOMETRIC_INTERPRETATION,
-    PLANAR_CONFIGURATION,
-    SAMPLESPERPIXEL,
-    TiffImageFile,
-)
+from PIL.TiffImagePlugin import TiffImageFile
 
 from tasks.containers import ImageError
 
@@ -60,10 +54,10 @@ def read_bands(file: ImageFile, data: bytes, bands: int) -> tuple[Samples, int]:
                     f"expected a TIFF of {bands} pages of one band each, got {got} pages"
                 )
             return _read_pages(file, bands)
-        if file.tag_v2.get(SAMPLESPERPIXEL, 1) > 4:
+        if file.tag_v2.get(Tiff.SAMPLESPERPIXEL, 1) > 4:
             raise ImageError(
                 f"expected a TIFF of 1 to 4 samples a pixel, or a page for each of {bands} bands, "
-                f"got {file.tag_v2[SAMPLESPERPIXEL]} samples"
+                f"got {file.tag_v2[Tiff.SAMPLESPERPIXEL]} samples"
             )
     return _read_page(file, data)
 
@@ -113,19 +107,18 @@ def gray_of_16_bits(file: ImageFile) -> tuple[npt.NDArray[np.uint16], int]:
     """Read gray of 9 to 16 bits: uint16 (H, W), larger is brighter, and the bits; Pillow's own clips."""
     bits, inverted = 16, False
     if isinstance(file, TiffImageFile):
-        bits = file.tag_v2.get(BITSPERSAMPLE, (16,))[0]
-        inverted = file.tag_v2.get(PHOTOMETRIC_INTERPRETATION) == 0
+        bits = file.tag_v2.get(Tiff.BITSPERSAMPLE, (16,))[0]
+        inverted = file.tag_v2.get(Tiff.PHOTOMETRIC_INTERPRETATION) == 0
     gray = np.asarray(file).astype(np.uint16, copy=False)
     return ((1 << bits) - 1 - gray if inverted else gray), bits
 
 
 def _kind(file: TiffImageFile) -> tuple[Any, ...]:
     tags = file.tag_v2
-    return file.size, file.mode, tags.get(BITSPERSAMPLE), tags.get(_ORIENTATION)
+    return file.size, file.mode, tags.get(Tiff.BITSPERSAMPLE), tags.get(_ORIENTATION)
 
 
 def _count_pages(file: TiffImageFile, most: int) -> int:
-    """Count the pages up to `most` + 1, without their pixels; all must be like the first."""
     first = _kind(file)
     for number in range(1, most + 1):
         try:
@@ -158,7 +151,7 @@ def _read_page(file: ImageFile, data: bytes) -> tuple[Samples, int]:
         gray, bits = gray_of_16_bits(file)
         return gray[..., None], bits
     bits = _bits(file, data)
-    fourth = isinstance(file, TiffImageFile) and file.tag_v2.get(SAMPLESPERPIXEL) == 4
+    fourth = isinstance(file, TiffImageFile) and file.tag_v2.get(Tiff.SAMPLESPERPIXEL) == 4
     if file.mode not in AS_STORED or (bits > 8 and file.mode not in ("RGB", "RGBA")):
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or RGBA, got {bits} bits of mode {file.mode}"
@@ -177,12 +170,12 @@ def _read_page(file: ImageFile, data: bytes) -> tuple[Samples, int]:
 def _bits(file: ImageFile, data: bytes) -> int:
     """Bits of a sample, 8 where fewer. Source: PNG, Third Edition, "IHDR Image header"."""
     if isinstance(file, TiffImageFile):
-        return int(max(8, *file.tag_v2.get(BITSPERSAMPLE, (1,))))
+        return int(max(8, *file.tag_v2.get(Tiff.BITSPERSAMPLE, (1,))))
     return 16 if isinstance(file, PngImageFile) and data[24] == 16 else 8
 
 
 def _read_by_opencv(file: ImageFile, data: bytes) -> tuple[Samples, int]:
-    if isinstance(file, TiffImageFile) and file.tag_v2.get(PLANAR_CONFIGURATION, 1) != 1:
+    if isinstance(file, TiffImageFile) and file.tag_v2.get(Tiff.PLANAR_CONFIGURATION, 1) != 1:
         raise ImageError("expected a TIFF with the samples of a pixel together, got planes")
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels is None or pixels.ndim != 3 or pixels.shape[1::-1] != file.size:

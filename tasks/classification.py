@@ -51,12 +51,9 @@ class ImageClassification:
         affine: Affine,  # noqa: ARG002 - labels have no place in the image
         options: ClassificationOptions,
     ) -> list[Prediction]:
-        """Read the first output: one number for each label, whatever axes of length 1 it has.
+        """Read the first output: one finite number for each label, whatever axes of length 1 it has.
 
         Labels of equal score come in the order of their index.
-
-        Raises:
-            OutputError: The output does not have one finite number for each label.
         """
         labels = self._spec.labels
         first = next(iter(outputs.values()))

@@ -41,11 +41,11 @@ def early_size(data: bytes, mime: str) -> tuple[int, int]:
     return 1, 1
 
 
-def jpeg_fault(data: bytes) -> str | None:
+def check_jpeg(data: bytes) -> None:
     """Walk the segments to the end marker of the first picture, past those inside its segments.
 
-    Returns:
-        What was expected and found, or None where the file is complete.
+    Raises:
+        ImageError: The file is incomplete, or too much work.
 
     Source: ITU-T T.81, B.1.1.
     """
@@ -53,16 +53,18 @@ def jpeg_fault(data: bytes) -> str | None:
     while found := _JPEG_MARKER.search(data, position):
         marker = data[found.end() - 1]
         if marker == _JPEG_END_OF_IMAGE:
-            return None
+            return
         scans += marker == _JPEG_START_OF_SCAN
         if scans > _JPEG_MAX_SCANS:
-            return f"expected image/jpeg to have at most {_JPEG_MAX_SCANS} scans, got more"
+            raise ImageError(
+                f"expected image/jpeg to have at most {_JPEG_MAX_SCANS} scans, got more"
+            )
         position = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
-    return "expected a complete image/jpeg file, got one that ends before its end marker"
+    raise ImageError("expected a complete image/jpeg file, got one that ends before its end marker")
 
 
-def png_fault(data: bytes) -> str | None:
-    """Check every chunk's CRC up to IEND; returns as `jpeg_fault`.
+def check_png(data: bytes) -> None:
+    """Check every chunk's CRC up to IEND; raises as `check_jpeg`.
 
     Source: PNG, Third Edition, "Chunk layout".
     """
@@ -74,8 +76,8 @@ def png_fault(data: bytes) -> str | None:
             break
         name = bytes(view[position + 4 : position + 8])
         if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", view, end)[0]:
-            return f"expected the CRC of PNG chunk {name!r} to match, got damaged data"
+            raise ImageError(f"expected the CRC of PNG chunk {name!r} to match, got damaged data")
         if name == b"IEND":
-            return None
+            return
         position = end + 4
-    return "expected a complete image/png file, got one that ends before its IEND chunk"
+    raise ImageError("expected a complete image/png file, got one that ends before its IEND chunk")

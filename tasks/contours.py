@@ -29,11 +29,7 @@ def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
     """Follow the edges of a mask: outer rings, then the rings of holes; none of an empty mask.
 
     Points in the middle of a horizontal, vertical or diagonal run are left out; the area is the same.
-
-    Args:
-        mask: uint8 (H, W); a crop of the image is enough.
-        left: Column of the image at which the mask starts.
-        top: Row of the image at which it starts.
+    `left` and `top` say where in the image the mask, uint8 (H, W), starts.
 
     Source: OpenCV 5.0, findContours; Suzuki and Abe, Topological structural analysis, 1985.
     """
@@ -49,8 +45,7 @@ def rings(mask: Mask, left: int = 0, top: int = 0) -> list[Ring]:
 def simplify(ring: Ring, epsilon_px: float) -> Ring:
     """Leave out points so that no point of the ring is further than `epsilon_px` from the result.
 
-    Rings of up to four points stay as they are, others keep at least three: where `epsilon_px` would
-    leave fewer, it is halved until it does not.
+    At least three are kept, of up to four all: where fewer would be left, epsilon is halved.
 
     Source: OpenCV 5.0, approxPolyDP; Douglas and Peucker, 1973.
     """

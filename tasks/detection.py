@@ -47,13 +47,10 @@ def read_options(
 
 
 def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
-    """Number classes from the first label, `spec.labels[0]`, where networks may count from 1.
+    """Number classes from the first label, `spec.labels[0]`; each must have one.
 
     What lies before it is background, or fills up the output of a fixed size; it is dropped, as is
     `spec.output.background`.
-
-    Raises:
-        OutputError: A class has no label.
     """
     offset, count = spec.output.label_offset, len(spec.labels)
     class_ids = found.class_ids - offset

@@ -114,16 +114,11 @@ class _Pen(msgspec.Struct, frozen=True, eq=False):
 
 
 def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] = ()) -> Pixels:
-    """Draw predictions on a copy of their image: uint8 (H, W, 3), RGB.
+    """Draw predictions, by descending score, on a copy of their image: uint8 (H, W, 3), RGB.
 
     Images narrower than 320 px are enlarged first. Boxes and segments carry their label and score, the
     best drawn last, rotated boxes with a dot at the corner where their width starts; classifications and
-    answers stand in a strip below the image, at most ten.
-
-    Args:
-        image: Not changed.
-        predictions: By descending score.
-        labels: All labels of the model, so that their colours lie far apart.
+    answers stand in a strip below the image, at most ten. `labels` are all those of the model.
     """
     scale = max(1.0, min(_MIN_WIDTH_PX / image.width, _MAX_ENLARGED_HEIGHT_PX / image.height))
     size_wh = round(image.width * scale), round(image.height * scale)
@@ -151,8 +146,7 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
 def label_color(label: str, labels: Sequence[str] = ()) -> Color:
     """Choose the colour of a label: red, green, blue; the same in every image and every process.
 
-    All `labels` of the model get colours that lie far apart. The colour of another label comes from
-    its text, and may by chance be near to another's.
+    All `labels` of the model get colours that lie far apart; another may by chance be near to one.
     """
     if label in labels:
         index = labels.index(label)
@@ -201,11 +195,14 @@ def _draw_segments(
         tint(pen.canvas, overlay, pen.color(item.label))
     for item, overlay in reversed(overlays):
         outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
-    return [(item, overlay.box_from_top) for item, overlay in overlays]
+    tops = [int(overlay.mask[0].argmax()) for _, overlay in overlays]
+    return [
+        (item, (overlay.box[0] + top, *overlay.box[1:]))
+        for (item, overlay), top in zip(overlays, tops, strict=True)
+    ]
 
 
 def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:
-    """Write label and score at the top left of each box."""
     taken: list[Box] = []
     for item, box in boxes:
         text = _tag_text(pen, item)
@@ -221,12 +218,10 @@ def _tag_text(pen: _Pen, item: _Tagged) -> str:
 
 
 def _tag_px(pen: _Pen, item: _Tagged) -> int:
-    """Width of the tag of an item, with its margins."""
     return pen.width_of(_tag_text(pen, item)) + round(pen.font_px * 0.7)
 
 
 def _corners(item: Detection | OrientedDetection, image: Image) -> Corners:
-    """Corners of a box in pixels of the image."""
     if isinstance(item, OrientedDetection):
         fractions = np.array([[item.cx, item.cy, item.w, item.h, item.r]])
         sides = image.width, image.height
@@ -245,10 +240,7 @@ def _frame(corners: Corners, canvas: Pixels) -> Box:
 
 
 def _from_top(pen: _Pen, corners: Corners, frame: Box, tag_px: int) -> Box:
-    """The frame of a rotated box, begun where a tag touches the topmost corner and leans inwards.
-
-    A rim stays free above for the dot of a corner.
-    """
+    """Begin the frame of a rotated box where a tag touches the topmost corner, but for its dot."""
     rim = 2 * pen.line_px
     corner = round(float(corners[corners[:, 1].argmin(), 0]))
     left = corner - rim if 2 * corner < frame[0] + frame[2] else corner + rim - tag_px

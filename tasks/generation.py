@@ -1,7 +1,7 @@
 """From logits to tokens: greedy, sampled and beam search for a batch of prompts.
 
-It knows no model: a `Step` takes the chosen tokens and gives the next logits. Answers are those of
-transformers' `generate`; drawn tokens follow its probabilities, but not its random numbers.
+A `Step` runs the model. Answers are those of transformers' `generate`; drawn tokens follow its
+probabilities, but not its random numbers.
 
 Source: transformers 4.57, `generation/utils.py` (`_sample`, `_beam_search`).
 """
@@ -75,20 +75,17 @@ def generate(
     search: Search,
     limits: Sequence[int],
 ) -> list[list[int]]:
-    """Generate one answer for each prompt.
+    """Generate one answer for each prompt: token ids, with the one that ended it, where one did.
 
     Args:
         prompts: Token ids that the model has read.
-        logits: Of the token after each prompt, float32 (prompts, vocabulary).
+        logits: Of the token after each prompt, finite float32 (prompts, vocabulary).
         step: Runs the model on.
         search: The same for all prompts.
         limits: Most tokens of each answer, at least one; `Search.limit` says what the search allows.
 
-    Returns:
-        Token ids after the prompt; with the one that ended it, where one did.
-
     Raises:
-        OutputError: The logits are not finite numbers, or not one row for each prompt.
+        OutputError: Logits are of another shape, or NaN.
     """
     return deque(growing(prompts, logits, step, search, limits), maxlen=1).pop()
 

@@ -32,21 +32,16 @@ def clip_boxes(boxes: Floats, width: float, height: float) -> Floats:
 
 
 def iou_matrix(boxes: Floats, others: Floats) -> Floats:
-    """Overlap of each box with each other: intersection over union.
+    """Intersection over union of each box with each other, (N, 4), xyxy, or (N, 5), xywhr.
 
-    Args:
-        boxes: float (N, 4), xyxy, or (N, 5), xywhr, of which the exact polygons count.
-        others: Of the same kind, (M, 4) or (M, 5).
-
-    Returns:
-        float (N, M), 0 to 1; 0 where both boxes are empty.
+    Of rotated boxes the exact polygons count. Gives float (N, M), 0 to 1; 0 where both are empty.
     """
     common = _intersections(boxes, others)
     return ratio(common, _areas(boxes)[:, None] + _areas(others) - common)
 
 
 def ios_matrix(boxes: Floats, others: Floats) -> Floats:
-    """Overlap of each box with each other: intersection over the smaller of the two; as `iou_matrix`."""
+    """Intersection over the smaller of the two; else as `iou_matrix`."""
     smaller = np.minimum(_areas(boxes)[:, None], _areas(others))
     return ratio(_intersections(boxes, others), smaller)
 
@@ -96,10 +91,7 @@ def nms(
         scores: float (N,).
         iou_threshold: 0 to 1.
         class_ids: int64 (N,); without them all boxes are of one class.
-        limit: Most boxes to keep; without it all.
-
-    Returns:
-        int64 (K,), indices of the kept boxes by descending score.
+        limit: Most boxes to keep, whose indices are given by descending score; without it all.
 
     Source: torchvision `ops.nms` and `ops.batched_nms`; there, classes are kept apart by moving boxes,
     which rounds coordinates, here by comparing the classes.

@@ -1,8 +1,7 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Pillow reads the header of all. What models of more bands or bits
-take is read by `tasks.bands`.
+damaged data and can be kept off stderr. Other bands or bits are read by `tasks.bands`.
 """
 
 import contextlib
@@ -34,16 +33,9 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tasks.bands import (
-    AS_STORED,
-    MODES_16_BIT,
-    Samples,
-    gray_of_16_bits,
-    read_bands,
-    to_bands,
-    to_depth,
-)
-from tasks.containers import ImageError, early_size, jpeg_fault, png_fault
+from tasks import bands
+from tasks.bands import Samples
+from tasks.containers import ImageError, check_jpeg, check_png, early_size
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -78,14 +70,10 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
-def _silence_libtiff() -> None:
-    """Keep Pillow's libtiff from writing to stderr; a build that hides the symbol stays loud."""
-    extension = importlib.util.find_spec("PIL._imaging")
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(extension.origin if extension else None).TIFFSetErrorHandler(None)
-
-
-_silence_libtiff()
+# Pillow's libtiff writes to stderr; a build that hides the symbol stays loud.
+with contextlib.suppress(OSError, AttributeError):
+    _extension = importlib.util.find_spec("PIL._imaging")
+    ctypes.CDLL(_extension.origin if _extension else None).TIFFSetErrorHandler(None)
 
 
 class Image(msgspec.Struct, frozen=True, eq=False):
@@ -113,8 +101,8 @@ class Image(msgspec.Struct, frozen=True, eq=False):
 
     def rgb(self) -> Pixels:
         """Copy for a person to look at: uint8 (H, W, 3), the first three bands, or one repeated."""
-        bands = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
-        shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(bands, axis=2)
+        chosen = [0, 1, 2] if self.pixels.shape[2] >= 3 else [0, 0, 0]
+        shown = self.pixels if self.pixels.shape[2] == 3 else self.pixels.take(chosen, axis=2)
         return (shown >> (self.bit_depth - 8)).astype(np.uint8, copy=False)
 
 
@@ -136,7 +124,7 @@ def decode(
     Args:
         data: The whole file.
         channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Values of the model go from 0 to 2**bit_depth - 1; see `tasks.bands.to_depth`.
+        bit_depth: Of the model; see `tasks.bands.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 
@@ -157,7 +145,7 @@ def decode(
     _check_size(size_wh, max_pixels, mime)
     try:
         if mime == "image/png":
-            _refuse(png_fault(data))
+            check_png(data)
             file.load()  # EXIF may stand behind the pixels, where Pillow only looks after them
         orientation = _orientation(file)
         pixels: Samples
@@ -165,9 +153,9 @@ def decode(
             samples, bits = (
                 (_decode_jpeg(data), 8)
                 if mime == "image/jpeg"
-                else read_bands(file, data, channels)
+                else bands.read_bands(file, data, channels)
             )
-            pixels = to_depth(to_bands(samples, channels), bits, bit_depth)
+            pixels = bands.to_depth(bands.to_bands(samples, channels), bits, bit_depth)
         else:
             pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
@@ -207,11 +195,6 @@ def _recognise(data: bytes) -> tuple[type[ImageFile], str]:
     raise ImageError(f"expected a JPEG, PNG, WEBP, TIFF, BMP or GIF file, got {got}")
 
 
-def _refuse(fault: str | None) -> None:
-    if fault:
-        raise ImageError(fault)
-
-
 def _reason(error: Exception) -> str:
     """What a decoder says, with the kind of error where its text alone says nothing."""
     if isinstance(error, OSError | SyntaxError | ValueError) and str(error):
@@ -237,7 +220,7 @@ def _orientation(file: ImageFile) -> int:
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
-    _refuse(jpeg_fault(data))
+    check_jpeg(data)
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
@@ -246,10 +229,10 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
-    if file.mode in MODES_16_BIT:
-        gray, bits = gray_of_16_bits(file)
+    if file.mode in bands.MODES_16_BIT:
+        gray, bits = bands.gray_of_16_bits(file)
         return np.repeat((gray >> (bits - 8)).astype(np.uint8)[..., None], 3, axis=2)
-    if file.mode not in AS_STORED:
+    if file.mode not in bands.AS_STORED:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or CMYK, got {mime} of mode {file.mode}"
         )

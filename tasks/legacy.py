@@ -1,4 +1,4 @@
-"""Predictions in the shapes of Chariot's engines before chariot-v2-kserve, which clients may still read.
+"""Predictions in the shapes of Chariot's engines before chariot-v2-kserve.
 
 Boxes are `[ymin, xmin, ymax, xmax]` in pixels of the image; scores are numbers.
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import TASKS
 from tasks import parameters as read
 from tasks.contours import fill, to_rings
 from tasks.parameters import ParameterError
@@ -22,18 +23,11 @@ FORMATS = ("protocol", "legacy")
 MAX_PIXELS = 4_000_000
 """Of an image whose every pixel is answered as a number."""
 
-_TASKS = (
-    "IMAGE_CLASSIFICATION",
-    "IMAGE_SEGMENTATION",
-    "OBJECT_DETECTION",
-    "ORIENTED_OBJECT_DETECTION",
-)
-
 
 def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
     """Read `output_format`; raises ParameterError where the task has none but the protocol's."""
     wanted = read.choice(parameters, "output_format", FORMATS) == "legacy"
-    if wanted and task not in _TASKS:
+    if wanted and task not in TASKS:
         raise ParameterError(f"expected parameters.output_format to be protocol for {task}")
     return wanted
 
@@ -41,15 +35,11 @@ def wants_legacy(parameters: Mapping[str, Any], task: str) -> bool:
 def legacy(
     predictions: Sequence[Any], action: str, spec: ModelSpec, width: int, height: int
 ) -> Any:
-    """Write the predictions for one image of so many pixels, as a task answers them.
+    """Write the predictions for one image of so many pixels; a ParameterError where that cannot be.
 
-    Returns:
-        For `predict` of a classifier the best label; for `predict_proba` its probabilities by class
-        index; for detections an object of lists; for a segmentation the class of each pixel, rows from
-        the top: 0 for none, else the index of the label, counted from 1 unless label 0 is background.
-
-    Raises:
-        ParameterError: The image is too large, or not all classes are there.
+    For `predict` of a classifier the best label; for `predict_proba` its probabilities by class
+    index; for detections an object of lists; for a segmentation the class of each pixel, rows from
+    the top: 0 for none, else the index of the label, counted from 1 unless label 0 is background.
     """
     if spec.task == "IMAGE_CLASSIFICATION":
         return predictions[0].label if action == "predict" else _probabilities(predictions, spec)

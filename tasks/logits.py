@@ -69,10 +69,7 @@ def keep_top_k(scores: Scores, count: int) -> Scores:
 
 
 def keep_top_p(scores: Scores, mass: float, at_least: int = 1) -> Scores:
-    """Forbid the least likely tokens that the most likely ones, of this much probability, leave over.
-
-    So many of the best as `at_least` says are kept in any case.
-    """
+    """Forbid what the likeliest tokens of this much probability, `at_least` so many, leave over."""
     order = np.argsort(scores, kind="stable")
     cumulated = np.exp(log_softmax(scores[order])).cumsum()
     left_over = cumulated <= 1 - mass

@@ -1,7 +1,7 @@
 """What of an image decided: the drop of a score while a part of the image is covered.
 
-A window moves over the image in steps of one cell of a grid and is two cells wide and high, so that each
-cell is covered by up to four windows; a cell's value is the mean drop of those.
+A window two cells of a grid wide and high moves in steps of one cell, so that each cell is covered
+by up to four windows; a cell's value is the mean drop of those.
 
 Source: Zeiler and Fergus 2014, "Visualizing and Understanding Convolutional Networks", section 4.2; the
 score of a box is that of Petsiuk et al. 2021, "Black-box Explanation of Object Detectors via Saliency
@@ -42,11 +42,7 @@ def occluded(image: Image, rows: int, columns: int, places: Sequence[Window]) ->
 
 
 def score(target: Classification | Detection, answer: Sequence[Prediction]) -> float:
-    """Give the score that a prediction has in another answer, 0 where it is not.
-
-    Of a class it is its score there; of a box the best overlap (IoU) times score among the boxes of
-    its label.
-    """
+    """Give a class's score in another answer, a box's best overlap (IoU) times score; or 0."""
     if isinstance(target, Classification):
         scores = [
             item.score
@@ -64,14 +60,7 @@ def score(target: Classification | Detection, answer: Sequence[Prediction]) -> f
 def saliency(
     whole: float, scores: Sequence[float], rows: int, columns: int, places: Sequence[Window]
 ) -> npt.NDArray[np.float64]:
-    """Spread the drops of a score over the cells that were covered.
-
-    Args:
-        whole: Score in the whole image.
-        scores: Score while each window was covered.
-        rows: Of the grid.
-        columns: Of the grid.
-        places: The windows.
+    """Spread the drops from the score of the whole image over the cells that were covered.
 
     Returns:
         float64 (rows, columns), mean drop; below 0 where covering helps.

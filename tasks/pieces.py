@@ -26,8 +26,6 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Placed(msgspec.Struct, frozen=True, eq=False):
-    """A piece as a mask, where it lies in the image."""
-
     tile: Window
     piece: Piece
     mask: Mask
@@ -104,7 +102,7 @@ def _place(piece: Piece, tile: Window = _WHOLE) -> _Placed:
 
 
 def _same(one: _Placed, other: _Placed, threshold: float) -> bool:
-    """Tell whether two regions are parts of one object."""
+    """Tell whether two regions are parts of one object; see `join`."""
     zone = one.tile.meet(other.tile)
     if not zone.empty:
         boxes = [each.box.meet(zone) for each in (one, other)]

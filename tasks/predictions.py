@@ -14,19 +14,16 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 """A graph's outputs for one image by name, in its order, without the batch axis where they have one."""
 
 
-class OutputError(ValueError):
-    """A model's outputs cannot be read as its specification says: the model's fault or ours.
+Size = tuple[int, int]
+"""Width and height, pixels."""
 
-    No request can mend it, so a server answers 500 and names the model.
-    """
+
+class OutputError(ValueError):
+    """Outputs cannot be read as the specification says: 500, as no request can mend it."""
 
 
 def check_finite(*arrays: npt.NDArray[Any], what: str = "the outputs") -> None:
-    """Refuse NaN and infinities, of which no prediction can be made.
-
-    Raises:
-        OutputError: One of the arrays holds them; the message says `what` they are.
-    """
+    """Refuse NaN and infinities in `what`, with an OutputError."""
     if not all(np.isfinite(array).all() for array in arrays):
         raise OutputError(f"expected {what} to hold finite numbers, got NaN or infinity")
 
@@ -76,10 +73,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A region of the image as a person sees it: what lies on its rings or inside an odd number of them.
-
-    `tasks.contours.fill` makes the mask again.
-    """
+    """A region: what lies on its rings or inside an odd number; see `tasks.contours.fill`."""
 
     label: str
     score: float

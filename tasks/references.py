@@ -16,7 +16,7 @@ def load(reference: str) -> Any:
     """Import the object that a reference names, such as `tasks.detection:ObjectDetection`.
 
     Raises:
-        ObjectReferenceError: The text is no reference, or there is no such module or attribute. What goes
+        ObjectReferenceError: It is no reference, or there is no such module or attribute. What goes
             wrong inside a module that exists is raised as it is.
     """
     module_name, colon, path = reference.partition(":")
@@ -45,9 +45,7 @@ def load(reference: str) -> Any:
 def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:
     """Load what a table lists under `name`, or what `name`, `module:attribute`, refers to itself.
 
-    Raises:
-        ObjectReferenceError: `name` is neither, or leads nowhere; `kind`, such as "a task", says of
-            what.
+    An ObjectReferenceError where it is neither says of what `kind` it should be, such as "a task".
     """
     if name in table:
         return load(table[name])

@@ -1,7 +1,7 @@
 """Rotated boxes as plain arrays: corners, angles, common areas.
 
-Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y down.
-A box of rotation 0 has its width along x.
+Boxes are xywhr: centre x, centre y, width, height, rotation; radians, clockwise on the screen, y
+down. A box of rotation 0 has its width along x.
 """
 
 import math
@@ -15,10 +15,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
-    """Turn rotated boxes, float (N, 5), into corners, float64 (N, 4, 2), clockwise on the screen.
-
-    Without rotation the left top corner is the first.
-    """
+    """Give the corners, float64 (N, 4, 2), clockwise, of an upright box the left top one first."""
     x, y, w, h, r = boxes.astype(np.float64).T
     along = np.stack([np.cos(r) * w, np.sin(r) * w], axis=1) / 2
     across = np.stack([-np.sin(r) * h, np.cos(r) * h], axis=1) / 2
@@ -73,8 +70,7 @@ def unscaled(boxes: npt.NDArray[np.floating], sx: float, sy: float) -> Doubles:
 def probiou_matrix(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:
     """Likeness of rotated boxes, (N, 5) and (M, 5), each taken as a normal distribution.
 
-    Returns:
-        float64 (N, M), 0 to 1: 1 less the Hellinger distance.
+    It is 0 to 1: 1 less the Hellinger distance.
 
     Source: Llerena et al., "Gaussian Bounding Boxes and Probabilistic Intersection-over-Union";
     the small number as in Ultralytics 8.4, `utils/metrics.py` batch_probiou.

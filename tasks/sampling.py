@@ -145,14 +145,10 @@ def visible(grid: Affine) -> Window:
 
 def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> Window:
     """Give the pixels of the image whose centres lie in a rectangle of the grid."""
-    low = np.ceil(grid.to_image(np.array([left, top], np.float64)) - 0.5 - _ROUNDING_PX)
-    high = np.ceil(grid.to_image(np.array([right, bottom], np.float64)) - 0.5 - _ROUNDING_PX)
-    return Window(
-        max(int(low[0]), 0),
-        max(int(low[1]), 0),
-        min(int(high[0]), grid.width),
-        min(int(high[1]), grid.height),
-    )
+    corners = grid.to_image(np.array([left, top, right, bottom], np.float64))
+    x1, y1, x2, y2 = np.ceil(corners - 0.5 - _ROUNDING_PX).tolist()
+    stops = min(int(x2), grid.width), min(int(y2), grid.height)
+    return Window(max(int(x1), 0), max(int(y1), 0), *stops)
 
 
 def above_zero(cells: Floats, grid: Affine) -> Window:
@@ -186,19 +182,11 @@ def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Fl
 
 
 def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
-    """Sample at the centres of the window's pixels, each between the four nearest cells.
+    """Sample float32 (C, h, w) at the centres of the window's pixels, between the four nearest cells.
 
     Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
-    within stand for them.
-
-    Args:
-        maps: float32 (C, h, w).
-        grid: Map from the image to the cells of `maps`.
-        window: Pixels of the image, not empty.
-        upsample: How many times larger, bilinearly, the maps are made before.
-
-    Returns:
-        float32 (C, H, W) of the window.
+    within stand for them. With `upsample` the maps are made so many times larger before,
+    bilinearly.
 
     Source: PyTorch, interpolate, bilinear with align_corners=False.
     """

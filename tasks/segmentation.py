@@ -1,8 +1,8 @@
 """Image segmentation: labelled regions as contours.
 
-The score of an instance is that of its network. The score of a region of a class map is the mean, over
-the region's pixels in the image, of the probability that the network gives the class there; 1 where
-the network answers classes alone.
+The score of an instance is that of its network. The score of a region of a class map is the mean,
+over its pixels in the image, of the probability that the network gives the class there; 1 where it
+answers classes alone.
 """
 
 import math
@@ -205,7 +205,6 @@ def _found(region: Region, options: SegmentationOptions) -> Iterator[Piece]:
 def _rings_of(
     region: Region, parts: npt.NDArray[np.int32], areas: Integers, kept: Integers
 ) -> list[Ring]:
-    """Follow the edges of some parts of a region."""
     mask = region.mask
     if len(kept) < np.count_nonzero(areas):
         wanted = np.zeros(len(areas), np.uint8)

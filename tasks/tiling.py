@@ -1,7 +1,4 @@
-"""Large images in parts: where the tiles lie, and one object for what several tiles saw.
-
-Neither decodes nor runs anything: a task finds candidates in each tile, and `merge` joins them in the image.
-"""
+"""Large images in parts: where the tiles lie, and one object for what several tiles saw."""
 
 from collections.abc import Sequence
 
@@ -19,9 +16,8 @@ from tasks.specification import Tiling
 def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Window]:
     """Cover an image with tiles of one size, row by row; of a smaller image the tile is as small.
 
-    The last tile of a row or column is moved back into the image, so that it overlaps more. An
-    object is seen whole by one tile at least where it is no longer than the overlap, a fraction of
-    the tile below 1.
+    The last of a row or column is moved back into the image. An object that is no longer than the
+    overlap, a fraction of the tile below 1, is seen whole by one tile at least.
     """
     tile_w, tile_h = min(size_wh[0], width), min(size_wh[1], height)
     return [
@@ -47,12 +43,11 @@ def merge(
 ) -> Candidates:
     """Join what was found in the tiles of one image, one at least, each in its own pixels.
 
-    Returns:
-        In pixels of the image, by descending score, `limit` at most. A merged one has score and class
-        of its best part.
+    Gives `limit` at most, by descending score, in pixels of the image. A merged one has score and
+    class of its best part.
 
-    Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box that has
-    grown is compared again, so that an object over three tiles in a row becomes one.
+    Source: SAHI 0.11, `postprocess/combine.py`, for the names; unlike its greedy merging, a box
+    that has grown is compared again, so that an object over three tiles in a row becomes one.
     """
     whole = _joined(found)
     if tiling.merge == "nmm":
@@ -69,7 +64,6 @@ def merge(
 
 
 def _joined(found: Sequence[tuple[Window, Candidates]]) -> Candidates:
-    """All candidates, moved to where their tile lies."""
     moved = []
     for tile, each in found:
         shift = (

@@ -22,11 +22,7 @@ from monitor.report import Report
 
 
 def evaluate_dataset(options: SimpleNamespace, asked: dict[str, Any]) -> tuple[Report, Page]:
-    """Evaluate a model over a dataset; returns the report and what answers its page.
-
-    Args:
-        options: Of the command.
-        asked: Of an evaluation of what is stored, as its API takes it.
+    """Evaluate a model over a dataset, as `asked` of what is stored; returns report and page.
 
     Raises:
         EvaluationError: The dataset is none, or not of the model's task.

@@ -11,7 +11,6 @@ import rich_click as click
 
 from engine.commands.options import (
     PATH,
-    check_output,
     filter_of,
     name_and_version,
     option,
@@ -110,9 +109,8 @@ def drift_command(**given: Any) -> None:
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    check_output(options.output)
     report, page = _COMPARE[_form(options)](options)
-    put_out(report, page, as_json=options.as_json, output=options.output)
+    put_out(report, page, options)
     sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
@@ -136,14 +134,8 @@ def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
     from monitor.drift.decision import Settings
     from monitor.drift.files import Asked, compare_files
 
-    asked = Asked(
-        options.numeric,
-        options.categorical,
-        options.embedding,
-        options.ignore,
-        options.source_key,
-        options.time,
-    )
+    columns = (options.numeric, options.categorical, options.embedding, options.ignore)
+    asked = Asked(*columns, options.source_key, options.time)
     settings = Settings(
         alpha=options.alpha, windows=options.windows, kernel=options.kernel, seed=options.seed
     )
@@ -186,19 +178,10 @@ def _parameters(options: SimpleNamespace) -> dict[str, Any]:
     """Return what is asked of a drift report of stored inferences, as its API takes it."""
     model, version = name_and_version(options.model)
     where = filter_of(options.where, "--where")
-    asked: dict[str, Any] = {
-        "model": model,
-        "version": version,
-        "where": where,
-        "from": options.start,
-        "to": options.end,
-        "ignore": options.ignore,
-        "by": options.by,
-        "alpha": options.alpha,
-        "windows": options.windows,
-        "kernel": options.kernel,
-        "seed": options.seed,
-    }
+    same = ("ignore", "by", "alpha", "windows", "kernel", "seed")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in same}
+    asked |= {"model": model, "version": version, "where": where}
+    asked |= {"from": options.start, "to": options.end}
     if options.source_key is not None:
         asked["source_keys"] = [options.source_key]
     if options.baseline_start is not None or options.baseline_end is not None:

@@ -12,7 +12,6 @@ import rich_click as click
 
 from engine.commands.options import (
     PATH,
-    check_output,
     cluster,
     dataset_options,
     filter_of,
@@ -121,9 +120,8 @@ def evaluate_command(**given: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    check_output(options.output)
     report, page = _EVALUATE[_form(options)](options)
-    put_out(report, page, as_json=options.as_json, output=options.output)
+    put_out(report, page, options)
 
 
 def _form(options: SimpleNamespace) -> str:
@@ -203,11 +201,7 @@ def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _parameters(options: SimpleNamespace) -> dict[str, Any]:
-    """Return what is asked of an evaluation of stored inferences, as its API takes it.
-
-    Raises:
-        click.BadParameter: A filter is no JSON, or a slice has no name.
-    """
+    """Return what is asked of an evaluation of stored inferences, as its API takes it."""
     slices = {}
     for text in options.slices:
         name, _, where = text.partition("=")

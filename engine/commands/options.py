@@ -1,7 +1,4 @@
-"""Options that several commands have, and what is read off them.
-
-Commands give their options on as a namespace, with the names and the types that click gives them.
-"""
+"""Options that several commands have, and what is read off them; they go on as a namespace."""
 
 import json
 import os
@@ -24,14 +21,7 @@ PATH = click.Path(path_type=Path)
 
 
 def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
-    """Return what gives a command an option.
-
-    Args:
-        names: As of click, with spaces between.
-        text: That helps.
-        metavar: What stands for its value.
-        more: As of click; a default is shown.
-    """
+    """Return what gives a command an option: click's, with spaces between names; a default is shown."""
     shown = {"show_default": "default" in more} | more
     return click.option(*names.split(), help=text, metavar=metavar, **shown)
 
@@ -45,6 +35,19 @@ def _together(*options: Decorator) -> Decorator:
     return decorate
 
 
+def _checked(_: click.Context, __: click.Parameter, output: Path | None) -> Path | None:
+    """See that a report's file is one that can be written, before all the work."""
+    if output is None:
+        return None
+    if output.suffix not in {".html", ".json"}:
+        raise click.BadParameter(f"expected a file .html or .json, got {output.name}")
+    if not output.parent.is_dir():
+        raise click.BadParameter(f"expected a folder {output.parent}, got none")
+    if output.is_dir():
+        raise click.BadParameter(f"expected a file, got the folder {output}")
+    return output
+
+
 store_options = _together(
     option("--data", "Data folder of the server. [default: data]"),
     option("--database", "SQLAlchemy URL of the store."),
@@ -56,7 +59,12 @@ report_options = _together(
         "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
     ),
     option("--json as_json", "Print the report as JSON, and nothing else.", is_flag=True),
-    option("--output", "Write the report, too: .html for people, .json for programs.", type=PATH),
+    option(
+        "--output",
+        "Write the report, too: .html for people, .json for programs.",
+        type=PATH,
+        callback=_checked,
+    ),
 )
 """Of every command that makes a report."""
 
@@ -75,12 +83,7 @@ def store_settings(data: str | None, database: str | None) -> Settings:
 
 
 def refuse_unread(read: Collection[str], beside: str) -> None:
-    """See that no option was given that goes unread.
-
-    Args:
-        read: Names of those that are read.
-        beside: The option for which the others are not.
-    """
+    """See that no option was given beside another which, for that one, is not among those read."""
     context = get_current_context()
     for one in context.command.params:
         is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
@@ -88,28 +91,8 @@ def refuse_unread(read: Collection[str], beside: str) -> None:
             raise click.UsageError(f"expected no {one.opts[0]} with --{beside}, got one")
 
 
-def check_output(output: Path | None) -> None:
-    """See that a report's file is one that can be written, before all the work."""
-    if output is None:
-        return
-    wrong = None
-    if output.suffix not in {".html", ".json"}:
-        wrong = f"expected a file .html or .json, got {output.name}"
-    elif not output.parent.is_dir():
-        wrong = f"expected a folder {output.parent}, got none"
-    elif output.is_dir():
-        wrong = f"expected a file, got the folder {output}"
-    if wrong is not None:
-        raise click.BadParameter(wrong, param_hint="--output")
-
-
 def filter_of(text: str | None, flag: str | None = None) -> Any:
-    """Return a filter as a query takes it: JSON decoded, the text of the compact form, None for none.
-
-    Args:
-        text: As it was given.
-        flag: The option; None for the argument FILTER.
-    """
+    """Return the filter of an option, or of the argument FILTER, as a query takes it; None for none."""
     if not text:
         return None
     try:

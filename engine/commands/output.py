@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
@@ -35,23 +36,18 @@ def echo_json(shown: Any) -> None:
     click.echo(_json(shown))
 
 
-def put_out(report: Report, page: Page, *, as_json: bool, output: Path | None) -> None:
-    """Show a report, and write it to a file if there is one.
-
-    Args:
-        report: To be shown.
-        page: Asked where the file is `.html`.
-        as_json: Print JSON and nothing else.
-        output: A file `.json` or `.html`.
+def put_out(report: Report, page: Page, options: SimpleNamespace) -> None:
+    """Show a report as its options say, and write it to a file if there is one.
 
     Raises:
         OSError: The file cannot be written.
     """
     tell("")
+    output: Path | None = options.output
     if output is not None:
         is_page = output.suffix == ".html"
         output.write_bytes(page(report).encode() if is_page else _json(report) + b"\n")
-    if as_json:
+    if options.as_json:
         echo_json(report)
         return
     console = Console()

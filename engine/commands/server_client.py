@@ -45,12 +45,9 @@ class Refused(ServerError):
 
 
 class ServerClient:
-    """A server; safe to use from several threads.
+    """A server at a URL, maybe with a path; safe to use from several threads.
 
     Methods raise a `Refused` where the server answers an error, else a `ServerError`.
-
-    Args:
-        url: Such as http://127.0.0.1:8080, maybe with a path.
     """
 
     def __init__(self, url: str) -> None:
@@ -76,13 +73,9 @@ class ServerClient:
             self.close()
 
     def infer(self, model: str, image: bytes, name: str, parameters: dict[str, Any]) -> Any:
-        """Send an image by chariot-v2-kserve, its bytes as they are, and return the answer.
+        """Send the file of an image by chariot-v2-kserve, as it is, and return the answer.
 
-        Args:
-            model: Name, or `<name>/versions/<version>`.
-            image: A file.
-            name: Of the input.
-            parameters: Of the input.
+        The model is as `model_path` names it; name and parameters are the input's.
         """
         size = len(image).to_bytes(4, "little")
         parameters = {**parameters, "binary_data_size": len(image) + 4}
@@ -157,11 +150,7 @@ def done(server: ServerClient, job: Any, show: Show) -> str:
 
 
 def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
-    """Wait for a job; return its report, and what answers its page.
-
-    Raises:
-        ServerError: As of `done`.
-    """
+    """Wait for a job, as `done`; return its report, and what answers its page."""
     path = f"/api/reports/{done(server, job, show)}"
     report = msgspec.json.decode(server.read("GET", path), type=Report)
     page = server.read("GET", f"{path}/page").decode()
@@ -170,11 +159,7 @@ def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
 
 @contextmanager
 def own_server(model: Path, data: str) -> Iterator[str]:
-    """Serve a model on a free port for as long as the block lasts; gives its URL.
-
-    Args:
-        model: Its folder.
-        data: Folder for journal, database and images.
+    """Serve a model's folder on a free port for as long as the block lasts; gives the URL.
 
     Raises:
         ServerError: It does not start.

@@ -84,7 +84,7 @@ def copy(source: str, target: str, delete: bool) -> None:
 
     if target.startswith(("http://", "https://")):
         try:
-            from store.moving.clickhouse_copying import copy as fill
+            from store.moving.clickhouse import fill
         except ImportError as error:
             said = f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
             raise StoreError(said) from error

@@ -1,7 +1,11 @@
-"""How well one answer agrees with what people answered: plain functions of texts.
+"""How well answers agree with what people answered: plain functions of texts.
+
+CIDEr is CIDEr-D, with clipped counts and a penalty for another length. Its words are runs of letters and
+digits in lower case; the reference program has a tokenizer in Java in their place.
 
 Sources: SQuAD 2.0, `evaluate-v2.0.py` (normalisation, exact match, F1); Antol et al., "VQA" (accuracy);
-Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score.
+Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score; Vedantam et al.,
+"CIDEr", and pycocoevalcap, `cider_scorer.py`.
 """
 
 import math
@@ -12,7 +16,11 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from monitor.evaluation.arrays import Doubles
 
 TAU = 0.5
 """Answers that differ in this part of their letters, or more, get nothing by ANLS."""
@@ -148,3 +156,77 @@ def _optional(name: str) -> ModuleType | None:
         return import_module(name)
     except ImportError:
         return None
+
+
+_LONGEST = 4
+"""Words in a row that are looked at."""
+
+_SIGMA = 6.0
+"""Of the penalty, in pairs of words."""
+
+_WORD = re.compile(r"\w+")
+
+_Counts = Counter[tuple[str, ...]]
+
+
+class _Vector(NamedTuple):
+    weights: dict[tuple[str, ...], float]
+    norms: list[float]
+    """Of the weights of 1 to 4 words."""
+    length: int
+    """In pairs of words, as the reference program counts."""
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text."""
+    return _WORD.findall(text.lower())
+
+
+def cider(answers: Sequence[str], references: Sequence[Sequence[str]]) -> Doubles:
+    """Score answers (N,): 0 to 10 each, of which CIDEr is the mean.
+
+    There is one reference at least to each. How rare words are is counted here: in how many of the N
+    references they stand.
+    """
+    counts = [[_counts(one) for one in some] for some in references]
+    frequency = Counter(run for some in counts for run in set().union(*some))
+    whole = math.log(max(len(answers), 1))
+    rarity = {run: whole - math.log(count) for run, count in frequency.items()}
+    scores = np.zeros(len(answers))
+    for at, (answer, some) in enumerate(zip(answers, counts, strict=True)):
+        said = _vector(_counts(answer), rarity, whole)
+        likeness = sum(_cosine(said, _vector(one, rarity, whole)) for one in some)
+        scores[at] = 10 * likeness / _LONGEST / len(some)
+    return scores
+
+
+def _counts(text: str) -> _Counts:
+    row = words(text)
+    return Counter(
+        tuple(row[at : at + count])
+        for count in range(1, _LONGEST + 1)
+        for at in range(len(row) - count + 1)
+    )
+
+
+def _vector(counts: _Counts, rarity: dict[tuple[str, ...], float], unseen: float) -> _Vector:
+    weights = {run: count * rarity.get(run, unseen) for run, count in counts.items()}
+    squares = [0.0] * _LONGEST
+    for run, weight in weights.items():
+        squares[len(run) - 1] += weight**2
+    length = sum(count for run, count in counts.items() if len(run) == 2)
+    return _Vector(weights, [math.sqrt(one) for one in squares], length)
+
+
+def _cosine(said: _Vector, reference: _Vector) -> float:
+    """Return the sum over 1 to 4 words of the clipped cosine."""
+    common = [0.0] * _LONGEST
+    for run, weight in said.weights.items():
+        other = reference.weights.get(run, 0.0)
+        common[len(run) - 1] += min(weight, other) * other
+    cosine = sum(
+        one / (norm * other)
+        for one, norm, other in zip(common, said.norms, reference.norms, strict=True)
+        if norm and other
+    )
+    return cosine * math.exp(-((said.length - reference.length) ** 2) / (2 * _SIGMA**2))

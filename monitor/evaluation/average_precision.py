@@ -1,15 +1,17 @@
-"""Average precision and recall over many images, as COCO defines them.
+"""Average precision and recall over many images, as COCO defines them, and how a report has them.
 
 Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, whose numbers these are; where those say
 -1 for "nothing to find", ours are NaN.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
+from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, nth
 from monitor.evaluation.matching import RIGHT, WRONG, Ranking
+from monitor.evaluation.reporting import number
+from monitor.report import Metric
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
 RECALLS: Doubles = np.linspace(0, 1, 101)
@@ -32,11 +34,7 @@ class Curves(NamedTuple):
 
 
 def curves(ranking: Ranking) -> Curves:
-    """Draw precision over recall for each label.
-
-    Args:
-        ranking: At all thresholds and ranges of area.
-    """
+    """Draw precision over recall for each label, at all thresholds and ranges of area."""
     thresholds, areas, _ = ranking.outcome.shape
     labels = len(ranking.bounds) - 1
     shape = (labels, areas, len(MOST), thresholds)
@@ -44,10 +42,10 @@ def curves(ranking: Ranking) -> Curves:
     scores = np.full((*shape, len(RECALLS)), np.nan)
     recall = np.full(shape, np.nan)
     to_find = ranking.to_find.sum(axis=1).astype(np.int64).reshape(areas, labels)
-    for number in range(labels):
-        of = ranking.of_labels(number, number + 1)
+    for at in range(labels):
+        of = ranking.of_labels(at, at + 1)
         score, rank = ranking.score[of], ranking.rank[of]
-        for area in np.flatnonzero(to_find[:, number]):
+        for area in np.flatnonzero(to_find[:, at]):
             outcome = ranking.outcome[:, area, of]
             right, wrong = outcome == RIGHT, outcome == WRONG
             curve, before = None, -1
@@ -56,9 +54,9 @@ def curves(ranking: Ranking) -> Curves:
                 if curve is None or among.sum() != before:
                     before = int(among.sum())
                     curve = _curve(
-                        right[:, among], wrong[:, among], score[among], int(to_find[area, number])
+                        right[:, among], wrong[:, among], score[among], int(to_find[area, at])
                     )
-                where = number, area, place
+                where = at, area, place
                 precision[where], scores[where], recall[where] = curve
     return Curves(
         np.moveaxis(precision, (0, 1, 2, 3, 4), (2, 3, 4, 0, 1)),
@@ -102,15 +100,98 @@ def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: I
 
     Args:
         label: (N,) of predictions, none of which is to be ignored.
-        score: (N,) of each; of equal ones the earlier comes first.
+        score: (N,) of equal ones the earlier comes first.
         right: (N,) whether each is.
         to_find: (K,) objects of each label.
     """
     order = np.lexsort((-score, label))
     bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
     averages = np.full(len(to_find), np.nan)
-    for number in np.flatnonzero(to_find):
-        of = order[bounds[number] : bounds[number + 1]]
-        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[number]))
-        averages[number] = precision.mean()
+    for one in np.flatnonzero(to_find):
+        of = order[bounds[one] : bounds[one + 1]]
+        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[one]))
+        averages[one] = precision.mean()
     return averages
+
+
+AREA_NAMES = ("all", "small", "medium", "large")
+"""Of `AREAS`."""
+
+AVERAGED = "0.50:0.95"
+"""How COCO writes the mean over its ten thresholds."""
+
+_LABEL_IOUS = (0.5, 0.75)
+"""Thresholds that each label's curve is drawn at."""
+
+
+def twelve() -> list[tuple[str, dict[str, Any]]]:
+    """Return the type and the parameters of COCO's twelve numbers, in its order."""
+    sizes, most = AREA_NAMES[1:], MOST[-1]
+    asked: list[tuple[str, str | float, str, int]] = [
+        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
+        *(("AP", AVERAGED, area, most) for area in sizes),
+        *(("AR", AVERAGED, "all", few) for few in MOST),
+        *(("AR", AVERAGED, area, most) for area in sizes),
+    ]
+    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
+
+
+def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
+    """Return the parameters of a label's number."""
+    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+
+
+def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
+    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
+
+
+def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[Metric]:
+    """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
+    precision = drawn.precision[:, :, :, 0, -1].mean(axis=1)  # (T, K)
+    values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=0))]
+    values += [("AP", iou, precision[_nearest(iou)]) for iou in _LABEL_IOUS]
+    values += [("AR", AVERAGED, drawn.recall[:, :, 0, -1].mean(axis=0))]
+    return [
+        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
+        for kind, iou, of in values
+        for at, label in enumerate(labels)
+    ]
+
+
+def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
+    """Return precision over recall with its scores: the mean at each threshold, each label at two.
+
+    A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
+    """
+    known = np.flatnonzero(~np.isnan(drawn.recall[0, :, 0, -1]))
+    if not known.size:
+        return []
+    precision = drawn.precision[:, :, known, 0, -1]
+    score = drawn.scores[:, :, known, 0, -1]
+    reached = RECALLS[:, None] <= drawn.recall[:, None, known, 0, -1]
+    reached &= precision > 0
+    mean = mean_known(np.where(reached, score, np.nan))
+    found = [
+        _drawn(None, float(iou), precision[at].mean(axis=1), mean[at])
+        for at, iou in enumerate(THRESHOLDS.round(2))
+    ]
+    for at, label in enumerate(known):
+        for iou in _LABEL_IOUS:
+            of = _nearest(iou), slice(None), at
+            scores = np.where(reached[of], score[of], np.nan)
+            found.append(_drawn(labels[label], iou, precision[of], scores))
+    return found
+
+
+def _drawn(label: str | None, iou: float, precision: Doubles, score: Doubles) -> dict[str, Any]:
+    return {
+        "label": label,
+        "iou": iou,
+        "recall": RECALLS.round(2).tolist(),
+        "precision": precision.tolist(),
+        "score": [number(one) for one in score],
+    }
+
+
+def _nearest(iou: float) -> int:
+    return int(np.abs(THRESHOLDS - iou).argmin())

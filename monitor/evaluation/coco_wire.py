@@ -38,10 +38,7 @@ def images_of_coco(
 def read_instances(data: bytes, name: str, task: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Read a file of instances as names of images' files, each with what is true of the image.
 
-    Args:
-        data: Its bytes.
-        name: Of the file, for messages.
-        task: Its full name: whether boxes, oriented boxes, masks or the labels alone count.
+    The task, its full name, says whether boxes, oriented boxes, masks or the labels alone count.
     """
     known, images = read_truth(data, name)
     labels = {one.id: one.label for one in known.categories}

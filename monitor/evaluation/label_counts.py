@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from monitor.evaluation.evaluators import Headline
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -33,8 +34,8 @@ def totals(
     Args:
         weights: (B, I) how often each image is there.
         image: (N,) of each row.
-        group: (N,) of each row; rows of a negative one are left out.
-        groups: How many there are, G.
+        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
+        groups: How many there are.
         values: (N,) what is added; ones if not given.
 
     Returns:
@@ -95,6 +96,11 @@ class LabelCounts(NamedTuple):
         known = np.where(present & ~np.isnan(values), values, 0.0)
         return ratio(known.sum(axis=1), present.sum(axis=1))
 
+    def headlines(self, **parameters: Any) -> list[Headline]:
+        """Return precision, recall and F1, each averaged by `macro`."""
+        named = {**parameters, "average": "macro"}
+        return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
+
     def weighted(self, values: Doubles) -> Doubles:
         """Average (B,) over the labels by how often each is true."""
         known = np.where(self.true > 0, values, 0.0)
@@ -113,8 +119,8 @@ def confusion(
 
     Args:
         labels: All (K).
-        true: (N,) position of the true label of each row, -1 for nothing.
-        answered: (N,) of the answered one.
+        true: (N,) true labels of rows, -1 for nothing.
+        answered: (N,) answered ones, likewise.
         count: (N,) how often each row is there.
         of: What is counted, as the report names it.
     """

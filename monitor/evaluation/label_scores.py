@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from monitor.evaluation.evaluators import Headline
 from monitor.evaluation.label_counts import portions, totals
 from monitor.evaluation.state import Table
 
@@ -57,18 +58,19 @@ class LabelScores:
         self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
 
     def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
-        """Compute the area under the ROC curve, and the average precision, of each label.
+        """Compute the area under the ROC curve, and the average precision, of labels (B, K).
 
-        Args:
-            weights: (B, I) how often each image is there.
-
-        Returns:
-            Two (B, K): NaN where no image, or for the first every image, has the label.
+        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
         """
         roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
         for some in portions(weights):
             roc[some], precision[some] = self._areas(weights[some])
         return roc, precision
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Average both areas over labels."""
+        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
 
     def _areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
         used = weights.max(axis=0, initial=0) > 0

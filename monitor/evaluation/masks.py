@@ -55,13 +55,7 @@ class Runs(NamedTuple):
 
 
 def from_contours(contours: Contours, width: int, height: int) -> Masks:
-    """Make masks of the contours of one image, by the rule of `tasks.contours`.
-
-    Args:
-        contours: Of each region; what lies outside of the image is cut off.
-        width: Width of the image.
-        height: Height of the image.
-    """
+    """Make masks of the contours of one image by the rule of `tasks.contours`, cut off at its edges."""
     frame = _frames(contours, width, height)
     stride = _stride(frame)
     sizes = (frame[:, 1] - frame[:, 0]) * stride
@@ -105,12 +99,7 @@ def _frames(contours: Contours, width: int, height: int) -> Integers:
 
 
 def from_runs(runs: Runs, height: Integers) -> Masks:
-    """Make masks of runs.
-
-    Args:
-        runs: Of any number of regions; the runs of one do not meet.
-        height: (N,) of the image of each region.
-    """
+    """Make masks of runs, which do not meet within a region, of images of such heights (N,)."""
     count = len(height)
     length = runs.end - runs.start
     region, line, first, end = _cut_into_lines(runs, height)
@@ -146,8 +135,7 @@ def overlaps(
         crowd: (T,) whether a truth is a crowd.
 
     Returns:
-        Positions of predictions and truths, and the overlap of each pair: intersection over union; of a
-        crowd over the prediction.
+        Positions of both, and the overlap: intersection over union; of a crowd over the prediction.
     """
     prediction, truth = ranges(*held(images[1], images[0]))
     one, other = predictions.frame[prediction], truths.frame[truth]

@@ -73,12 +73,7 @@ class Cluster:
 
 
 class StoredOnCluster:
-    """Reads shards of what is stored on a cluster.
-
-    Args:
-        cluster: See there.
-        database_url: The database, as the machines of the cluster reach it.
-    """
+    """Reads shards of what is stored on a cluster, whose machines reach the database by this address."""
 
     def __init__(self, cluster: Cluster, database_url: str) -> None:
         self._cluster = cluster

@@ -82,9 +82,7 @@ class OrientedDetection:
 def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
     """Return the overlap of oriented boxes: intersection over union, exact.
 
-    Args:
-        state: Of `OrientedDetection`.
-        crowds: Whether of a crowd it is the part of the prediction that lies in it.
+    With `crowds`, of a crowd it is the part of the prediction that lies in it.
     """
     found, there = state.tables["predictions"], state.tables["truths"]
     shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
@@ -152,8 +150,7 @@ def convex(corners: Doubles) -> Doubles:
         corners: float64 (N, 4, 2), from about their middle, in any order.
 
     Returns:
-        float64 (N, 4, 2), clockwise on the screen; a corner within the other three becomes a double of
-        its neighbour.
+        Clockwise on the screen; a corner within the other three becomes a double of its neighbour.
     """
     away = corners - corners.mean(axis=1, keepdims=True)
     order = np.argsort(np.arctan2(away[..., 1], away[..., 0]), axis=1, kind="stable")

@@ -7,7 +7,7 @@ that was: the newest of its answers to each, against the truth that the first mo
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,10 +24,13 @@ SHARD = 1000
 """Images that are read at once; a query names no more."""
 
 
+_Item = TypeVar("_Item")
+
+
 class Part(msgspec.Struct, frozen=True):
     """Some of the inferences that were chosen."""
 
-    ids: list[int]
+    ids: Sequence[int]
     """Oldest first."""
     slices: dict[str, list[int]]
     """Those of them that a filter finds, by the filter's name."""
@@ -80,11 +83,10 @@ def select(inferences: Inferences, parameters: EvaluationParameters) -> Selectio
         name: {one for some in inferences.ids(_all(where, by), now_us) for one in some}
         for name, by in parameters.slices.items()
     }
-    parts = []
-    for first in range(0, len(ids), SHARD):
-        some = ids[first : first + SHARD]
-        slices = {name: [one for one in some if one in found] for name, found in inside.items()}
-        parts.append(Part(some, slices))
+    parts = [
+        Part(some, {name: [one for one in some if one in of] for name, of in inside.items()})
+        for some in _shards(ids)
+    ]
     return Selection(inferences.get(str(ids[0])).task, newest, parts)
 
 
@@ -120,15 +122,7 @@ def read_part(
 def read_other(
     other: OtherModel, task: str, newest_id: int, inferences: Inferences, same: dict[str, int]
 ) -> Shard:
-    """Read what another model answered to some images, of each the newest.
-
-    Args:
-        other: Which.
-        task: That counts.
-        newest_id: The largest id that counts.
-        inferences: The store.
-        same: As of `same_images`.
-    """
+    """Read what another model answered to some images, as of `same_images`, of each the newest up to an id."""
     where = _all(
         {"input.hash": {"in": list(same)}},
         _of_model(other.model, other.version),
@@ -152,21 +146,18 @@ def read_other(
 def read(inferences: Inferences, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, oldest first."""
     found = []
-    for first in range(0, len(ids), SHARD):
-        where = {"id": {"in": [str(one) for one in ids[first : first + SHARD]]}}
-        request = QueryRequest(where=where, order="ts", limit=SHARD)
-        found += inferences.query(request).inferences
+    for some in _shards(ids):
+        where = {"id": {"in": [str(one) for one in some]}}
+        found += inferences.query(QueryRequest(where=where, order="ts", limit=SHARD)).inferences
     return found
 
 
-def image_of(record: StoredInference, truth: Any, by: Sequence[str] = ()) -> EvaluatedImage:
-    """Return an inference as what is evaluated, with its metadata where it is sliced by that.
+def _shards(items: Sequence[_Item]) -> list[Sequence[_Item]]:
+    return [items[first : first + SHARD] for first in range(0, len(items), SHARD)]
 
-    Args:
-        record: As it is stored.
-        truth: JSON, None where it is not known.
-        by: What is sliced by.
-    """
+
+def image_of(record: StoredInference, truth: Any, by: Sequence[str] = ()) -> EvaluatedImage:
+    """Return an inference, with a truth in JSON if any, as what is evaluated; with metadata if sliced `by` it."""
     has_keys = any(one.startswith("meta.") for one in by)
     return EvaluatedImage(
         record.id,

@@ -25,12 +25,9 @@ def are_probabilities(scores: Doubles) -> bool:
 
 
 class Reliability:
-    """Answers by the bins of their scores.
+    """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
 
-    Args:
-        image: (N,) of each answer.
-        score: (N,) of each; where they are no probabilities, nothing is defined.
-        right: (N,) whether it is right.
+    Where scores are no probabilities, nothing is defined.
     """
 
     def __init__(self, image: Integers, score: Doubles, right: Flags) -> None:

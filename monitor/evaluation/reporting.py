@@ -159,10 +159,7 @@ def interval(values: Doubles) -> tuple[float | None, float | None] | None:
     """Return the middle 95 % of what a bootstrap gave, wide enough to hold the number itself.
 
     Drawing images again lifts some numbers (calibration errors, average precision of many labels), at times
-    all of their resamples.
-
-    Args:
-        values: (1 + B,) the number, then those of the resamples.
+    all of their resamples. The values are (1 + B,) the number, then those of the resamples.
     """
     known = values[1:][np.isfinite(values[1:])]
     if not known.size:

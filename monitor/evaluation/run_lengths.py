@@ -144,13 +144,7 @@ def from_counts(lengths: Integers, counts: Integers, pixels: Integers, where: Wh
 def from_polygons(
     polygons: Sequence[Sequence[Sequence[float]]], sizes: Integers, where: Where
 ) -> Runs:
-    """Fill polygons; a region is the union of its polygons.
-
-    Args:
-        polygons: (N,) regions, each a list of polygons x, y, x, y ... of three points at least.
-        sizes: (N, 2) width and height of the image of each region.
-        where: Names a region.
-    """
+    """Fill regions (N,), each the union of polygons x, y, x, y ..., of images whose sizes are (N, 2)."""
     region = np.repeat(np.arange(len(polygons)), [len(of) for of in polygons])
     flat = list(chain.from_iterable(polygons))
     numbers = np.array([len(one) for one in flat], np.int64)

@@ -6,19 +6,15 @@ from typing import Any
 import msgspec
 
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from monitor.report import TIMES
 from store.errors import MetadataError
 from store.metadata import Scalar, flatten
-
-TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
-"""Parts of an RFC 3339 time in UTC."""
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
     """Return the value that each image is sliced by; None where it has none.
 
-    Args:
-        images: Some.
-        by: `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
+    `by` is `meta.<path>` of the metadata, or `hour`, `day` or `month` of the time in UTC.
 
     Raises:
         EvaluationError: It is none of these, or the metadata of an image cannot be searched.

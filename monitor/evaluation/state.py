@@ -79,95 +79,63 @@ class Labels(dict[str, int]):
 
 
 def merge(states: Iterable[State]) -> State:
-    """Put states of one task together, one at least.
+    """Put states of one task together, one at least; images by their ids, numbers by value, labels by text.
 
     Raises:
         EvaluationError: Two of them hold the same inference.
     """
     states = list(states)
-    labels = Labels()
+    labels = sorted({label for state in states for label in state.labels})
+    rank = {label: number for number, label in enumerate(labels)}
     parts: dict[str, list[Table]] = {}
     excluded: Counter[str] = Counter()
-    before = 0
+    ids: list[str] = []
     for state in states:
-        numbers = np.array([labels[label] for label in state.labels] + [-1], np.int64)
+        numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
-            images = before + np.arange(len(state.ids))
-            parts.setdefault(name, []).append(_renumbered(table, images, numbers))
+            moved = {
+                key: numbers[column] if key.endswith("label") else column
+                for key, column in table.items()
+            }
+            parts.setdefault(name, []).append(moved | {"image": len(ids) + table["image"]})
         excluded.update(state.excluded)
-        before += len(state.ids)
+        ids += state.ids
+    order = sorted(range(len(ids)), key=lambda at: (len(ids[at]), ids[at]))
+    for one, other in pairwise(order):
+        if ids[one] == ids[other]:
+            raise EvaluationError(f"expected each image once, got {ids[one]!r:.80} twice")
     by = dict.fromkeys(name for state in states for name in state.slices)
-    return _in_order(
-        State(
-            [one for state in states for one in state.ids],
-            [one for state in states for one in state.images],
-            np.concatenate([state.sizes for state in states]),
-            {name: [one for state in states for one in state.slices[name]] for name in by},
-            list(labels),
-            {
-                name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
-                for name, tables in parts.items()
-            },
-            excluded,
-        )
-    )
-
-
-def _renumbered(table: Table, images: Column, labels: Column) -> Table:
-    """Give the images (I,) and the labels (K + 1,) of a table other positions; the last label is none."""
-    moved = dict(table)
-    for key, column in table.items():
-        if key == "image":
-            moved[key] = images[column]
-        elif key.endswith("label"):
-            moved[key] = labels[column]
-    return moved
-
-
-def _in_order(state: State) -> State:
-    """Sort images by their ids (numbers by value), labels by text, rows by image."""
-    order = sorted(range(len(state.ids)), key=lambda at: (len(state.ids[at]), state.ids[at]))
-    ids = [state.ids[at] for at in order]
-    twice = next((one for one, other in pairwise(ids) if one == other), None)
-    if twice is not None:
-        raise EvaluationError(f"expected each image once, got {twice!r:.80} twice")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    labels = sorted(state.labels)
-    rank = {label: number for number, label in enumerate(labels)}
-    numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
-    tables = {}
-    for name, table in state.tables.items():
-        moved = _renumbered(table, place, numbers)
-        rows = np.argsort(moved["image"], kind="stable")
-        tables[name] = {key: column[rows] for key, column in moved.items()}
-    return State(
+    whole = State(
         ids,
-        [state.images[at] for at in order],
-        state.sizes[order],
-        {name: [values[at] for at in order] for name, values in state.slices.items()},
+        [one for state in states for one in state.images],
+        np.concatenate([state.sizes for state in states]),
+        {name: [one for state in states for one in state.slices[name]] for name in by},
         labels,
-        tables,
-        dict(sorted(state.excluded.items())),
+        {
+            name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
+            for name, tables in parts.items()
+        },
+        dict(sorted(excluded.items())),
     )
+    return select(whole, order)
 
 
 def select(state: State, positions: Sequence[int]) -> State:
-    """Return the part of a state that holds these images, in ascending order; labels stay."""
-    kept = np.zeros(len(state.ids), bool)
-    kept[positions] = True
-    place = np.cumsum(kept) - 1
+    """Return the part of a state that holds these images, in this order, rows by image; labels stay."""
+    at = np.array(positions, np.int64)
+    place = np.full(len(state.ids), -1)
+    place[at] = np.arange(len(at))
     tables = {}
     for name, table in state.tables.items():
-        rows = kept[table["image"]]
+        image = place[table["image"]]
+        rows = np.argsort(image, kind="stable")[np.count_nonzero(image < 0) :]
         chosen = {key: column[rows] for key, column in table.items()}
-        tables[name] = {**chosen, "image": place[chosen["image"]]}
-    at = np.flatnonzero(kept)
+        tables[name] = chosen | {"image": image[rows]}
     return State(
-        [state.ids[one] for one in at],
-        [state.images[one] for one in at],
+        [state.ids[one] for one in positions],
+        [state.images[one] for one in positions],
         state.sizes[at],
-        {name: [values[one] for one in at] for name, values in state.slices.items()},
+        {name: [values[one] for one in positions] for name, values in state.slices.items()},
         state.labels,
         tables,
         state.excluded,

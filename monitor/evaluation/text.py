@@ -13,13 +13,13 @@ from monitor.evaluation.answers import (
     anls,
     bleu_counts,
     bleu_of,
+    cider,
     exact_match,
     rouge_l,
     token_f1,
     vqa_accuracy,
 )
 from monitor.evaluation.arrays import Doubles, ratio
-from monitor.evaluation.cider import cider
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
 from monitor.evaluation.wire_tables import read
@@ -172,17 +172,10 @@ class _Evaluated:
 
 
 def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
-    """Tell which answer of a model belongs to each prompt that people answered.
+    """Tell which answer of a model belongs to each prompt that people answered: positions, or None.
 
     One with the same prompt, the first that is free; then, in their order, free ones for those prompts
-    where one of the two sides names none.
-
-    Args:
-        found: Prompts of the model's answers, empty where it names none.
-        asked: Prompts that people answered.
-
-    Returns:
-        Positions in `found`, None where there is none.
+    where one of the two sides names none (is empty).
     """
     free = dict.fromkeys(range(len(found)))
     chosen: list[int | None] = [None] * len(asked)

@@ -54,15 +54,10 @@ class _Part(NamedTuple):
 
 
 def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles]:
-    """Compute COCO's twelve numbers, and each label's average precision.
+    """Compute COCO's twelve numbers (12, B), in its order, and each label's average precision (K, B).
 
-    Args:
-        ranking: At COCO's thresholds and ranges of area.
-        weights: (B, I) whole numbers, 0 or more.
-
-    Returns:
-        (12, B) in COCO's order, and (K, B) of labels, over all thresholds and areas; NaN where there is nothing
-        to find.
+    Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
+    where there is nothing to find.
     """
     block = max(1, _WEIGHTS // max(weights.shape[1], 1))
     if len(weights) > block:
@@ -147,12 +142,9 @@ def _part(ranking: Ranking, first: int, after: int, used: Flags) -> _Part:
 def _part_numbers(
     part: _Part, columns: Doubles, to_find: Doubles
 ) -> tuple[Doubles, Doubles, Doubles]:
-    """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B), both over labels.
+    """Return average precision (T, A, L, B), recall (T, A, B) and that among the first (2, T, B).
 
-    Args:
-        part: Some labels.
-        columns: (I, B) weights.
-        to_find: (A, L, B) objects.
+    From weights (I, B) and objects to find (A, L, B); both recalls are summed over labels.
     """
     shape = len(THRESHOLDS), *to_find.shape
     groups = int(np.prod(shape[:3]))

@@ -61,14 +61,9 @@ def listed(
     labels: Labels,
     without: Collection[str] = (),
 ) -> Listed:
-    """Put lists of what has a label together.
+    """Put lists of what has a label together, those of one kind of some images, and number the labels.
 
-    Args:
-        images: Some.
-        kind: Which of their lists.
-        lists: These lists, decoded.
-        labels: Numbers their labels.
-        without: Labels whose rows are passed over.
+    Rows whose label is one of `without` are passed over.
     """
     counts = np.array([len(one) for one in lists], np.int64)
     image, number = np.repeat(np.arange(len(lists)), counts), nth(counts)
@@ -99,12 +94,9 @@ def predictions_table(found: Listed, area: Doubles | Integers, **shape: Doubles)
 
 
 def truths_table(there: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
-    """Return the table of objects that are there.
+    """Return the table of objects that are there, whose shapes have such areas (N,) in square pixels.
 
-    Args:
-        there: Rows with an `area` each, None where it is that of its shape, `crowd` and `difficult`.
-        area: (N,) of their shapes, square pixels.
-        shape: What else is known of them.
+    Rows have an `area` each, None where it is that of the shape, `crowd` and `difficult`.
     """
     given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
     return {

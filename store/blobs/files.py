@@ -43,8 +43,7 @@ class BlobStore:
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
-        self._synced_folders: set[Path] = set()
-        """Whose own entries are on the disk."""
+        self._synced_folders: set[Path] = set()  # whose own entries are on the disk
         self.grace_s = grace_s
 
     def put(self, data: bytes) -> str:
@@ -52,37 +51,13 @@ class BlobStore:
         key = key_of(data)
         path = self._path(key)
         try:
-            if not self._renew(path, len(data)):
-                self._write(path, data)
+            if not _renew(path, len(data)):
+                _write(path, data)
         except OSError as error:
             raise JournalError(
                 f"expected to keep {len(data)} bytes, got: {error.strerror}"
             ) from error
         return key
-
-    @staticmethod
-    def _renew(path: Path, size: int) -> bool:
-        """Make a file young; tells whether it is there afterwards.
-
-        The look comes second: a file may be removed between being found and being touched.
-        """
-        try:
-            os.utime(path)
-            return path.stat().st_size == size  # or power was lost before it was all on disk
-        except FileNotFoundError:
-            return False
-
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
     def sync(self, keys: Iterable[str]) -> None:
         """See `Blobs`.
@@ -138,7 +113,7 @@ class BlobStore:
     def listed(self) -> Iterator[BlobEntry]:
         """See `Blobs`; no more than one folder's files are listed at once."""
         now = time.time()
-        for folder in self._folders():
+        for folder in sorted(self._directory.glob("??/")):
             with os.scandir(folder) as entries:
                 for entry in entries:
                     try:
@@ -154,15 +129,32 @@ class BlobStore:
     def presigned(self, key: str, seconds: float) -> None:
         """See `Blobs`: `store.blobs.urls` signs URLs of this server."""
 
-    def _folders(self) -> list[Path]:
-        try:
-            found = sorted(self._directory.iterdir())
-        except FileNotFoundError:
-            return []
-        return [path for path in found if len(path.name) == 2 and path.is_dir()]
-
     def _path(self, key: str) -> Path:
         return self._directory / path_of(key)
+
+
+def _renew(path: Path, size: int) -> bool:
+    """Make a file young; tells whether it is there afterwards.
+
+    The look comes second: a file may be removed between being found and being touched.
+    """
+    try:
+        os.utime(path)
+        return path.stat().st_size == size  # or power was lost before it was all on disk
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _clear(left: Path) -> None:

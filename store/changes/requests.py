@@ -10,16 +10,13 @@ import msgspec
 
 from store.changes.annotations import annotations_of
 from store.changes.truth import join_text
-from store.errors import ChangeError
+from store.errors import NO_JSON, ChangeError
 from store.ids import LARGEST
 from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
+from store.rows import text
 
-MAX_STATEMENTS = 10_000
-"""Of one request."""
-
-MAX_JOIN_BYTES = 2000
-"""Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
-
+MAX_STATEMENTS = 10_000  # of one request
+MAX_JOIN_BYTES = 2000  # of a join and its value, as UTF-8: what an index of PostgreSQL takes
 MAX_DAYS = 1_000_000
 MAX_MODEL_BYTES = 2000
 MAX_KIND_CHARACTERS = 64
@@ -83,7 +80,7 @@ def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
     """Read the body of a request, or say what was wanted."""
     try:
         return msgspec.json.decode(body, type=type_)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise ChangeError(f"expected the body to be {wanted}, got: {error}") from error
 
 
@@ -124,7 +121,7 @@ def statements(body: bytes) -> list[TruthStatement]:
     `data_hash`, `inference_id` or `request_id` for the path.
     """
     whole = None
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    with suppress(*NO_JSON):
         whole = msgspec.json.decode(body)
     if not isinstance(whole, dict) or whole.keys() & _LINE_KEYS.keys():
         return _lines(body)
@@ -145,7 +142,7 @@ def _lines(body: bytes) -> list[TruthStatement]:
         where = f"line {number}"
         try:
             node = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except NO_JSON as error:
             raise ChangeError(f"{where}: expected a JSON object, got: {error}") from error
         named = node.keys() & _LINE_KEYS.keys() if isinstance(node, dict) else set()
         if len(named) != 1 or node.keys() - named - {"annotations", "source"}:
@@ -183,26 +180,25 @@ def _statement(
 
 
 def _join_value(join: str, value: Any, where: str) -> str:
-    """Return a value as statements name it."""
+    is_text = isinstance(value, str) and value != ""
     if join.startswith("meta.") and len(join) > 5:
-        if "\0" not in join and isinstance(value, str | int | float) and value != "":
-            return join_text(value).replace("\0", "\ufffd")
-        raise ChangeError(f"{where}: expected a text, number or boolean, got {value!r:.80}")
-    if join == "id":
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-            return str(min(int(value), LARGEST))
-        raise ChangeError(f"{where}: expected an id as a string of digits, got {value!r:.80}")
-    if join == "input.hash":
-        if isinstance(value, str) and _HASH.fullmatch(value):
-            return value
-        raise ChangeError(f"{where}: expected 'blake3:' and 64 hex digits, got {value!r:.80}")
-    if join == "request_id":
-        if isinstance(value, str) and value:
-            return value.replace("\0", "\ufffd")
-        raise ChangeError(f"{where}: expected a request id, got {value!r:.80}")
-    raise ChangeError(
-        f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
-    )
+        is_right = "\0" not in join and (is_text or isinstance(value, int | float))
+        wanted = "a text, number or boolean"
+    elif join == "id":
+        is_right = is_text and value.isascii() and value.isdigit() and len(value) < 20
+        wanted = "an id as a string of digits"
+    elif join == "input.hash":
+        is_right = is_text and _HASH.fullmatch(value) is not None
+        wanted = "'blake3:' and 64 hex digits"
+    elif join == "request_id":
+        is_right, wanted = is_text, "a request id"
+    else:
+        raise ChangeError(
+            f"expected join to be id, request_id, input.hash or meta.<path>, got {join!r:.80}"
+        )
+    if not is_right:
+        raise ChangeError(f"{where}: expected {wanted}, got {value!r:.80}")
+    return str(min(int(value), LARGEST)) if join == "id" else text(join_text(value))
 
 
 def feedback(target: int, body: bytes) -> Feedback:

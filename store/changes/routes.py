@@ -28,8 +28,6 @@ _ANNOTATIONS = Schema(
     items=Schema(type=OpenAPIType.OBJECT),
     description="Predictions without scores, or annotations of a Chariot dataset",
 )
-
-
 _METADATA = with_body(
     set=Schema(type=OpenAPIType.OBJECT, description="Top-level keys and their new values"),
     remove=Schema(type=OpenAPIType.ARRAY, items=_TEXT, description="Top-level keys"),
@@ -101,13 +99,6 @@ def change_routes(changes: Changes) -> list[HTTPRouteHandler]:
         """Delete inferences by a filter, newest first, or say which it would be."""
         return changes.delete(body)
 
-    return [
-        change_metadata,
-        get_metadata_history,
-        options("/api/inferences/{inference_id:str}/ground-truth", "PUT", "DELETE"),
-        put_ground_truth,
-        delete_ground_truth,
-        state_ground_truth,
-        give_feedback,
-        delete_inferences,
-    ]
+    allowed = options("/api/inferences/{inference_id:str}/ground-truth", "PUT", "DELETE")
+    truth = [allowed, put_ground_truth, delete_ground_truth, state_ground_truth]
+    return [change_metadata, get_metadata_history, *truth, give_feedback, delete_inferences]

@@ -4,7 +4,9 @@ The truth of an inference is the latest statement, the one with the largest id, 
 So it does not matter in which order statements and inferences arrive.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,8 +29,7 @@ class _Subject(NamedTuple):
     request_id: str
     image_no: int
     input_hash: str | None
-    metadata: str | msgspec.Raw
-    """JSON."""
+    metadata: str | msgspec.Raw  # JSON
 
 
 def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
@@ -62,14 +63,13 @@ def candidates(
     With a limit some more are given than so many, not all, where there are more.
     """
     end = "" if limit is None else f" LIMIT {limit + 1}"
-    by_join: dict[str, set[str]] = {}
+    by_join: dict[str, set[str]] = defaultdict(set)
     for join, value in joined:
-        by_join.setdefault(join, set()).add(value)
+        by_join[join].add(value)
     found: set[int] = set()
     for join, values in by_join.items():
         if join == "id":
-            seqs = {int(value) for value in values}
-            found |= {seq for seq in seqs if seq <= LARGEST}
+            found |= {int(value) for value in values if int(value) <= LARGEST}
         elif join.startswith("meta."):
             found |= _with_metadata(connection, join[5:], values, end)
         else:
@@ -80,15 +80,13 @@ def candidates(
 
 
 def _request(value: str) -> str:
-    """Return the request of `request#image`."""
     request, separator, image = value.rpartition("#")
     return request if separator and image.isdecimal() else value
 
 
 def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
     found: set[int] = set()
-    of_path = "SELECT type, id FROM meta_key WHERE path = ?"
-    keys: Sequence[Any] = run(connection, of_path, (path,)).all()
+    keys = run(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, of_type = _indexed(type_, values)
         statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"
@@ -103,12 +101,9 @@ def _indexed(type_: int, values: set[str]) -> tuple[str, set[Any]]:
     if type_ == KeyType.BOOL:
         return "meta_num", {float(value == "true") for value in values & {"true", "false"}}
     numbers = set()
-    if type_ == KeyType.NUM:
-        for value in values:
-            try:
-                numbers.add(float(value))
-            except ValueError:
-                continue
+    for value in values if type_ == KeyType.NUM else ():
+        with suppress(ValueError):
+            numbers.add(float(value))
     return "meta_num", numbers
 
 
@@ -140,15 +135,15 @@ def _stated_joins(connection: sa.Connection) -> set[str]:
 
 
 def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[str]) -> None:
-    by_join: dict[str, dict[str, list[int]]] = {join: {} for join in joins}
+    by_join: dict[str, dict[str, list[int]]] = {join: defaultdict(list) for join in joins}
     for one in subjects:
         for join, value in _joined(one, joins):
-            by_join[join].setdefault(value, []).append(one.seq)
+            by_join[join][value].append(one.seq)
     latest: dict[int, int] = {}
+    statement = (
+        "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
+    )
     for join, seqs in by_join.items():
-        statement = (
-            "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
-        )
         for value, stated in run_in(connection, statement, seqs, (join,)):
             for seq in seqs[value]:
                 latest[seq] = max(latest.get(seq, 0), int(stated))

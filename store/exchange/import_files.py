@@ -16,7 +16,7 @@ from store import metadata
 from store.blobs.interface import key_of
 from store.changes.annotations import annotations_of
 from store.changes.truth import join_text
-from store.errors import NO_PYARROW, MetadataError, QueryError
+from store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
 from store.exchange import shapes
 from store.exchange.datasets import GPS, OWN, nested
 
@@ -64,16 +64,12 @@ class ImportedInference(msgspec.Struct, frozen=True):
 class Item(NamedTuple):
     """One inference or image of a file."""
 
-    place: str
-    """Where it stands, for errors."""
+    place: str  # where it stands, for errors
     image: Callable[[], bytes | None]
     inference: ImportedInference | None
-    truth: Any
-    """Annotations in any of the forms that are taken; None for none."""
-    metadata: dict[str, Any]
-    """Checked."""
-    names: Mapping[str, str]
-    """What the file says of `id`, `request_id` and `input.hash`."""
+    truth: Any  # annotations in any of the forms that are taken; None for none
+    metadata: dict[str, Any]  # checked
+    names: Mapping[str, str]  # what the file says of `id`, `request_id` and `input.hash`
 
     def value(self, join: str) -> str | None:
         """Return the value of a field to join a ground truth by; None where it has none."""
@@ -87,9 +83,7 @@ class Item(NamedTuple):
 
 
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
-Images = Callable[[str], bytes | None]
-"""Gives the image of a name; None where there is none."""
-
+Images = Callable[[str], bytes | None]  # gives the image of a name; None where there is none
 _inference = msgspec.json.Decoder(ImportedInference)
 
 
@@ -236,7 +230,7 @@ class _Coco(msgspec.Struct):
 def _coco(data: bytes, image: Images) -> Iterator[Item]:
     try:
         whole = msgspec.json.decode(data, type=_Coco)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
     labels = {category.id: category.name for category in whole.categories}
     by_image: dict[int, list[dict[str, Any]]] = {}
@@ -290,7 +284,7 @@ def _decoded(text: bytes, place: str) -> ImportedInference:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
 
 

@@ -10,35 +10,48 @@ Source: ClickHouse, `MergeTreeSink::finishDelayedChunk`.
 
 import logging
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import clickhouse_connect
 import msgspec
+import sqlalchemy as sa
+from clickhouse_connect.driver.exceptions import Error
 
 from store import journal
+from store.database import Readers, marks, run
 from store.disk import write_whole
-from store.moving.clickhouse_rows import Row, rows_by_table, statements
+from store.errors import StoreError
+from store.moving.clickhouse_rows import Row, inference, rows_by_table, statements
+from store.moving.comparison import (
+    DAY_IDS,
+    INFERENCES,
+    Table,
+    day_text,
+    days,
+    page,
+    reading,
+    summary,
+)
+from store.moving.copying import FEEDBACK, TRUTH, Progress, records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20
-POLL_S = 1.0
-"""ClickHouse takes few large inserts rather than many small ones."""
-
+POLL_S = 1.0  # ClickHouse takes few large inserts rather than many small ones
 MAX_BACK_OFF_S = 30.0
+_FILLED_AT_ONCE = 5000
 _log = logging.getLogger(__name__)
-Range = tuple[int, int]
-"""Bytes of a segment, from and to."""
+Range = tuple[int, int]  # bytes of a segment, from and to
 
 
 class Position(msgspec.Struct):
     """How far the journal is sent."""
 
-    offsets: dict[str, int] = {}
-    """By segment."""
-    sending: dict[str, Range] = {}
-    """What may have arrived already, or in part."""
+    offsets: dict[str, int] = {}  # by segment
+    sending: dict[str, Range] = {}  # what may have arrived already, or in part
 
 
 class Sink:
@@ -84,7 +97,7 @@ class Sink:
         """Send everything that is in the journal now and return how many records that was."""
         before = self.records_sent
         if self._client is None:
-            self._client = connect(self._url)
+            self._client = _connect(self._url)
         while sending := self._position.sending or self._next():
             is_repeat = bool(self._position.sending)
             self._note(Position(self._position.offsets, sending))
@@ -101,7 +114,6 @@ class Sink:
         return next(journal.frames(segment, offset), None) is not None
 
     def _next(self) -> dict[str, Range]:
-        """Return the parts of segments that one insert takes."""
         found: dict[str, Range] = {}
         records = size = 0
         for path in journal.segments(self._directory):
@@ -125,11 +137,11 @@ class Sink:
                     break
                 payloads.append(payload)
         for table, rows in rows_by_table(payloads).items():
-            insert(self._client, table, missing(self._client, table, rows) if is_repeat else rows)
+            _insert(self._client, table, _missing(self._client, table, rows) if is_repeat else rows)
         self.records_sent += len(payloads)
 
 
-def connect(url: str) -> Any:
+def _connect(url: str) -> Any:
     """Connect to a ClickHouse, and make tables where missing; `Error` if it does not answer."""
     client = clickhouse_connect.get_client(
         dsn=url,
@@ -143,18 +155,71 @@ def connect(url: str) -> Any:
     return client
 
 
-def insert(client: Any, table: str, rows: list[Row]) -> None:
-    """Insert rows, if there are any."""
+def _insert(client: Any, table: str, rows: list[Row]) -> None:
     if rows:
         block = msgspec.json.Encoder().encode_lines(rows)
         client.raw_insert(table, insert_block=block, fmt="JSONEachRow")
 
 
-def missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
-    """Return those rows that a ClickHouse does not have."""
+def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
     key = [name for name in ("id", "seq") if name in rows[0]]
     first = ",".join({str(row[key[0]]) for row in rows})  # 20 bytes each, of 256 kiB that are read
     text = f"SELECT {', '.join(key)} FROM {table} WHERE {key[0]} IN ({first})"
     lines = client.raw_query(text, fmt="TabSeparated").splitlines()
     there = {tuple(map(int, line.split())) for line in lines}
     return [row for row in rows if tuple(row[name] for name in key) not in there]
+
+
+def fill(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
+    """Send inferences, as their metadata is today, truth and feedback; reports after each insert.
+
+    Days of which ClickHouse holds as much as the database are passed over, and of the others it is
+    sent what it lacks, so a copy that was killed goes on when it is repeated.
+
+    Raises:
+        StoreError: The source is no database of ours, or one of the two does not answer.
+    """
+    began = time.monotonic()
+    progress = Progress("", "", {}, 0, 0.0)
+    try:
+        with reading(source) as (readers,):
+            client = _connect(url)
+            for table in (INFERENCES, TRUTH, FEEDBACK):
+                sent = 0
+                for day in days([readers], table):
+                    for rows in _lacking(readers, client, table, day):
+                        _insert(client, table.name, rows)
+                        sent += len(rows)
+                        copied = {**progress.copied, table.name: sent}
+                        seconds = time.monotonic() - began
+                        progress = Progress(table.name, day_text(day), copied, 0, seconds)
+                        report(progress)
+    except Error as error:
+        raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
+    return progress
+
+
+def _lacking(readers: Readers, client: Any, table: Table, day: int) -> Iterator[list[Row]]:
+    """Yield the rows of a day that are not there, some at a time."""
+    position, after = day * DAY_IDS, (day + 1) * DAY_IDS
+    text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
+    there = int(client.command(f"{text} >= {position} AND {table.key} < {after}"))
+    with readers.snapshot() as connection:
+        if summary(connection, table, day)[0] <= there:
+            return
+    while True:
+        with readers.snapshot() as connection:
+            keys = [*page(connection, table, position, after, _FILLED_AT_ONCE)]
+            if not keys:
+                return
+            rows = _rows(connection, table, keys)
+        yield _missing(client, table.name, rows) if there else rows
+        position = keys[-1] + 1
+
+
+def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[Row]:
+    if table is INFERENCES:
+        return [inference(record) for record in records(connection, keys)]
+    columns = ", ".join(table.columns)
+    text = f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})"
+    return [dict(row) for row in run(connection, text, (*keys,)).mappings()]

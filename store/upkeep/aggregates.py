@@ -2,31 +2,37 @@
 
 import re
 import time
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
+import sqlalchemy as sa
 
+from store.database import marks, run
 from store.errors import QueryError
 from store.ids import milliseconds
 from store.inferences import Inferences
+from store.query.catalog import Catalog
 from store.query.json_form import parse
 from store.query.request import QueryRequest, decode_body
-from store.records import StoredInference, timestamp_text
-from store.rollups import MINUTE_MS, Tally
+from store.query.syntax import And, Compare, Filter, Not, Or
+from store.records import timestamp_text
+from store.rollups import MINUTE_MS, Tally, decoded
 from store.rows import scored, text
-from store.upkeep.summing import NAMES, Grouping, Groups, add_rollups, span_of
 
-MAX_ROWS = 50_000
-"""Inferences that are counted one by one."""
+MAX_ROWS = 50_000  # inferences that are counted one by one
+MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
+MAX_GROUPS = 10_000
+NAMES = ("model", "version", "task")  # what inferences are grouped by beside time and label
+_LATEST = 1 << 40
+_NOTHING = "'{}'"
 
 Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
 _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
 _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
 _UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
-_MONDAY_MS = 4 * 86_400_000
-"""The first of all, in 1970: weeks begin with it."""
-
+_MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
 _MINUTE_US = MINUTE_MS * 1000
 _INSTEAD = (
     "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
@@ -52,6 +58,45 @@ class Aggregates(msgspec.Struct, frozen=True):
     source: Literal["rollups", "inferences"]
 
 
+class _Grouping(NamedTuple):
+    """What tells groups apart."""
+
+    names: tuple[str, ...]  # among `NAMES`
+    width_ms: int = 0  # of a group by time; 0 is none
+    offset_ms: int = 0  # of the first of them, since 1970
+    by_label: bool = False
+
+
+class _Groups:
+    """Tallies of groups: by the time at which a group begins, in milliseconds since 1970, then by names."""
+
+    def __init__(self, grouping: _Grouping) -> None:
+        self.grouping = grouping
+        self.tallies: dict[tuple[Any, ...], Tally] = {}
+        self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
+
+    def of(self, at_ms: int, names: Mapping[str, str]) -> Tally:
+        """Return the tally of the group that an inference of this time and these names belongs to."""
+        grouping, start_ms = self.grouping, 0
+        if grouping.width_ms:
+            start_ms = at_ms - (at_ms - grouping.offset_ms) % grouping.width_ms
+        key = (start_ms, *(names[name] for name in grouping.names))
+        tally = self.tallies.get(key)
+        if tally is None:
+            if len(self.tallies) >= MAX_GROUPS:
+                raise QueryError(f"expected at most {MAX_GROUPS:,} groups, got more; narrow it")
+            tally = self.tallies[key] = Tally()
+        return tally
+
+
+class _Span(NamedTuple):
+    """A filter that rollups can answer."""
+
+    first: int  # minute since 1970
+    after: int
+    conditions: tuple[Filter, ...]  # on model, version and task alone
+
+
 _decoder = msgspec.json.Decoder(AggregateRequest)
 
 
@@ -66,8 +111,8 @@ def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
     metrics = _metrics(request.metrics, grouping)
     now_us = time.time_ns() // 1000
     now_us -= now_us % _MINUTE_US
-    span = span_of(parse(request.where, now_us))
-    groups = Groups(grouping)
+    span = _span_of(parse(request.where, now_us))
+    groups = _Groups(grouping)
     if not request.group:
         groups.of(0, {})  # there, however few match
     if span is None or grouping.width_ms % MINUTE_MS:
@@ -76,17 +121,18 @@ def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
     latency = bool(metrics & _QUANTILES.keys())
     labels = "labels" in metrics or grouping.by_label
     with inferences.snapshot() as connection:
-        add_rollups(connection, span, groups, latency=latency, labels=labels)
+        _add_rollups(connection, span, groups, latency=latency, labels=labels)
     return Aggregates(_shown(groups, metrics), "rollups")
 
 
-def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: Groups) -> None:
+def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: _Groups) -> None:
     labels: dict[str, int] = {}
     counted = 0
     asked = QueryRequest(where=where, order="ts", limit=1000)
     for page in inferences.pages(asked, now_us):
         for one in page.inferences:
-            tally = groups.of(milliseconds(int(one.id)), _names(one))
+            names = {"model": one.model.name, "version": one.model.version, "task": one.task}
+            tally = groups.of(milliseconds(int(one.id)), names)
             tally.count(one.status, round(one.latency_ms * 1000))
             for prediction in scored(one.predictions) or ():
                 if isinstance(prediction.label, str):
@@ -100,7 +146,7 @@ def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: Groups) -
     groups.labels = {number: name for name, number in labels.items()}
 
 
-def _grouping(group: list[Any]) -> Grouping:
+def _grouping(group: list[Any]) -> _Grouping:
     names, width_ms, offset_ms = [], 0, 0
     for position, item in enumerate(group):
         if item in (*NAMES, "label") and item not in names:
@@ -117,10 +163,10 @@ def _grouping(group: list[Any]) -> Grouping:
         width_ms = int(match[1]) * _UNITS_MS[match[2]]
         offset_ms = _MONDAY_MS if match[2] == "w" else 0
     shown = tuple(name for name in NAMES if name in names)
-    return Grouping(shown, width_ms, offset_ms, "label" in names)
+    return _Grouping(shown, width_ms, offset_ms, "label" in names)
 
 
-def _metrics(asked: list[Metric] | None, grouping: Grouping) -> set[Metric]:
+def _metrics(asked: list[Metric] | None, grouping: _Grouping) -> set[Metric]:
     if not grouping.by_label:
         return set(_DEFAULT if asked is None else asked)
     if asked is not None and set(asked) != {"count"}:
@@ -128,11 +174,7 @@ def _metrics(asked: list[Metric] | None, grouping: Grouping) -> set[Metric]:
     return {"count"}
 
 
-def _names(one: StoredInference) -> dict[str, str]:
-    return {"model": one.model.name, "version": one.model.version, "task": one.task}
-
-
-def _shown(groups: Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
+def _shown(groups: _Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
     grouping, shown = groups.grouping, []
     for (start_ms, *names), tally in sorted(groups.tallies.items()):
         group: dict[str, Any] = {}
@@ -151,9 +193,103 @@ def _shown(groups: Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
 
 
 def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "count": tally.n,
-        "error_rate": tally.errors / tally.n if tally.n else None,
-    }
+    error_rate = tally.errors / tally.n if tally.n else None
+    values: dict[str, Any] = {"count": tally.n, "error_rate": error_rate}
     values |= {name: tally.latency_ms(quantile) for name, quantile in _QUANTILES.items()}
     return {name: value for name, value in values.items() if name in metrics}
+
+
+def _span_of(tree: Filter) -> _Span | None:
+    """Return what rollups can answer of a filter; None where the rows must be looked at."""
+    first, after, conditions = 0, _LATEST, []
+    for part in _parts(tree):
+        if _is_of_names(part):
+            conditions.append(part)
+        elif (
+            isinstance(part, Compare)
+            and part.field == "ts"
+            and part.operator in {"ge", "lt"}
+            and isinstance(part.value, int)
+            and part.value % _MINUTE_US == 0
+        ):
+            minute = part.value // _MINUTE_US
+            if part.operator == "ge":
+                first = max(first, minute)
+            else:
+                after = min(after, minute)
+        else:
+            return None
+    return _Span(first, after, tuple(conditions))
+
+
+def _parts(tree: Filter) -> list[Filter]:
+    return (
+        [leaf for part in tree.parts for leaf in _parts(part)] if isinstance(tree, And) else [tree]
+    )
+
+
+def _is_of_names(tree: Filter) -> bool:
+    if isinstance(tree, And | Or):
+        return all(_is_of_names(part) for part in tree.parts)
+    if isinstance(tree, Not):
+        return _is_of_names(tree.part)
+    return isinstance(tree, Compare) and tree.field in NAMES
+
+
+def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
+    if isinstance(tree, And):
+        return all(_holds(part, catalog, model_id) for part in tree.parts)
+    if isinstance(tree, Or):
+        return any(_holds(part, catalog, model_id) for part in tree.parts)
+    if isinstance(tree, Not):
+        return not _holds(tree.part, catalog, model_id)
+    assert isinstance(tree, Compare)
+    values = tree.value if isinstance(tree.value, tuple) else (tree.value,)
+    return tree.operator == "exists" or model_id in catalog.model_ids(tree.field, values)
+
+
+def _add_rollups(
+    connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
+) -> None:
+    models: dict[int, dict[str, str]] = {}
+    tree = And(span.conditions)
+    catalog = Catalog(connection)
+    for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
+        if _holds(tree, catalog, model_id):
+            models[model_id] = dict(zip(NAMES, names, strict=True))
+    if not models:
+        return
+    condition = (
+        f"FROM rollup WHERE model_id IN ({marks(models)}) AND minute >= ? AND minute < ? AND n > 0"
+    )
+    values = (*models, span.first, span.after)
+    _add_counts(connection, condition, values, models, groups)
+    if labels:
+        groups.labels |= dict(run(connection, "SELECT id, name FROM label").tuples())
+    if latency or labels:
+        columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
+        statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
+        found = run(connection, statement, (*values, MAX_MINUTES + 1))
+        for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
+            if number >= MAX_MINUTES:
+                raise QueryError(
+                    f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
+                    "for count and error_rate alone"
+                )
+            tally = Tally(latency=decoded(of_latency), labels=decoded(of_labels))
+            groups.of(minute * MINUTE_MS, models[model_id]).add(tally)
+
+
+def _add_counts(
+    connection: sa.Connection,
+    condition: str,
+    values: tuple[int, ...],
+    models: Mapping[int, Mapping[str, str]],
+    groups: _Groups,
+) -> None:
+    width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
+    start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
+    each = f"SELECT model_id, {start} AS start, n, errors {condition}"
+    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
+    for model_id, minute, n, errors in run(connection, statement, values):
+        groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

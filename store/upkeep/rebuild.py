@@ -8,7 +8,7 @@ inferences are counted again. Counts of what retention has removed stay as they 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from store.upkeep.retention import limits_of
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
 
-_KEYS = 3
-"""How many of the first columns are the key of an index, the id last."""
-
+_KEYS = 3  # how many of the first columns are the key of an index, the id last
 _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],
@@ -45,8 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     database: str
     table: str
-    after: list[Any]
-    """The key of the last row looked at."""
+    after: list[Any]  # the key of the last row looked at
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
@@ -60,6 +57,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
     """
     with closing(database.Readers(url, connections=1)) as readers, readers.snapshot():
         pass  # it is there, and up to date
+    state.parent.mkdir(parents=True, exist_ok=True)
     name = sa.make_url(url).render_as_string(hide_password=True)
     tables = list(_FIRST)
     progress = _read(state, name) or Progress(name, tables[0], _FIRST[tables[0]])
@@ -76,7 +74,7 @@ def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
                 progress = Progress(name, following[0], _FIRST[following[0]])
             else:
                 progress = Progress(name, progress.table, after)
-            _write(state, progress)
+            write_whole(state, msgspec.msgpack.encode(progress))
             show(progress)
             time.sleep(min(time.monotonic() - began, 1.0))  # in which the writers go on
     state.unlink(missing_ok=True)
@@ -94,15 +92,11 @@ def _step(engine: sa.Engine, names: Names, progress: Progress) -> list[Any] | No
 
 def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any] | None:
     """Give the next rows what they are found by and lack."""
-    found = run(
-        connection,
-        "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?",
-        (*after, STEP_ROWS),
-    ).all()
+    text = "SELECT seq, meta, predictions FROM inference WHERE seq > ? ORDER BY seq LIMIT ?"
+    found = run(connection, text, (*after, STEP_ROWS)).all()
     rows = derived(names, found)
     for table in INDEXES:
-        if rows[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
+        database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -112,23 +106,16 @@ def _remove(
     """Remove those of the next rows of an index that no inference has."""
     columns = COLUMNS[table][:_KEYS]
     key = ", ".join(columns)
-    found: Sequence[Any] = run(
-        connection,
-        f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?",
-        (*after, 2 * STEP_ROWS),
-    ).all()
-    seqs = {row[2] for row in found}
-    rows = run_in(
-        connection, "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})", seqs
-    )
-    right = {row[:3] for row in derived(names, rows)[table]}
-    wrong = [tuple(row) for row in found if tuple(row) not in right]
-    database.delete(connection, table, columns, wrong)
+    text = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
+    found = [(*row,) for row in run(connection, text, (*after, 2 * STEP_ROWS))]
+    text = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
+    rows = derived(names, run_in(connection, text, {row[2] for row in found}))
+    right = {row[:3] for row in rows[table]}
+    database.delete(connection, table, columns, [row for row in found if row not in right])
     return list(found[-1]) if found else None
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
-    """Count the inferences of the next minutes again."""
     keys: list[tuple[int, int]] = []
     counted = 0
     for key in _minutes(connection, *after):
@@ -145,13 +132,10 @@ def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
 
 def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[tuple[int, int]]:
     """Yield models and minutes behind one, of which there is a row or a count to be replaced."""
-    cuts = {
-        one.model_id: one.inferences for one in limits_of(connection, time.time_ns() // 1_000_000)
-    }
-    models: Iterable[Any] = run(
-        connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,)
-    ).all()
-    for (number,) in models:
+    limits = limits_of(connection, time.time_ns() // 1_000_000)
+    cuts = {limit.model_id: limit.inferences for limit in limits}
+    models = run(connection, "SELECT id FROM model WHERE id >= ? ORDER BY id", (model_id,))
+    for number in models.scalars().all():
         oldest = _minute_from(connection, number, 0)
         if oldest is None:
             continue
@@ -163,44 +147,33 @@ def _minutes(connection: sa.Connection, model_id: int, minute: int) -> Iterator[
 
 
 def _next(connection: sa.Connection, model_id: int, minute: int) -> int | None:
-    counted = run(
-        connection,
-        "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?",
-        (model_id, minute),
-    ).scalar()
+    text = "SELECT min(minute) FROM rollup WHERE model_id = ? AND minute >= ?"
+    counted = run(connection, text, (model_id, minute)).scalar()
     found = (counted, _minute_from(connection, model_id, minute))
     return min((one for one in found if one is not None), default=None)
 
 
 def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int | None:
     """Return the first minute from one on of which there is an inference."""
-    row = run(
-        connection,
-        "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1",
-        (model_id, first_at(minute * MINUTE_MS)),
-    ).first()
-    return None if row is None else rollups.minute(row[0])
+    text = "SELECT seq FROM inference WHERE model_id = ? AND seq >= ? ORDER BY seq LIMIT 1"
+    seq = run(connection, text, (model_id, first_at(minute * MINUTE_MS))).scalar()
+    return None if seq is None else rollups.minute(seq)
 
 
 def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
-    """Count the inferences of a model and minute."""
     first = first_at(minute * MINUTE_MS)
     window = (model_id, first, min(first_at((minute + 1) * MINUTE_MS), LARGEST))
     tally = Tally()
-    where = "model_id = ? AND seq >= ? AND seq < ?"
-    rows: Iterable[Any] = run(
-        connection,
-        f"SELECT status, latency_us, input_kept, input_bytes FROM inference WHERE {where}",
-        window,
-    )
+    where = "WHERE model_id = ? AND seq >= ? AND seq < ?"
+    text = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {where}"
+    rows = run(connection, text, window)
     for status, latency_us, kept, size in rows:
         tally.count(status, latency_us, rollups.size_kept(kept, size))
-    labels: Iterable[Any] = run(
-        connection,
+    text = (
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
-        f" WHERE {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label",
-        (*window, *window[1:]),
+        f" {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"
     )
+    labels = run(connection, text, (*window, *window[1:]))
     for label, n in labels:
         tally.count_label(label, int(n))
     return tally
@@ -213,8 +186,3 @@ def _read(state: Path, name: str) -> Progress | None:
         return None
     is_known = progress.database == name and progress.table in _FIRST
     return progress if is_known else None
-
-
-def _write(state: Path, progress: Progress) -> None:
-    state.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(state, msgspec.msgpack.encode(progress))

@@ -7,9 +7,8 @@ stays counted in the rollups, which say what was served; only `kept_bytes` follo
 import logging
 import math
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,15 +23,9 @@ from store.partitions import Month, drop_month, months
 from store.rollups import MINUTE_MS
 from store.rows import Names
 
-STEP_ROWS = 250
-"""Of one transaction."""
-
-SHARE = 0.2
-"""Of the writer's time, while there is something to remove."""
-
-LOOK_S = 10.0
-"""How often it is looked whether there is something."""
-
+STEP_ROWS = 250  # of one transaction
+SHARE = 0.2  # of the writer's time, while there is something to remove
+LOOK_S = 10.0  # how often it is looked whether there is something
 _DAY_MS = 86_400_000
 _log = logging.getLogger(__name__)
 
@@ -57,8 +50,7 @@ class Upkeep:
         self._journal_directory = journal_directory
         self._max_input_bytes = max_input_bytes
         self._surplus = 0
-        self._reached = (0, 0, 0)
-        """Model, minute and id up to which inputs are removed."""
+        self._reached = (0, 0, 0)  # model, minute and id up to which inputs are removed
         self._due = 0.0
 
     def step(self, engine: sa.Engine, names: Names, freed: set[str]) -> None:
@@ -105,12 +97,11 @@ class Upkeep:
     def _remove_old_inputs(
         self, connection: sa.Connection, limits: list[Limit], freed: set[str]
     ) -> bool:
+        first = (
+            "SELECT min(minute) FROM rollup WHERE model_id = ? AND kept_bytes > 0 AND minute < ?"
+        )
         for limit in limits:
-            oldest = run(
-                connection,
-                "SELECT min(minute) FROM rollup WHERE model_id = ? AND kept_bytes > 0 AND minute < ?",
-                (limit.model_id, limit.inputs),
-            ).scalar()
+            oldest = run(connection, first, (limit.model_id, limit.inputs)).scalar()
             if oldest is not None:
                 self._remove_inputs(connection, limit.model_id, oldest, freed)
                 return True
@@ -124,11 +115,8 @@ class Upkeep:
             self._surplus = int(run(connection, kept).scalar_one()) - self._max_input_bytes
         if self._surplus <= 0:
             return False
-        oldest: Iterable[Any] = run(
-            connection,
-            "SELECT k.id, (SELECT min(minute) FROM rollup"
-            " WHERE model_id = k.id AND kept_bytes > 0) FROM model AS k",
-        )
+        first = "SELECT min(minute) FROM rollup WHERE model_id = k.id AND kept_bytes > 0"
+        oldest = run(connection, f"SELECT k.id, ({first}) FROM model AS k")
         minute, model_id = min((minute, id_) for id_, minute in oldest if minute is not None)
         self._surplus -= self._remove_inputs(connection, model_id, minute, freed, self._surplus)
         return True
@@ -144,12 +132,12 @@ class Upkeep:
         """Mark inputs of a minute, oldest first, as kept no longer, and return their bytes."""
         first, after = (first_at(at * MINUTE_MS) for at in (minute, minute + 1))
         begun = self._reached[:2] == (model_id, minute)
-        rows: Iterable[Any] = run(
-            connection,
+        kept = (
             "SELECT seq, input_hash, input_bytes FROM inference WHERE model_id = ?"
-            " AND seq > ? AND seq < ? AND input_kept = 1 ORDER BY seq LIMIT ?",
-            (model_id, self._reached[2] if begun else first - 1, after, STEP_ROWS),
+            " AND seq > ? AND seq < ? AND input_kept = 1 ORDER BY seq LIMIT ?"
         )
+        behind = self._reached[2] if begun else first - 1
+        rows = run(connection, kept, (model_id, behind, after, STEP_ROWS))
         gone, total = [], 0
         for seq, digest, size in rows:
             gone.append((seq, model_id, size))
@@ -163,24 +151,21 @@ class Upkeep:
             run_in(connection, mark, [row[0] for row in gone])
             rollups.drop_input_sizes(connection, gone)
         elif not begun:  # seen from its start: whatever is counted there, is not there
-            run(
-                connection,
-                "UPDATE rollup SET kept_bytes = 0 WHERE model_id = ? AND minute = ?",
-                (model_id, minute),
-            )
+            nothing = "UPDATE rollup SET kept_bytes = 0 WHERE model_id = ? AND minute = ?"
+            run(connection, nothing, (model_id, minute))
         return total
 
 
 def limits_of(connection: sa.Connection, now_ms: int) -> list[Limit]:
     """Return how far back models with a rule are kept, at a moment in milliseconds since 1970."""
-    rows: Iterable[Any] = run(
+    ruled = run(
         connection,
         "SELECT k.id, r.inputs_days, r.inferences_days"
         " FROM retention AS r JOIN model AS k ON k.name = r.model"
         " WHERE r.inputs_days IS NOT NULL OR r.inferences_days IS NOT NULL ORDER BY k.id",
     )
     found = []
-    for model_id, inputs_days, inferences_days in rows:
+    for model_id, inputs_days, inferences_days in ruled:
         inferences = _minute_before(now_ms, inferences_days)
         inputs = max(_minute_before(now_ms, inputs_days), inferences)
         found.append(Limit(model_id, inputs, inferences))
@@ -195,13 +180,10 @@ def _minute_before(now_ms: int, days: float | None) -> int:
 def _remove_inferences(
     connection: sa.Connection, names: Names, limits: list[Limit], freed: set[str]
 ) -> bool:
+    oldest = "SELECT seq FROM inference WHERE model_id = ? AND seq < ? ORDER BY seq LIMIT ?"
     for limit in limits:
-        rows: Iterable[Any] = run(
-            connection,
-            "SELECT seq FROM inference WHERE model_id = ? AND seq < ? ORDER BY seq LIMIT ?",
-            (limit.model_id, first_at(limit.inferences * MINUTE_MS), STEP_ROWS),
-        )
-        seqs = [int(seq) for (seq,) in rows]
+        end = first_at(limit.inferences * MINUTE_MS)
+        seqs = run(connection, oldest, (limit.model_id, end, STEP_ROWS)).scalars().all()
         if seqs:
             freed |= delete(connection, names, seqs)
             return True
@@ -218,13 +200,13 @@ def _drop_month(connection: sa.Connection, limits: list[Limit]) -> bool:
 
 
 def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> bool:
+    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
     kept = (
         "SELECT 1 FROM rollup WHERE model_id = ? AND kept_bytes > 0"
         " AND minute >= ? AND minute < ? LIMIT 1"
     )
     minutes = (rollups.minute(month.first), rollups.minute(month.after))
-    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
-    for (model_id,) in list(run(connection, "SELECT id FROM model")):
+    for model_id in run(connection, "SELECT id FROM model").scalars().all():
         if run(connection, kept, (model_id, *minutes)).first():
             return False
         is_kept = ends.get(model_id, 0) < month.after

@@ -10,23 +10,16 @@ from litestar.params import FromPath, RawBody
 from store.changes.requests import MAX_DAYS
 from store.changes.service import Changes, Retention
 from store.inferences import Inferences
-from store.routes import ASKED, NOT_READY, options, with_body
+from store.routes import ASKED, NOT_READY, nullable, options, with_body
 from store.upkeep.aggregates import Aggregates, Metric, aggregate, decode_request
 
-_DAYS = Schema(
-    type=[OpenAPIType.NUMBER, OpenAPIType.NULL],
-    minimum=0,
-    maximum=MAX_DAYS,
-    description="null is for ever",
-)
+_DAYS = nullable(OpenAPIType.NUMBER, "null is for ever", minimum=0, maximum=MAX_DAYS)
 _AGGREGATE = with_body(
     where=Schema(description="A filter"),
     group=Schema(
         type=OpenAPIType.ARRAY, description='Any of {"time": "1h"}, model, version, task and label'
     ),
-    metrics=Schema(
-        type=[OpenAPIType.ARRAY, OpenAPIType.NULL], items=Schema(enum=[*get_args(Metric)])
-    ),
+    metrics=nullable(OpenAPIType.ARRAY, items=Schema(enum=[*get_args(Metric)])),
 )
 
 
@@ -53,9 +46,5 @@ def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHan
         """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
         return changes.set_retention(name, body)
 
-    return [
-        aggregate_inferences,
-        options("/api/models/{name:str}/retention", "GET", "PUT"),
-        get_retention,
-        put_retention,
-    ]
+    allowed = options("/api/models/{name:str}/retention", "GET", "PUT")
+    return [aggregate_inferences, allowed, get_retention, put_retention]

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import Outputs
+from tasks.predictions import Outputs, Size
 
 DECODERS = {
     "ultralytics": "tasks.decoders.ultralytics:raw_head",
@@ -58,9 +58,7 @@ def take(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
 class Decoder(Protocol):
     """A function from the outputs of one image to upright or rotated candidates."""
 
-    def __call__(
-        self, outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-    ) -> Candidates:
+    def __call__(self, outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
         """Read the boxes that score above the threshold.
 
         Args:

@@ -1,6 +1,6 @@
 """The DETR families with raw outputs: a fixed number of queries, each with class logits and one box.
 
-Boxes are centre x, centre y, width, height as fractions of the network's input; none needs suppression.
+Boxes are centre x, centre y, width, height as fractions of the input; none needs suppression.
 """
 
 import numpy as np
@@ -9,12 +9,10 @@ from tasks.activations import sigmoid, softmax
 from tasks.decoders import Candidates
 from tasks.decoders.reading import above, centred_to_pixels, finished, named
 from tasks.geometry import Floats
-from tasks.predictions import Outputs, check_finite
+from tasks.predictions import Outputs, Size, check_finite
 
 
-def softmax_queries(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `logits`, float (queries, classes + 1), of which the last is "no object", and `pred_boxes`.
 
     DETR, YOLOS and Table Transformer. Each query gives its best class.
@@ -28,9 +26,7 @@ def softmax_queries(
     return finished(centred_to_pixels(boxes, size_wh), scores.max(axis=1), best, score_threshold)
 
 
-def sigmoid_queries(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def sigmoid_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `logits`, float (queries, classes), and `pred_boxes`, float (queries, 4).
 
     RT-DETR, RT-DETRv2 and D-FINE of transformers. Of all pairs of query and class, as many are read as
@@ -43,9 +39,7 @@ def sigmoid_queries(
     return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, len(logits))
 
 
-def sigmoid_queries_100(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def sigmoid_queries_100(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read what `sigmoid_queries` reads, but the best 100 pairs: Deformable and Conditional DETR, DETA.
 
     Source: transformers 4.57, DeformableDetrImageProcessor.post_process_object_detection.
@@ -55,7 +49,7 @@ def sigmoid_queries_100(
     return _best_pairs(logits, centred_to_pixels(boxes, size_wh), score_threshold, 100)
 
 
-def rf_detr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def rf_detr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `dets`, float (queries, 4), and `labels`, float (queries, classes): logits, not labels.
 
     Source: RF-DETR 1.3, `models/lwdetr.py` PostProcess; its number of pairs is that of the queries.

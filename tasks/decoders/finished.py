@@ -5,17 +5,15 @@ import numpy as np
 
 from tasks.decoders import Candidates
 from tasks.decoders.reading import finished, first, fractions_to_pixels, named, of_first_image
-from tasks.predictions import OutputError, Outputs
+from tasks.predictions import OutputError, Outputs, Size
 
 
-def labelled_boxes(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `boxes`, float (detections, 4), xyxy, pixels, `labels`, int, and `scores`, float.
 
     RT-DETR, D-FINE and DEIM as their authors export them, told the size of the network's input; and
-    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other names,
-    the boxes are those of four columns, the labels those of whole numbers.
+    torchvision's detectors, without batch axis, whose labels count from 1. Of outputs with other
+    names, the boxes are those of four columns, the labels those of whole numbers.
 
     Source: RT-DETR, `rtdetrv2_pytorch/tools/export_onnx.py`; torchvision 0.28, `models/detection`.
     """
@@ -40,7 +38,7 @@ def _by_role(outputs: Outputs) -> Outputs:
     return roles if {"boxes", "labels", "scores"} <= roles.keys() else outputs
 
 
-def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `num_dets`, `det_boxes` (xyxy, pixels), `det_scores` and `det_classes` of EfficientNMS.
 
     Source: TensorRT, `plugin/efficientNMSPlugin/README.md`.
@@ -52,7 +50,7 @@ def efficient_nms(outputs: Outputs, score_threshold: float, size_wh: tuple[int, 
     return finished(boxes[:count], scores[:count], class_ids[:count], score_threshold)
 
 
-def tensorflow(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def tensorflow(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the outputs of TensorFlow's Object Detection API.
 
     `detection_boxes`, float (detections, 4), are top, left, bottom, right as fractions of the input;
@@ -81,7 +79,7 @@ def _count(outputs: Outputs, name: str, most: int) -> int:
     return int(count)
 
 
-def ssd(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def ssd(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output, float (1, 1, detections, 7): image, class, score, box as fractions.
 
     The box is left, top, right, bottom. A negative image ends the list; there is no batch axis.
@@ -95,7 +93,7 @@ def ssd(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> C
     return finished(boxes, rows[:, 2], rows[:, 1], score_threshold)
 
 
-def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `dets`, float (detections, 5): left, top, right, bottom, score, and `labels`, int.
 
     Source: MMDeploy 1.3, `docs/en/04-supported-codebases/mmdet.md`.
@@ -105,9 +103,7 @@ def mmdeploy(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int])
     return finished(rows[:, :4], rows[:, 4], labels, score_threshold)
 
 
-def mmdeploy_rotated(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def mmdeploy_rotated(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `dets`, float (detections, 6): rotated box, pixels and radians, score, and `labels`, int.
 
     Suppression follows, as in MMRotate. Most graphs have done it already, at a lower overlap; then

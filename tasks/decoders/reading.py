@@ -7,14 +7,14 @@ import numpy.typing as npt
 
 from tasks.decoders import Candidates
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs, check_finite
+from tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
 def first(outputs: Outputs, *shape: str | int) -> Floats:
     """Read the first output, whatever its name, as float32 of a shape.
 
-    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1, as
-    has `4 + classes` beside its 4.
+    Of the shape a number is a length, a text names an axis of any length: `classes` has at least 1,
+    as has `4 + classes` beside its 4.
 
     Raises:
         OutputError: It has another shape.
@@ -23,11 +23,7 @@ def first(outputs: Outputs, *shape: str | int) -> Floats:
 
 
 def named(outputs: Outputs, name: str, *shape: str | int) -> Floats:
-    """Read an output by its name; else as `first`.
-
-    Raises:
-        OutputError: There is none of that name, or it has another shape.
-    """
+    """Read an output by its name; else as `first`."""
     if name not in outputs:
         raise OutputError(f"expected an output {name!r}, got {', '.join(map(repr, outputs))}")
     return _shaped(outputs[name], f"output {name!r}", shape)
@@ -63,13 +59,13 @@ def of_first_image(rows: Floats) -> Floats:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def fractions_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
+def fractions_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
     """Turn fractions of the network's input, float32 (N, 4), into its pixels; NaN stays NaN."""
     return boxes * np.array([*size_wh, *size_wh], np.float32)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def centred_to_pixels(boxes: Floats, size_wh: tuple[int, int]) -> Floats:
+def centred_to_pixels(boxes: Floats, size_wh: Size) -> Floats:
     """Turn centre and size, fractions of the network's input, into corners; as `fractions_to_pixels`."""
     return fractions_to_pixels(xywh_to_xyxy(boxes), size_wh)
 

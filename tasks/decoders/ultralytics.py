@@ -1,7 +1,7 @@
 """Ultralytics detection heads: YOLOv5u, v8, v9, v10, 11, 12, 26 and RT-DETR, in every export form.
 
-Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come raw or
-end to end, and any model may have its suppression in the graph.
+Which form a file has shows in its metadata and shapes, not in the family's name: v10 and 26 come
+raw or end to end, and any model may have its suppression in the graph.
 """
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy.typing as npt
 from tasks.decoders import Candidates
 from tasks.decoders.reading import above, centred_to_pixels, finished, first
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import Outputs, check_finite
+from tasks.predictions import Outputs, Size, check_finite
 
 
-def raw_head(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def raw_head(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (4 + classes, anchors): centre x, centre y, width, height, class scores.
 
     Boxes are in pixels of the network's input, scores are probabilities already. Each anchor gives one
@@ -38,7 +38,7 @@ def _likely(
     return candidates, best[kept], candidates[4:stop].argmax(axis=0)
 
 
-def obb(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def obb(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (4 + classes + 1, anchors): as `raw_head`, and the angle as the last.
 
     YOLOv8-obb, 11-obb and 26-obb: rotated boxes, radians, clockwise on the screen.
@@ -51,9 +51,7 @@ def obb(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> C
     return Candidates(boxes, scores, class_ids, suppress="probiou")
 
 
-def obb_end_to_end(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def obb_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (detections, 7): rotated box in pixels, score, class, angle.
 
     26-obb exported end to end, and every such model exported with `nms=True`.
@@ -64,7 +62,7 @@ def obb_end_to_end(
     return finished(rows[:, [0, 1, 2, 3, 6]], rows[:, 4], rows[:, 5], score_threshold)
 
 
-def end_to_end(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (detections, 6): left, top, right, bottom in pixels, score, class.
 
     v10 and 26 exported end to end, and every model exported with `nms=True`, which fills up with rows
@@ -76,7 +74,7 @@ def end_to_end(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int
     return finished(rows[:, :4], rows[:, 4], rows[:, 5], score_threshold)
 
 
-def rtdetr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def rtdetr(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (queries, 6): centre x, centre y, width, height as fractions, score, class.
 
     Source: Ultralytics 8.4, `models/rtdetr/predict.py` RTDETRPredictor.postprocess.
@@ -86,7 +84,7 @@ def rtdetr(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -
     return finished(boxes, rows[:, 4], rows[:, 5], score_threshold)
 
 
-def rtdetr_raw(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def rtdetr_raw(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read `output0`, float (queries, 4 + classes): box as fractions, class scores.
 
     Releases before 8.4. Scores are probabilities; each query gives its best class.

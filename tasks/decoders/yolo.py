@@ -5,10 +5,10 @@ import numpy as np
 from tasks.decoders import Candidates
 from tasks.decoders.reading import above, finished, first, of_first_image
 from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs, check_finite
+from tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
-def objectness(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def objectness(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output, float (anchors, 5 + classes): box, objectness, class scores.
 
     The box is centre x, centre y, width, height in pixels; a score is objectness times that of the class,
@@ -20,9 +20,7 @@ def objectness(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int
     return _scored(first(outputs, "anchors", "5 + classes"), score_threshold)
 
 
-def yolox_undecoded(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def yolox_undecoded(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output as `objectness` does, with boxes relative to their cell of the grid.
 
     Centres are in strides from the corner of the cell, sizes are logarithms of strides. Cells of the
@@ -49,7 +47,7 @@ def yolox_undecoded(
     return _scored(np.concatenate([centres, sizes, head[:, 4:]], axis=1), score_threshold)
 
 
-def _grid(stride: int, size_wh: tuple[int, int]) -> Floats:
+def _grid(stride: int, size_wh: Size) -> Floats:
     """Cells of one stride, row by row: float32 (cells, 3), column, row, stride."""
     columns, rows = size_wh[0] // stride, size_wh[1] // stride
     y, x = np.mgrid[:rows, :columns]
@@ -70,9 +68,7 @@ def _scored(head: Floats, score_threshold: float) -> Candidates:
     )
 
 
-def yolov7_end_to_end(
-    outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]
-) -> Candidates:
+def yolov7_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the first output, float (detections, 7): image, left, top, right, bottom, class, score.
 
     The output has no batch axis: images run one at a time, and a batch of fixed size is filled up with
@@ -84,7 +80,7 @@ def yolov7_end_to_end(
     return finished(rows[:, 1:5], rows[:, 6], rows[:, 5], score_threshold)
 
 
-def damo_yolo(outputs: Outputs, score_threshold: float, size_wh: tuple[int, int]) -> Candidates:
+def damo_yolo(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:
     """Read the scores, float (anchors, classes), then the boxes, float (anchors, 4), xyxy, pixels.
 
     The outputs come in this order; with another number of classes than 4 in any. Every class of an

@@ -13,9 +13,9 @@ from tasks.resize import Affine
 SEGMENTERS = {
     "semantic_logits": "tasks.segmenters.semantic:class_logits",
     "class_map": "tasks.segmenters.semantic:class_map",
-    "binary": "tasks.segmenters.binary:single",
-    "birefnet": "tasks.segmenters.binary:last",
-    "u2net": "tasks.segmenters.binary:stretched",
+    "binary": "tasks.segmenters.semantic:single",
+    "birefnet": "tasks.segmenters.semantic:last",
+    "u2net": "tasks.segmenters.semantic:stretched",
     "ultralytics_segment": "tasks.segmenters.ultralytics:raw_head",
     "ultralytics_segment_end2end": "tasks.segmenters.ultralytics:end_to_end",
     "mask_rcnn": "tasks.segmenters.mask_rcnn:box_masks",
@@ -69,13 +69,12 @@ class Segmenter(Protocol):
     def __call__(self, outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
         """Give the regions one by one: their masks together may be larger than memory.
 
-        Args:
-            outputs: The graph's outputs by name, in its order, without the batch axis.
-            affine: How the image lies in the network's input.
-            asked: What is wanted.
+        `outputs` are without the batch axis; `affine` says how the image lies in the network's
+        input.
 
         Raises:
-            tasks.predictions.OutputError: An output is missing, has another shape, or is not finite.
+            tasks.predictions.OutputError: An output is missing, has another shape, or is not
+                finite.
         """
         ...
 

@@ -18,13 +18,8 @@ def region_of(
 ) -> Iterator[Region]:
     """Enlarge the logits of one instance, float32 (h, w), to the image; above zero is inside.
 
-    Args:
-        logits: With their own cells.
-        grid: Map from the image to these cells.
-        within: What lies outside of it is cut off.
-        class_id: Of the instance.
-        score: Of the instance; none comes of an empty mask.
-        upsample: See `tasks.sampling.bilinear`.
+    `grid` maps the image to their cells; what lies outside of `within` is cut off, and none comes
+    of an empty mask. `upsample` is that of `tasks.sampling.bilinear`.
     """
     window = above_zero(logits, grid).meet(within)
     if window.empty:

@@ -17,15 +17,6 @@ from tasks.segmenters.instances import region_of
 _INSIDE = 0.5
 
 
-class _Found(msgspec.Struct, frozen=True, eq=False):
-    boxes: npt.NDArray[np.float64]
-    """float64 (N, 4), xyxy, pixels of the network's input."""
-    scores: npt.NDArray[np.float64]
-    class_ids: npt.NDArray[np.int64]
-    masks: npt.NDArray[Any]
-    """float (N, h, w), probabilities."""
-
-
 def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     """Read four outputs, told apart by their shapes and types, in any order.
 
@@ -36,21 +27,21 @@ def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region
 
     Source: torchvision 0.28, `models/detection/roi_heads.py` paste_masks_in_image; mmdeploy.
     """
-    found = _read(outputs)
-    order = np.argsort(-found.scores, kind="stable")
-    kept = order[found.scores[order] > asked.score_threshold][: asked.limit]
-    class_ids = found.class_ids - asked.label_offset
+    boxes, scores, labels, masks = _read(outputs)
+    order = np.argsort(-scores, kind="stable")
+    kept = order[scores[order] > asked.score_threshold][: asked.limit]
+    class_ids = labels.astype(np.int64) - asked.label_offset
     for index in kept.tolist():
         if class_ids[index] < 0:
             continue  # the background
-        thing = int(class_ids[index]), float(found.scores[index])
-        mask = found.masks[index].astype(np.float32) - np.float32(_INSIDE)
+        thing = int(class_ids[index]), float(scores[index])
+        mask = masks[index].astype(np.float32) - np.float32(_INSIDE)
         check_finite(mask, what="masks")
         if mask.shape == affine.network_wh[::-1]:
             grid = grid_of(affine, mask.shape)
             yield from region_of(mask, grid, visible(grid), *thing)
         else:
-            yield from _pasted(mask, found.boxes[index], affine, *thing)
+            yield from _pasted(mask, boxes[index], affine, *thing)
 
 
 def _pasted(
@@ -93,7 +84,8 @@ def _only(
     return found[0]
 
 
-def _read(outputs: Outputs) -> _Found:
+def _read(outputs: Outputs) -> tuple[npt.NDArray[Any], ...]:
+    """Give boxes (N, 4), scores, labels and masks (N, h, w)."""
     arrays = list(outputs.values())
     masks = _only(arrays, "masks", lambda array: array.ndim >= 3)
     labels = _only(arrays, "labels", lambda array: array.ndim == 1 and array.dtype.kind in "iu")
@@ -109,6 +101,4 @@ def _read(outputs: Outputs) -> _Found:
         raise OutputError(f"expected as many boxes, scores, labels and masks, got {shapes}")
     if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
         raise OutputError("expected boxes and scores to be finite, got NaN or infinity")
-    return _Found(
-        boxes[:, :4].astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), masks
-    )
+    return boxes[:, :4].astype(np.float64), scores.astype(np.float64), labels, masks

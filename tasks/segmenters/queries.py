@@ -61,8 +61,7 @@ def maskformer_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Itera
     """Read the same outputs for a class at each pixel.
 
     The score of a class in a cell is the sum over the queries of the probability of the class times
-    that of the mask. It is enlarged to the image; the best class wins, and its score, at most 1,
-    counts as probability.
+    that of the mask. It is enlarged to the image, where the best class wins, with at most 1.
 
     Source: transformers 4.57, MaskFormer and Mask2Former, `post_process_semantic_segmentation`.
     """

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.pages import blocks
 from tests.server_process import ServerProcess, image_input
 
 DETECTOR = "/v2/models/m-shapes-detector/infer/"
@@ -33,6 +34,20 @@ def overlap(truth, prediction):
     common = max(0, width) * max(0, height)
     areas = [(b["xmax"] - b["xmin"]) * (b["ymax"] - b["ymin"]) for b in (truth, prediction)]
     return common / (sum(areas) - common)
+
+
+def test_the_page_s_request_has_the_page_s_answer(server: ServerProcess, photo):
+    asked, promised = (each.text for each in blocks("docs/protocols.md")[:2])
+    body = json.loads(asked.replace("<image, base64>", base64.b64encode(photo).decode()))
+    status, answer = server.call("POST", "/v2/models/shapes-detector/infer", body)
+    assert status == 200, answer
+    expected = json.loads(promised)
+    assert answer.keys() == expected.keys()
+    (output,), (wanted,) = answer["outputs"], expected["outputs"]
+    assert output.keys() == wanted.keys()
+    assert output["parameters"].keys() == wanted["parameters"].keys()
+    assert output["data"][0][0].keys() == wanted["data"][0][0].keys()
+    assert (output["name"], output["shape"]) == (wanted["name"], wanted["shape"])
 
 
 def test_the_page_s_own_classification_request(server: ServerProcess, shape):

@@ -1,6 +1,7 @@
 """`quadriga evaluate` over datasets, through servers: the figures of the sample models come out again."""
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from sample_models.training.measure_images import read_labels, read_samples
 from sample_models.training.measurement import measure_classifier
 from sample_models.training.text_generation import measure_answers
+from tests.pages import blocks
 from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 from tests.unseen_scenes import figures, write_unseen
 
@@ -169,6 +171,20 @@ def test_a_folder_for_each_label_with_an_image_that_is_none(server, tmp_path) ->
     records = server.query({"meta.dataset_path": {"contains": "val/"}})
     assert {one["metadata"]["dataset_snapshot_split"] for one in records} == {"val"}
     assert "expected one of the splits train, val, got x" in evaluate(*options, "--split", "x", code=2).stderr  # fmt: skip
+
+
+def test_the_command_of_the_page_is_answered(server, tmp_path) -> None:
+    (block,) = (
+        text
+        for _, text in blocks("docs/evaluation.md")
+        if text.startswith("quadriga evaluate --model sample_models")
+    )
+    words = shlex.split(block.replace("\\\n", " "))[2:]
+    words[words.index("--model") + 1] = "shapes-detector"  # which this server has
+    words[words.index("--output") + 1] = str(tmp_path / "report.html")
+    done = evaluate(*words, "--server", server.host, "--resamples", 0)
+    assert "24 images" in done.stdout
+    assert "meta.weather" in (tmp_path / "report.html").read_text()
 
 
 def test_a_model_folder_is_served_for_as_long(tmp_path) -> None:

@@ -49,8 +49,8 @@ def test_the_commands_of_the_page_do_what_it_says(
             assert kinds(described[name]) == kinds(record[name]), name
         answers = []
         for command in asked:
-            command = command.replace("localhost:8080", server.host).replace(ID, made)
-            answers.append(json.loads(shell(command, tmp_path)))
+            here = command.replace("localhost:8080", server.host).replace(ID, made)
+            answers.append(json.loads(shell(here, tmp_path)))
         changed, truth, stated, by_path, feedback, deleted, counted, rule = answers
         assert changed["metadata"] == {"camera_id": "north", "altitude": 121, "operator": "amy"}
         history = server.call("GET", f"/api/inferences/{made}/metadata/history")[1]
@@ -71,16 +71,17 @@ def test_the_commands_of_the_page_do_what_it_says(
     (tree,) = (each.text for each in PAGE if each.text.startswith("DATA/"))
     names = [line.split()[0].rstrip("/") for line in tree.splitlines()[1:]]
     assert {"journal", "journal.offsets", "store.db", "blobs", "jobs"} <= listed & set(names)
-    program = f"{sys.executable} -m engine.cli"
     (files,) = (each.text for each in PAGE if each.text.startswith("quadriga export"))
     export, bring, correct = files.splitlines()
+    replaced = {
+        '"label": "circle"': '"label": "star"',
+        "--data DATA": f"--data {data}",
+        "postgresql://user@host/quadriga": f"sqlite:///{tmp_path}/other.db",
+        "quadriga ": f"{sys.executable} -m engine.cli ",
+    }
     for command in (f"{export} --data {data}", bring, rebuild, migrate):
-        for old, new in (
-            ('label": "circle', 'label": "star'),
-            ("--data DATA", f"--data {data}"),
-            ("postgresql://user@host/quadriga", f"sqlite:///{tmp_path}/other/store.db"),
-            ("quadriga ", f"{program} "),
-        ):
-            command = command.replace(old, new, 1)
-        assert shell(command, tmp_path)
+        here = command
+        for old, new in replaced.items():
+            here = here.replace(old, new, 1)
+        assert shell(here, tmp_path)
     assert correct.endswith("--as ground-truth")

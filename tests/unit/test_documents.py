@@ -1,5 +1,6 @@
 """Documents say what the code does: settings, operators, links."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -202,7 +203,36 @@ def test_every_field_and_operator_of_a_query_is_described():
     assert f"{Budget().small:,} inferences" in text.replace("\n", " ")
 
 
+def anchors(page: Path) -> set[str]:
+    """Give what a link may name within a page, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]+))?\)", page.read_text()):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_names_of_code_are_there(page):
+    packages = "engine|proto|tasks|store|monitor"
+    text = page.read_text()
+    for path in re.findall(rf"`((?:{packages}|bench|tests|sample_models)/[\w./]+)`", text):
+        assert (ROOT / path).exists() or "acme" in path, path
+    for name in re.findall(rf"`((?:{packages})\.[\w.]+)`", text):
+        if name != "store.db":
+            importing(name)
+
+
+def importing(name):
+    """Find what a dotted name means: a module, or what stands in one."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(importing(module), attribute)

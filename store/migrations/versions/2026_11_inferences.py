@@ -8,32 +8,18 @@ revision = "2026.11"
 down_revision = None
 
 _TYPES = {
-    "sqlite": {
-        "SERIAL": "INTEGER",
-        "BIGINT": "INTEGER",
-        "DOUBLE": "REAL",
-        "NAME": "TEXT",
-        "JSON": "TEXT",
-        "BYTES": "BLOB",
-        "OF_ROWS": "STRICT",
-        "BY_KEY": "WITHOUT ROWID, STRICT",
-        "PER_MONTH": "",
-        "WITH_SCORE": "",
-    },
-    "postgresql": {
-        "SERIAL": "SERIAL",
-        "BIGINT": "BIGINT",
-        "DOUBLE": "DOUBLE PRECISION",
-        "NAME": 'TEXT COLLATE "C"',
-        "JSON": "JSONB",
-        "BYTES": "BYTEA",
-        "OF_ROWS": "",
-        "BY_KEY": "",
-        "PER_MONTH": "PARTITION BY RANGE (seq)",
-        "WITH_SCORE": "INCLUDE (score)",
-    },
+    "SERIAL": ("INTEGER", "SERIAL"),
+    "BIGINT": ("INTEGER", "BIGINT"),
+    "DOUBLE": ("REAL", "DOUBLE PRECISION"),
+    "NAME": ("TEXT", 'TEXT COLLATE "C"'),
+    "JSON": ("TEXT", "JSONB"),
+    "BYTES": ("BLOB", "BYTEA"),
+    "OF_ROWS": ("STRICT", ""),
+    "BY_KEY": ("WITHOUT ROWID, STRICT", ""),
+    "PER_MONTH": ("", "PARTITION BY RANGE (seq)"),
+    "WITH_SCORE": ("", "INCLUDE (score)"),
 }
-"""What stands in braces, by database; a `NAME` is compared by code point."""
+"""What stands in braces, in SQLite and in PostgreSQL; a `NAME` is compared by code point."""
 
 _TABLES = """
 CREATE TABLE model (
@@ -149,6 +135,7 @@ CREATE TABLE journal_offset (
 
 def upgrade() -> None:
     """Create all tables of the first release."""
-    tables = re.sub(r" *--.*", "", _TABLES).format_map(_TYPES[op.get_bind().dialect.name])
-    for statement in tables.split(";"):
+    column = 0 if op.get_bind().dialect.name == "sqlite" else 1
+    types = {name: by_database[column] for name, by_database in _TYPES.items()}
+    for statement in re.sub(r" *--.*", "", _TABLES).format_map(types).split(";"):
         op.execute(statement)

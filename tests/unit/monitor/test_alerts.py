@@ -67,6 +67,9 @@ def test_an_alert_is_signed_with_its_time(directory, receiver):
         "window": {"from": "1970-01-01T01:00:00.000Z", "to": "1970-01-01T02:00:00.000Z", "n": 200},
         "report": f"/api/reports/{1:019d}-0000",
     }
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert json.loads(shown).keys() == {"signals", *told}
+    assert json.loads(shown)["signals"][0].keys() == signal.keys()
     assert waiting(directory) == 0
     assert Outbox(directory).told(MODEL)[receiver.url].delivered_at == "1970-01-01T00:16:40.500Z"
 

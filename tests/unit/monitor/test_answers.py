@@ -16,14 +16,15 @@ from monitor.evaluation.answers import (
     anls,
     bleu_counts,
     bleu_of,
+    cider,
     exact_match,
     levenshtein,
     normalised,
     rouge_l,
     token_f1,
     vqa_accuracy,
+    words,
 )
-from monitor.evaluation.cider import cider, words
 
 WORDS = [
     "a",

@@ -8,7 +8,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from monitor.evaluation import text
-from monitor.evaluation.cider import cider
+from monitor.evaluation.answers import cider
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge, select

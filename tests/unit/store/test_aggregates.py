@@ -246,10 +246,10 @@ Request = aggregates.QueryRequest
 
 
 def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.upkeep.summing.MAX_GROUPS", 3)
+    monkeypatch.setattr("store.upkeep.aggregates.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
-    monkeypatch.setattr("store.upkeep.summing.MAX_MINUTES", 3)
+    monkeypatch.setattr("store.upkeep.aggregates.MAX_MINUTES", 3)
     with pytest.raises(QueryError, match="at most 3 minutes of models"):
         counted.aggregate()
     assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]

@@ -17,8 +17,7 @@ from store.database import open_writer, run
 from store.errors import StoreError
 from store.ids import IdSource, first_at
 from store.journal import Journal, segments, sizes
-from store.moving.clickhouse import Position, Sink
-from store.moving.clickhouse_copying import copy
+from store.moving.clickhouse import Position, Sink, fill
 from store.moving.comparison import DAY_IDS
 from store.partitions import make_room
 from store.records import (
@@ -214,7 +213,7 @@ def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.moving.clickhouse_copying._PAGE", 100)
+    monkeypatch.setattr("store.moving.clickhouse._FILLED_AT_ONCE", 100)
     place = Place(tmp_path, server)
     url = server.url(place.database)
     old = Journal(tmp_path / "old", 0)
@@ -233,8 +232,8 @@ def test_what_was_stored_before_is_sent_by_a_copy(
         run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback)
     engine.dispose()
     place.send(make_record(20 * DAY_IDS))
-    assert copy(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
-    assert copy(database_url, url).copied == {}
+    assert fill(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
+    assert fill(database_url, url).copied == {}
     assert len(place.seqs()) == 251
     text = (
         "SELECT count() AS n FROM inference WHERE meta_str['camera'] = 'north' AND meta_bool['on']"
@@ -242,11 +241,11 @@ def test_what_was_stored_before_is_sent_by_a_copy(
     assert place.query(text) == [{"n": 249}]
     place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
     place.query("DELETE FROM inference WHERE seq < 100000")
-    assert copy(database_url, url).copied == {"inference": 99}
+    assert fill(database_url, url).copied == {"inference": 99}
     assert len(place.seqs()) == 251
     place.journal.close()
     with pytest.raises(StoreError, match="expected ClickHouse to answer"):
-        copy(database_url, "http://127.0.0.1:1/x")
+        fill(database_url, "http://127.0.0.1:1/x")
 
 
 def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:

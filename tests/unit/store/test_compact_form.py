@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.errors import QueryError
-from store.query.compact_form import parse, split_url
-from store.query.rendering import render
+from store.query.compact_form import split_url
+from store.query.json_form import parse
 from store.query.syntax import (
     BOUNDS,
     FIELDS,
@@ -25,6 +25,7 @@ from store.query.syntax import (
     Predicted,
     joined,
 )
+from tests.filter_text import render
 
 NOW_US = 1_770_000_000_000_000
 A, B, C = (Compare("meta.a", "eq", value) for value in (1, "b", True))

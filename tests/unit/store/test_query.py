@@ -17,12 +17,12 @@ from store.ids import first_at
 from store.inferences import Count, Inferences
 from store.journal import Journal
 from store.query.json_form import parse
-from store.query.rendering import render
 from store.query.request import QueryRequest, from_url
 from store.query.search import Budget
 from store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
 from store.writer import Writer
 from tests.filter_definition import holds
+from tests.filter_text import render
 from tests.unit.store.random_filters import BASE_MS, filters, random_records
 
 PLANS = (0, 12, 10_000)

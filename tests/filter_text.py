@@ -1,4 +1,4 @@
-"""Writes a tree in the compact form, from which `compact_form.parse` reads the same tree again."""
+"""Writes a filter's tree in the compact form, from which the same tree is read again."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -1,0 +1,343 @@
+"""Every block of code of the documents is run by a test, or held against what it describes."""
+
+import importlib
+import json
+import logging
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from rich_click import Group
+
+from engine.cli import main
+from engine.model_toml import read_model_toml
+from engine.repository import ModelRepository
+from monitor.watch.history import note
+from proto.conformance_cases import CASES
+from tests.onnx_models import doubling
+from tests.pages import ROOT, blocks
+from tests.server_process import SAMPLE_MODELS
+from tests.unit.monitor.drift_windows import parameters, report
+
+HERE = "tests/unit/test_document_blocks.py::test_"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TRAINING = f"sh {HERE}commands_of_the_training_are_there"
+FIRST_HOUR = "tests/e2e/test_first_hour.py::test_the_hour_goes_as_the_page_says"
+STORE = "tests/e2e/test_store_page.py::test_the_commands_of_the_page_do_what_it_says"
+README = "tests/e2e/test_readme.py::test_the_curl_gives_the_answer_and_the_queries_find_it"
+PROTOCOLS = "tests/e2e/test_protocol_page.py::test_the_commands_of_the_page_answer_without_errors"
+ENVELOPE = "tests/e2e/test_chariot.py::test_the_page_s_request_has_the_page_s_answer"
+GRPC = "tests/e2e/test_grpc.py::test_the_program_in_the_documents_runs"
+V1 = "tests/e2e/test_v1.py::test_the_page_s_lines_run"
+MOVE = "tests/e2e/test_scaling_page.py::test_a_store_in_use_moves_to_postgresql"
+CLICKHOUSE = "tests/e2e/test_scaling_page.py::test_what_is_stored_is_sent_to_clickhouse_too"
+STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
+PAGES = "tests/e2e/test_drift.py::test_commands_of_the_page_are_answered"
+EVALUATION = "tests/unit/monitor/"
+RUN_BY = {
+    "README.md": [
+        f"sh {HERE}words_of_make_are_there",
+        f"sh {HERE}words_of_make_are_there",
+        f"sh {README}",
+        f"json {README}",
+        f"sh {README}",
+    ],
+    "CONTRIBUTING.md": [],
+    "docs/architecture.md": [
+        f" {HERE}the_packages_are_drawn_in_their_layers",
+        f" {HERE}what_is_drawn_of_a_request_is_there",
+        f"toml {HERE}tables_of_model_toml_are_read",
+    ],
+    "docs/drift.md": [
+        f"sh {PAGES}",
+        f"sh {HERE}files_are_compared_as_the_page_says",
+        f"csv {HERE}files_are_compared_as_the_page_says",
+        f"sh {PAGES}",
+        f"sh {PAGES}",
+        "sh tests/unit/monitor/test_schedules.py::test_the_example_of_the_document_is_a_schedule",
+        f"text {HERE}an_alarm_is_logged_as_the_page_shows",
+        "json tests/unit/monitor/test_alerts.py::test_an_alert_is_signed_with_its_time",
+        "python tests/unit/monitor/test_alerts.py::test_an_alert_is_signed_with_its_time",
+    ],
+    "docs/evaluation.md": [
+        f"json {EVALUATION}test_detection.py::test_the_example_of_the_document_gives_its_numbers",
+        f"json {EVALUATION}test_instances.py::test_the_documented_squares_overlap_by_a_third",
+        f"json {EVALUATION}test_evaluation_examples.py::test_examples_give_their_numbers",
+        f"json {EVALUATION}test_evaluation_documents.py::test_examples_have_the_numbers_that_are_said",
+        f"json {EVALUATION}test_evaluation_documents.py::test_examples_have_the_numbers_that_are_said",
+        f"json {EVALUATION}test_evaluation_examples.py::test_examples_give_their_numbers",
+        "sh tests/e2e/test_evaluations.py::test_the_command_of_the_page_submits_a_job",
+        "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",
+        f"sh {HERE}files_are_evaluated_as_the_page_says",
+        f"json {EVALUATION}test_files.py::test_the_record_of_the_document_is_one",
+        f"python {EVALUATION}test_page.py::test_documented_lines_write_a_page",
+        f"sh {HERE}commands_have_the_options_that_are_written",
+    ],
+    "docs/first-hour.md": [
+        f"{language} {FIRST_HOUR}"
+        for language in ("sh", "text", "sh", "sh", "python", *["sh"] * 3, "json", "sh", "sh", "python", "sh")
+    ],
+    "docs/models.md": [
+        f" {HERE}the_folders_of_the_page_are_models",
+        f" {HERE}the_embedding_is_named_as_the_page_shows",
+        f"toml {HERE}tables_of_model_toml_are_read",
+    ],
+    "docs/protocols.md": [
+        f"json {ENVELOPE}",
+        f"json {ENVELOPE}",
+        *[f"sh {PROTOCOLS}"] * 5,
+        f"sh {GRPC}",
+        f"python {GRPC}",
+        f"sh {V1}",
+        f"json {V1}",
+        f"sh {V1}",
+        f"sh {V1}",
+        f" {HERE}commands_have_the_options_that_are_written",
+        f" {HERE}findings_of_the_conformance_are_of_its_cases",
+    ],
+    "docs/query.md": [
+        "sh tests/e2e/test_query_page.py::test_one_question_in_three_forms_finds_the_one_inference",
+        "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
+        "json tests/unit/store/test_query_page.py::test_the_examples_find_what_the_page_says",
+    ],
+    "docs/scaling.md": [
+        f"sh {MOVE}",
+        "sql tests/unit/store/test_clickhouse.py::test_dropping_partitions_drops_a_month",
+        f" {HERE}containers_are_run_from_what_is_there",
+        f"sh {CLICKHOUSE}",
+        *[f"sql {STATEMENTS}"] * 7,
+        "sh tests/e2e/test_scaling_page.py::test_the_archive_is_exported",
+    ],
+    "docs/serving.md": [f"sh {HERE}commands_have_the_options_that_are_written"],
+    "docs/store.md": [
+        f"{language} {STORE}"
+        for language in ("", "json", "", "sh", "json", *["sh"] * 5, "", "json", "sh", "json", *["sh"] * 3)
+    ],
+    "sample_models/README.md": [],
+    "sample_models/images/README.md": [],
+    "sample_models/shapes-classifier/README.md": [TRAINING],
+    "sample_models/shapes-detector/README.md": [TRAINING],
+    "sample_models/shapes-image-text/README.md": [f" {HERE}prompts_are_answered_as_the_page_shows", TRAINING],
+    "sample_models/shapes-segmenter/README.md": [TRAINING],
+    "sample_models/ships-oriented-detector/README.md": [TRAINING],
+    "sample_models/training/README.md": [TRAINING],
+}  # fmt: skip
+"""The tests of the blocks of each page, in their order, behind each block's language."""
+
+
+def texts(page: str, beginning: str = "", language: str | None = None) -> list[str]:
+    """Give the blocks of a page that begin so."""
+    return [
+        block.text
+        for block in blocks(page)
+        if block.text.startswith(beginning) and language in (None, block.language)
+    ]
+
+
+def invoke(command: str, *more: str, code: int = 0) -> str:
+    """Run a command of a page in this process."""
+    result = CliRunner().invoke(main, [*shlex.split(command)[1:], *more], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_every_block_has_a_test() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *SAMPLE_MODELS.rglob("*.md")]
+    names = {str(page.relative_to(ROOT)) for page in pages} - {"CHANGELOG.md"}
+    assert {page: [block.language for block in blocks(page)] for page in names} == {
+        page: [entry.partition(" ")[0] for entry in entries] for page, entries in RUN_BY.items()
+    }
+    for entry in {entry for entries in RUN_BY.values() for entry in entries}:
+        file, _, name = entry.partition(" ")[2].partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), entry
+
+
+COMMANDS = [
+    tuple(shlex.split(line, comments=True)[1:])
+    for page in RUN_BY
+    for block in blocks(page)
+    for line in block.text.replace("\\\n", " ").splitlines()
+    if re.match(r"(\.venv/bin/)?quadriga ", line)
+]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS), ids=" ".join)
+def test_commands_have_the_options_that_are_written(command, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found, words = main, list(command)
+    while isinstance(found, Group):
+        found = found.commands[words.pop(0)]
+    found.make_context("quadriga", words)
+
+
+def test_extras_that_are_named_are_there() -> None:
+    named = {
+        extra
+        for page in RUN_BY
+        for extra in re.findall(r"quadriga\[(\w+)\]", (ROOT / page).read_text())
+    }
+    assert named
+    assert named <= PYPROJECT["project"]["optional-dependencies"].keys()
+
+
+def test_words_of_make_are_there() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for text in texts("README.md", "make"):
+        assert {line.split()[1] for line in text.splitlines()} <= set(targets)
+
+
+def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text()
+    (shown,) = re.findall(r"!\[.*?\]\((.*?)\)", readme)
+    (command,) = re.findall(r"`(quadriga validate .*?)`", readme)
+    invoke(command, "--output", str(tmp_path / "drawn.jpg"))
+    assert Path(shown).stat().st_size < 150_000
+    pictures = [cv2.imread(str(path)).astype(float) for path in (shown, tmp_path / "drawn.jpg")]
+    assert np.abs(pictures[0] - pictures[1]).mean() < 1
+
+
+def test_the_packages_are_drawn_in_their_layers() -> None:
+    (drawing,) = texts("docs/architecture.md", "        engine ")
+    contract = PYPROJECT["tool"]["importlinter"]["contracts"][0]
+    drawn = [re.match(r" *(\w+)(?: +\| +(\w+))?", line).groups() for line in drawing.splitlines()]
+    assert [" | ".join(filter(None, names)) for names in drawn] == contract["layers"]
+
+
+def test_what_is_drawn_of_a_request_is_there() -> None:
+    (drawing,) = texts("docs/architecture.md", "bytes ")
+    names = re.findall(r"\b((?:engine|proto|store|tasks)\.\w+)", drawing)
+    assert len(names) > 10
+    for name in names:
+        importlib.import_module(name)
+
+
+def test_tables_of_model_toml_are_read(tmp_path) -> None:
+    for page in ("docs/architecture.md", "docs/models.md"):
+        for text in texts(page, language="toml"):
+            (tmp_path / "model.toml").write_text(text)
+            read = msgspec.to_builtins(read_model_toml(tmp_path, None))
+            for key, value in tomllib.loads(text).items():
+                kept = (
+                    {name: read[key][name] for name in value}
+                    if isinstance(value, dict)
+                    else read[key]
+                )
+                assert kept == value
+
+
+def test_the_folders_of_the_page_are_models(tmp_path) -> None:
+    (tree,) = texts("docs/models.md", "MODELS/")
+    folder = tmp_path
+    for line in tree.splitlines()[1:]:
+        name = line.split()[0]
+        if name.endswith("/"):
+            folder = tmp_path / name
+        elif name.endswith(".onnx"):
+            doubling(folder / name)
+    found = [(each.name, each.version) for each in ModelRepository(tmp_path).statuses()]
+    assert sorted(found) == [
+        ("another-model", "1"),
+        ("another-model", "2"),
+        ("shapes-detector", "1"),
+    ]
+
+
+def test_the_embedding_is_named_as_the_page_shows() -> None:
+    (line,) = texts("docs/models.md", "embedding")
+    assert line.strip() in invoke(f"quadriga inspect {SAMPLE_MODELS / 'shapes-classifier'}")
+
+
+def test_findings_of_the_conformance_are_of_its_cases() -> None:
+    (shown,) = texts("docs/protocols.md", "ok ")
+    found = re.findall(r"^(?:ok     |differs)  (must|should) +(\S.*)$", shown, re.MULTILINE)
+    assert len(found) == 2
+    assert set(found) <= {(case.severity, case.name) for case in CASES}
+
+
+def test_containers_are_run_from_what_is_there() -> None:
+    build, run = texts("docs/scaling.md", "docker ")[0].splitlines()
+    words = shlex.split(run)
+    assert shlex.split(build)[3] == words[-1]
+    engine = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["engine"]
+    mounts = [words[i + 1].split(":")[1] for i, word in enumerate(words) if word == "--volume"]
+    assert mounts == [
+        each.rsplit(":", 2)[-2 if each.endswith(":ro") else -1] for each in engine["volumes"]
+    ]
+    assert words[words.index("--publish") + 1] in engine["ports"]
+    assert words[words.index("--cap-drop") + 1] in engine["cap_drop"]
+    assert words[words.index("--tmpfs") + 1] in engine["tmpfs"]
+
+
+def test_commands_of_the_training_are_there() -> None:
+    for page in RUN_BY:
+        for line in "".join(texts(page, language="sh")).splitlines():
+            if "-m sample_models.training." in line:
+                module, *options = line.partition("-m ")[2].split()
+                text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+                for option in options[::2]:
+                    assert f'"{option}"' in text, line
+
+
+def test_prompts_are_answered_as_the_page_shows(tmp_path) -> None:
+    (shown,) = texts("sample_models/shapes-image-text/README.md", "How many")
+    expected = [tuple(re.split(r"  +", line)) for line in shown.splitlines()]
+    prompts = json.dumps({"prompts": [prompt for prompt, _ in expected]})
+    image = SAMPLE_MODELS / "images" / "image-text" / "scene_04.png"
+    said = invoke(
+        f"quadriga validate {SAMPLE_MODELS / 'shapes-image-text'} --image {image} --json",
+        "--parameters", prompts, "--output", str(tmp_path / "a.png"),
+    )  # fmt: skip
+    answers = json.loads(said)["predictions"]
+    assert [(each["prompt"], each["answer"]) for each in answers] == expected
+
+
+def test_files_are_compared_as_the_page_says(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = texts("docs/drift.md", "quadriga drift --baseline march")
+    (rows,) = texts("docs/drift.md", language="csv")
+    for name in ("march.csv", "april.csv"):
+        Path(name).write_text(rows)
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = importlib.import_module("pyarrow").table({"score": [0.1, 0.2, 0.3]})
+    pq.write_table(table, "usual.parquet")
+    Path("today.jsonl").write_text('{"score": 0.1}\n{"score": 0.2}\n')
+    for command in commands.splitlines():
+        assert invoke(command)
+    assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_files_are_evaluated_as_the_page_says(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = texts(
+        "docs/evaluation.md", "quadriga evaluate --task detection --records answers.jsonl"
+    )
+    (record,) = texts("docs/evaluation.md", '{"id": "17", "width": 640')
+    Path("answers.jsonl").write_text(record.replace("\n", " "))
+    box = {"image_id": 1, "category_id": 1, "bbox": [10, 10, 20, 20]}
+    Path("instances_val2017.json").write_text(json.dumps({
+        "images": [{"id": 1, "width": 64, "height": 64}], "categories": [{"id": 1, "name": "ship"}],
+        "annotations": [{"id": 1, "area": 400, "iscrowd": 0, **box}],
+    }))  # fmt: skip
+    Path("results.json").write_text(json.dumps([{"score": 0.9, **box}]))
+    for command in commands.splitlines():
+        assert "1 images" in invoke(command)
+    assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_an_alarm_is_logged_as_the_page_shows(tmp_path, caplog) -> None:
+    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    signal = r"\S+ \(\w+ [\d.]+\)"
+    line = rf"drift of \S+ from {moment} to {moment}: {signal}(, {signal})*, report \d{{19}}-[0-9a-f]{{4}}"
+    with caplog.at_level(logging.WARNING):
+        note(tmp_path, report(1, alarms="ab"), parameters(1))
+    (shown,) = texts("docs/drift.md", "WARNING")
+    assert re.fullmatch(line, caplog.messages[0])
+    assert re.fullmatch(f"WARNING {line}", shown.strip())

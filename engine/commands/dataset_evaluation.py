@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,7 +117,11 @@ def _server(options: SimpleNamespace) -> Iterator[tuple[ServerClient, str]]:
             )
         yield ServerClient(options.server or DEFAULT_SERVER), model
         return
-    with TemporaryDirectory() as made, own_server(place, options.data or made) as url:
+    with (
+        TemporaryDirectory() as made,
+        TemporaryFile() as log,
+        own_server(place, options.data or made, log) as (url, _),
+    ):
         server = ServerClient(url)
         names = server.call("GET", "/v2/models")["models"]
         if len(names) != 1:

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from engine.commands.bulk_inference import model_of
+from engine.commands.datasets import model_of
 from engine.commands.server_client import ServerClient, ServerError, own_server
 from tasks.drawing import draw
 from tasks.image import decode

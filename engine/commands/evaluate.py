@@ -195,7 +195,7 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
-    from engine.commands.dataset_evaluation import evaluate_dataset
+    from engine.commands.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _parameters(options))
 

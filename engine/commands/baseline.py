@@ -93,7 +93,7 @@ def _run(
     server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
+    from engine.commands.datasets import Job, model_of, run, snapshot_of
     from monitor.datasets import read_dataset
 
     model, version, task = model_of(server, *named)

@@ -114,14 +114,14 @@ class Pipeline:
             )
         self._queued += 1
         queued_ns = time.perf_counter_ns()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._pool, self._begin, queued_ns, job)
+
+        def begin() -> Result:
+            self._waited.ns = time.perf_counter_ns() - queued_ns
+            return job()
+
+        future = asyncio.get_running_loop().run_in_executor(self._pool, begin)
         future.add_done_callback(self._done)
         return future
-
-    def _begin(self, queued_ns: int, job: Callable[[], Result]) -> Result:
-        self._waited.ns = time.perf_counter_ns() - queued_ns
-        return job()
 
     def _done(self, _: object) -> None:
         self._queued -= 1

@@ -1,7 +1,6 @@
 """Reports as tables and sentences for the command line."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
 from rich import box
 from rich.table import Table
@@ -10,8 +9,6 @@ from rich.text import Text
 from monitor import wording
 from monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
 
-_COLUMNS = ("signal", "status", "test", "p", "effect (min)", "n", "n_eff")
-_LEAST_WIDTHS = {"status": 12}
 _MOST_LABELS = 10
 _MOST_MOVED = 5
 _MOST_SLICES = 24
@@ -46,27 +43,18 @@ def drift(report: Report) -> Iterator[Table | Text]:
 
 def _table(signals: list[Signal]) -> Table:
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for at, column in enumerate(_COLUMNS):
-        justify: Literal["left", "right"] = "left" if at < 3 else "right"
-        table.add_column(
-            column, justify=justify, overflow="fold", min_width=_LEAST_WIDTHS.get(column)
-        )
+    for column in ("signal", "status", "test"):
+        table.add_column(column, overflow="fold", min_width=12 if column == "status" else None)
+    for column in ("p", "effect (min)", "n", "n_eff"):
+        table.add_column(column, overflow="fold", justify="right")
     for one in signals:
-        cells = (
-            wording.plain(one.name),
-            wording.status(one),
-            one.test.replace("_", "-"),
-            wording.brief(one.p_adjusted),
-            wording.effect(one.effect),
-            wording.sides(one.n),
-            wording.sides(one.n_eff),
-        )
-        table.add_row(*map(Text, cells))
+        words = wording.plain(one.name), wording.status(one), one.test.replace("_", "-")
+        numbers = wording.brief(one.p_adjusted), wording.effect(one.effect)
+        table.add_row(*map(Text, (*words, *numbers, *map(wording.sides, (one.n, one.n_eff)))))
     return table
 
 
 def _moved(slices: list[Slice]) -> Iterator[str]:
-    """Say where signals moved most."""
     found = wording.moved(slices)
     for one in found[:_MOST_MOVED]:
         where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
@@ -76,7 +64,6 @@ def _moved(slices: list[Slice]) -> Iterator[str]:
 
 
 def _estimates(report: Report) -> Iterator[str]:
-    """Say what is estimated, and when that holds."""
     found = wording.estimates(report.metrics)
     for one in found:
         between = "" if one.ci95 is None else f" ({wording.interval(one)})"
@@ -85,7 +72,6 @@ def _estimates(report: Report) -> Iterator[str]:
 
 
 def _rows(report: Report) -> str:
-    """Say what was compared."""
     before = report.data.baseline
     said = [f"{report.data.current.n:,} rows against {before.n if before else 0:,}"]
     for name, text in (("time", "sorted by"), ("source_key", "sources")):
@@ -97,27 +83,36 @@ def _rows(report: Report) -> str:
 
 def evaluation(report: Report) -> Iterator[Table | Text]:
     """Show the headlines, what was counted, and a table for each thing that is sliced by."""
-    yield _headlines(report)
+    if report.data.current.n:
+        yield _headlines(report)
     yield _counts(report)
     yield from _slices(report)
 
 
+def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table of which the first column, without a name, says what the numbers are of."""
+    table = Table(title=Text(title))
+    table.add_column()
+    for column in columns:
+        table.add_column(Text(column), justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def _headlines(report: Report) -> Table:
     name = f"{report.model.name} {report.model.version}".strip()
-    table = Table(title=Text(name or report.task))
-    for column in ("", "value", "95 %", *(one.model.name for one in report.comparisons)):
-        table.add_column(Text(column), justify="right" if column else "left")
     differences = [
         {(one.type, str(one.parameters)): one for one in each.differences}
         for each in report.comparisons
     ]
-    metrics = wording.headlines(report)
-    for name, metric in zip(wording.titles(metrics), metrics, strict=True):
+    metrics, rows = wording.headlines(report), []
+    for title, metric in zip(wording.titles(metrics), metrics, strict=True):
         key = metric.type, str(metric.parameters)
         others = [_difference(each.get(key)) for each in differences]
-        shown = name, wording.number(metric.value), wording.interval(metric)
-        table.add_row(*map(Text, (*shown, *others)))
-    return table
+        rows.append([title, wording.number(metric.value), wording.interval(metric), *others])
+    columns = "value", "95 %", *(one.model.name for one in report.comparisons)
+    return _numbers(name or report.task, columns, rows)
 
 
 def _difference(metric: Metric | None) -> str:
@@ -140,20 +135,17 @@ def _counts(report: Report) -> Text:
     return Text(", ".join(counts))
 
 
-def _slices(report: Report) -> list[Table]:
-    """Return a table for each thing that is sliced by, with the first headlines."""
-    tables = []
+def _slices(report: Report) -> Iterator[Table]:
+    """Give a table for each thing that is sliced by, with the first headlines."""
     for by in dict.fromkeys(one.by for one in report.slices):
         found = [one for one in report.slices if one.by == by]
         slices = found[:_MOST_SLICES]
         if by in TIMES:
             slices.sort(key=lambda one: one.value or "")
         rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
-        table = Table(title=Text(by + rest))
-        for column in ("", "images", *wording.titles(slices[0].metrics[:4])):
-            table.add_column(Text(column), justify="right" if column else "left")
-        for one in slices:
-            numbers = [wording.number(metric.value) for metric in one.metrics[:4]]
-            table.add_row(*map(Text, (wording.plain(one.value), f"{one.n:,}", *numbers)))
-        tables.append(table)
-    return tables
+        rows = [
+            [wording.plain(one.value), f"{one.n:,}"]
+            + [wording.number(metric.value) for metric in one.metrics[:4]]
+            for one in slices
+        ]
+        yield _numbers(by + rest, ("images", *wording.titles(slices[0].metrics[:4])), rows)

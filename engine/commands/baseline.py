@@ -59,7 +59,9 @@ def baseline_command(**given: Any) -> None:
         click.echo(f"left out: {count} {reason}")
     if made["name"] == _DEFAULT:
         references = (
-            f"{made['references']:,} embeddings" if made["references"] else "none, of too few"
+            f"{made['references']:,} embeddings"
+            if made["references"]
+            else "none, as 100 are needed"
         )
         click.echo(f"semantic score: {references}")
 

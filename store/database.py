@@ -28,11 +28,7 @@ _AT_ONCE = 1000  # values bound by one statement of `run_in`
 
 
 def open_writer(url: str) -> sa.Engine:
-    """Open a database for a process that writes it.
-
-    Raises:
-        StoreError: The URL is none of SQLite or PostgreSQL.
-    """
+    """Open a database to write it; a StoreError where the URL is none of SQLite or PostgreSQL."""
     parsed = _parsed(url)
     engine: sa.Engine = _BACKENDS[parsed.get_backend_name()].open_writer(parsed)
     return engine
@@ -160,11 +156,7 @@ def lock_tables(connection: sa.Connection) -> None:
 
 
 def check_in_place(connection: sa.Connection) -> None:
-    """See that what a writer has open is still what stands at its URL.
-
-    Raises:
-        NotReadyError: It was removed or replaced; what is committed to it now is lost.
-    """
+    """See that what a writer has open still stands at its URL; a NotReadyError if commits are lost."""
     if connection.dialect.name == "sqlite":  # a connection to a server that is gone fails by itself
         sqlite.check_in_place(connection)
 

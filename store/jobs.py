@@ -109,9 +109,7 @@ class Jobs:
 
     def ids(self) -> list[str]:
         """Return the ids of all jobs, in the order of their submission."""
-        if not self.directory.is_dir():
-            return []
-        return sorted(path.name for path in self.directory.iterdir() if _ID.fullmatch(path.name))
+        return sorted(path.name for path in self.directory.glob("*") if _ID.fullmatch(path.name))
 
     def all(self) -> list[Job]:
         """Return all jobs, the newest first."""
@@ -126,10 +124,8 @@ class Jobs:
         folder = self._folder(job_id)
         try:
             job = msgspec.json.decode((folder / "job.json").read_bytes(), type=Job)
-        except (
-            FileNotFoundError,
-            msgspec.MsgspecError,
-        ) as error:  # or power was lost as it was made
+        except (FileNotFoundError, msgspec.MsgspecError) as error:
+            # The latter where power was lost as it was made.
             raise NotFoundError(f"expected {job_id} to be a job, got none") from error
         if job.state == "queued" and (folder / "cancel").exists():
             job = msgspec.structs.replace(job, state="cancelled")

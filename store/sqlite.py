@@ -100,7 +100,14 @@ class Source:
 
     def prepare(self, connection: sa.Connection) -> None:
         """See that a connection reads the file that is there now, and start its clock."""
-        self._check_files(connection)
+        files, known = _files(self._path), self._files
+        if known and files[0] != known[0] and files[1] and files[1] == known[1]:
+            raise NotReadyError(
+                "expected the writer to open the new database first, got the old log"
+            )
+        self._files = files
+        if connection.info["files"] != files:
+            connection.invalidate()  # its next use opens what is there now
         connection.info["deadline"][0] = time.monotonic() + self._timeout_s
 
     @staticmethod
@@ -110,16 +117,6 @@ class Source:
 
     def _note_files(self, _: object, entry: Any, *__: object) -> None:
         entry.info["files"] = _files(self._path)  # before they are opened, as the writer does
-
-    def _check_files(self, connection: sa.Connection) -> None:
-        files, known = _files(self._path), self._files
-        if known and files[0] != known[0] and files[1] and files[1] == known[1]:
-            raise NotReadyError(
-                "expected the writer to open the new database first, got the old log"
-            )
-        self._files = files
-        if connection.info["files"] != files:
-            connection.invalidate()  # its next use opens what is there now
 
 
 def _begin(connection: sa.Connection) -> None:

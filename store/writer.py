@@ -271,7 +271,6 @@ class Writer:
         self.records_dead += 1
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
-        """Remove closed segments, all of whose whole frames are committed."""
         closed = [path for path in closed if not self._is_needed(path)]
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:

@@ -71,11 +71,8 @@ class Importer:
         """Import all items, and say now and then how many are done.
 
         A server that runs on the data folder moves them into the database; where none runs this
-        does.
-
-        Raises:
-            StoreError: An item means nothing; its message names the place. Those before it may have
-                been imported.
+        does. An item that means nothing is a StoreError, whose message names the place; those
+        before it may have been imported.
         """
         with _alone(self._directory.parent), _mover(self._directory, self._url) as move:
             appending = Journal(self._directory, WORKER)
@@ -107,10 +104,8 @@ class Importer:
         if milliseconds(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
         asked = msgspec.structs.asdict(given.input)
-        asked |= {
-            "hash": self._kept(given.input.hash, image),
-            "kept": given.input.kept or image is not None,
-        }
+        asked["hash"] = self._kept(given.input.hash, image)
+        asked["kept"] = given.input.kept or image is not None
         self._imported.inferences += 1
         return JournaledRecord(
             seq, given.request_id, given.image_no,

@@ -265,7 +265,7 @@ def _add_rollups(
     values = (*models, span.first, span.after)
     _add_counts(connection, condition, values, models, groups)
     if labels:
-        groups.labels |= dict(run(connection, "SELECT id, name FROM label").tuples())
+        groups.labels |= dict(run(connection, "SELECT id, name FROM label").all())
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"

@@ -184,5 +184,4 @@ def _read(state: Path, name: str) -> Progress | None:
         progress = msgspec.msgpack.decode(state.read_bytes(), type=Progress)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
-    is_known = progress.database == name and progress.table in _FIRST
-    return progress if is_known else None
+    return progress if progress.database == name and progress.table in _FIRST else None

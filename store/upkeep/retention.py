@@ -87,7 +87,7 @@ class Upkeep:
         return more
 
     def _remove_blobs(self, engine: sa.Engine, freed: set[str]) -> None:
-        """Remove bytes that nothing needs any more, now that this is committed."""
+        """Remove bytes that nothing needs any more."""
         try:
             with engine.begin() as connection:
                 remove_unreferenced(connection, self._blobs, freed, self._journal_directory)

@@ -140,7 +140,6 @@ def _elsewhere(written: str) -> Embedding | None:
 
 
 def _search(graph: Graph, toml: ModelToml) -> Embedding:
-    """Find the tensor that model.toml names, or by what the graph is."""
     written = toml.monitor.embedding
     if written is not None and (elsewhere := _elsewhere(written)):
         return elsewhere

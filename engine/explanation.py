@@ -87,7 +87,6 @@ def _saliency(
     prediction: Classification | Detection,
     grid: tuple[int, int],
 ) -> list[list[float]]:
-    """Answer the image with each part covered, in batches."""
     wider: dict[str, Any] = {"action": "predict_proba", "top_k": None}
     if isinstance(prediction, Detection):
         wider = {"score_threshold": min(_LOW_SCORE, prediction.score / 2)}

@@ -65,7 +65,9 @@ class ImageGraph:
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
-        tiling = read_tiling(parameters, self._spec.tiling)
+        tiling = self._spec.tiling
+        if (written := parameters.get("tiling")) is not None:
+            tiling = None if written is False else _tiling(written)
         if tiling is not None and not hasattr(self._task, "find"):
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
@@ -179,17 +181,9 @@ class ImageGraph:
         return vector
 
 
-def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
-    """Read the parameter `tiling` of a request: an object, or false for the image as a whole."""
-    written = parameters.get("tiling")
-    if written is None:
-        return default
-    if written is False:
-        return None
+def _tiling(written: Any) -> Tiling:
     try:
         return msgspec.convert(written, Tiling)
     except msgspec.ValidationError as error:
-        text = explain(error, Tiling)
-        raise ParameterError(
-            f"expected parameters.tiling to be false or an object: {text}"
-        ) from error
+        text = f"expected parameters.tiling to be false or an object: {explain(error, Tiling)}"
+        raise ParameterError(text) from error

@@ -42,10 +42,8 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
         (f"family: {family.about}", family.input),
     ]
     foreign = bool(family.about) and "resize" not in family.input
-    hugging_face = not evidence.config.keys().isdisjoint(("architectures", "model_type"))
-    return input_of(
-        decisions, evidence, image, further, foreign=foreign, hugging_face=foreign and hugging_face
-    )
+    exported = foreign and not evidence.config.keys().isdisjoint(("architectures", "model_type"))
+    return input_of(decisions, evidence, image, further, foreign=foreign, hugging_face=exported)
 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
@@ -163,7 +161,6 @@ def _shape(
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """Refuse what the channels or the type of an input cannot have."""
     channels = values["channels"]
     for name in ("mean", "std"):
         if len(values[name]) < channels:

@@ -7,7 +7,7 @@ stays a plain mapping, a layer above what the files say.
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,8 @@ from engine.session import LoadError
 from engine.settings import Durability, FullPolicy
 from tasks import SHORT_NAMES
 from tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
+
+Read = TypeVar("Read", bound=msgspec.Struct)
 
 
 class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -135,17 +137,13 @@ def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> Mode
         table: Any = values.get(key)
         both = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
         values[key] = table | value if both else value
-    try:
-        written = msgspec.convert(values, ModelToml)
-    except msgspec.ValidationError as error:
-        raise LoadError(f"model.toml: {explain(error, ModelToml)}") from error
+    written = convert(values, ModelToml, "model.toml:")
     for name, struct in SPECIFIED.items():
         _check(name, struct, getattr(written, name))
     return written
 
 
 def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -> None:
-    """Check the keys of a table, and the value of each as a field of the struct."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
     if unknown := [key for key in given if key not in fields]:
         raise LoadError(
@@ -153,7 +151,12 @@ def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -
         )
     values = {fields[key].name: value for key, value in given.items()}
     some = msgspec.defstruct(table, [(fields[key].name, fields[key].type) for key in given])
+    convert(values, some, f"model.toml: [{table}]")
+
+
+def convert(values: Mapping[str, Any], schema: type[Read], place: str) -> Read:
+    """Read what stands at a place as a struct, or say what is wrong there."""
     try:
-        msgspec.convert(values, some)
+        return msgspec.convert(values, schema)
     except msgspec.ValidationError as error:
-        raise LoadError(f"model.toml: [{table}] {explain(error, some)}") from error
+        raise LoadError(f"{place} {explain(error, schema)}") from error

@@ -262,7 +262,6 @@ def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
 
 
 def _producers(graph: Graph) -> dict[str, str]:
-    """Find the operator behind each graph output."""
     made_by = {name: node for node in graph.nodes for name in node.outputs if name}
     producers = {}
     for name in graph.outputs:
@@ -321,7 +320,6 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def _bytes(number: int, payload: bytes) -> bytes:
-    """Write a field that holds bytes."""
     return bytes([*_written(number << 3 | _BYTES), *_written(len(payload))]) + payload
 
 

@@ -114,11 +114,9 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
             raise InvalidRequest(
                 f"file:{path}: expected what model.toml says as config, got a file"
             )
-        above = next(
-            (str(each) for each in PurePosixPath(path).parents if str(each) in files), None
-        )
-        if above is not None:
-            raise InvalidRequest(f"file:{path}: expected a folder {above!r}, got a file")
+        for above in map(str, PurePosixPath(path).parents):
+            if above in files:
+                raise InvalidRequest(f"file:{path}: expected a folder {above!r}, got a file")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="files-", dir=directory))
     for path, content in files.items():

@@ -122,13 +122,12 @@ def _written_task(written: ModelToml) -> str | None:
 def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
     """Find the family and the reason; empty where model.toml says enough, or nothing says any."""
     written = evidence.written
-    if written.family in FAMILIES:
-        return written.family, "model.toml"
-    if written.family is not None:
+    family = written.family
+    if family in FAMILIES:
+        return family, "model.toml"
+    if family is not None:
         known = ", ".join(FAMILIES)
-        raise LoadError(
-            f"expected family in model.toml to be one of {known}, got {written.family!r}"
-        )
+        raise LoadError(f"expected family in model.toml to be one of {known}, got {family!r}")
     reading = rules.readings(evidence)
     if reading is None:
         return "", ""

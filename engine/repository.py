@@ -114,7 +114,6 @@ class ModelRepository:
             return self._put(entries)
 
     def _read(self, name: str, override: Override) -> list[_Entry]:
-        """Find the versions that a load is to load."""
         over, policy = read_config(override.config)
         if override.folder is None:
             found = _scan(self._root)
@@ -266,7 +265,6 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
 
 
 def _versions_in(folder: Path) -> dict[str, Path]:
-    """Find the versions in a model folder, highest first."""
     path = find_model(folder)
     if path is not None:
         return {"1": path}

@@ -75,10 +75,8 @@ class Session:
         except OnnxFileError as error:
             raise LoadError(str(error)) from error
         known = onnxruntime.get_available_providers()
-        if missing := [name for name in providers if name not in known]:
-            raise LoadError(
-                f"expected providers among {', '.join(known)}, got {', '.join(missing)}"
-            )
+        if absent := [name for name in providers if name not in known]:
+            raise LoadError(f"expected providers among {', '.join(known)}, got {', '.join(absent)}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = intra_op_threads
         options.inter_op_num_threads = 1

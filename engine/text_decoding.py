@@ -29,13 +29,8 @@ _ENCODER = ".encoder."
 _TOKENS = ("input_ids", "inputs_embeds")
 _ENCODED = ("encoder_hidden_states", "encoder_attention_mask")
 _MASKS = ("attention_mask", "decoder_attention_mask")
-_KNOWN = (
-    *_TOKENS,
-    *_MASKS,
-    "position_ids",
-    *_ENCODED,
-    *("use_cache_branch", "num_logits_to_keep"),
-)
+_FURTHER = ("position_ids", "use_cache_branch", "num_logits_to_keep")
+_KNOWN = (*_TOKENS, *_MASKS, *_ENCODED, *_FURTHER)
 
 _POSITIONS_FROM_ONE = ("paligemma", "gemma3")
 """Architectures of config.json, model_type."""
@@ -76,8 +71,7 @@ class Decoder:
                 )
         takes = self.takes[following] if following is not None else {}
         self.cached = [name for name in takes if name.startswith(PAST)]
-        missing = [name for name in self.cached if _present(name) not in self.gives[first]]
-        if missing:
+        if missing := [name for name in self.cached if _present(name) not in self.gives[first]]:
             raise LoadError(
                 f"expected an output {_present(missing[0])!r} in {first.path.name}, as the decoder takes "
                 f"{missing[0]!r}, got none"
@@ -172,7 +166,6 @@ class Decoding:
 
 
 def _present(name: str) -> str:
-    """Name the output that becomes this input of the cache."""
     return "present." + name.removeprefix(PAST)
 
 

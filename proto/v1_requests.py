@@ -104,9 +104,8 @@ def render_predict(
     elif len(outputs) == 1:
         text = tf_json.whole(outputs[0], not_finite).encode()
     else:
-        text = _object(
-            {tensor.name: tf_json.whole(tensor, not_finite) for tensor in outputs}
-        ).encode()
+        whole = {tensor.name: tf_json.whole(tensor, not_finite) for tensor in outputs}
+        text = _object(whole).encode()
     answer: dict[str, Any] = {asked.key: msgspec.Raw(text)}
     if explanations is not None:
         answer["explanations"] = explanations
@@ -281,11 +280,7 @@ def _features(example: Any) -> dict[str, Any]:
     for name, value in example.items():
         kinds = set()
         for each in value if isinstance(value, list) else [value]:
-            if (
-                each is None
-                or isinstance(each, list)
-                or (isinstance(each, dict) and not is_base64(each))
-            ):
+            if each is None or (isinstance(each, list | dict) and not is_base64(each)):
                 raise InvalidRequest(
                     f"Feature: {name:.60} has element with unexpected JSON type: {shown(each)}"
                 )

@@ -6,13 +6,14 @@ It knows the server's address and nothing of its inside, save for the drawing of
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
+from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from engine.commands.bulk_inference import model_of
-from engine.commands.server_client import ServerClient, ServerError
+from engine.commands.datasets import model_of
+from engine.commands.server_client import ServerClient, ServerError, own_server
 from tasks.drawing import draw
 from tasks.image import decode
 from tasks.predictions import Answer as SpokenAnswer
@@ -125,43 +126,29 @@ def read_samples(task: str) -> list[Sample]:
 @contextmanager
 def server(console: Console, data: Path) -> Iterator[ServerClient]:
     """Run `quadriga serve` on a free port for as long as the block lasts."""
-    command = [sys.executable, "-m", "engine.cli", "serve", str(HERE), "--data", str(data)]
-    with (
-        (OUTPUT / "server.log").open("w") as log,
-        subprocess.Popen(
-            [*command, "--port", "0", "--grpc-port", "-1"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            if "http://" not in line:
-                raise SystemExit(f"expected the server's address, got {line!r}; see {log.name}")
-            client = ServerClient(line.split()[-1])
+    try:
+        with (
+            (OUTPUT / "server.log").open("w+b") as log,
+            own_server(HERE, data, log) as (url, process),
+        ):
+            client = ServerClient(url)
             with console.status("Loading the models"):
                 for name in MODELS.values():
                     model_of(client, name, None)
             yield client
-        except ServerError as error:
-            raise SystemExit(f"{error}; see {log.name}") from error
-        finally:
-            process.terminate()
-            code = process.wait(40)
-    if code != 0:
-        raise SystemExit(
-            f"expected the server to stop cleanly, got exit status {code}; see {log.name}"
-        )
+    except ServerError as error:
+        raise SystemExit(f"{error}; see {log.name}") from error
+    if process.returncode != 0:
+        code = process.returncode
+        raise SystemExit(f"expected the server to stop cleanly, got status {code}; see {log.name}")
 
 
 def print_predictions(console: Console, answers: list[Answer]) -> None:
     """Print what the models said, beside the truth."""
     for task, model in MODELS.items():
         mine = [answer for answer in answers if answer.sample.task == task]
-        table = Table(
-            "image", "metadata sent", "predicted", "truth", title=f"{model}, {len(mine)} images"
-        )
+        title = f"{model}, {len(mine)} images"
+        table = Table("image", "metadata sent", "predicted", "truth", title=title)
         for answer in mine[:SHOWN]:
             metadata = answer.sample.metadata
             place = metadata["location"]
@@ -169,23 +156,18 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
                 answer.sample.path.name,
                 f"{metadata['camera_id']}, {metadata['altitude']} m, "
                 f"{place['building']}{place['floor']}, {metadata['weather']}",
-                ", ".join(in_words(prediction) for prediction in answer.predictions),
+                ", ".join(map(in_words, answer.predictions)),
                 ", ".join(truth_of(answer.sample)),
             )
         console.print(table)
+        truths = [truth_of(answer.sample) for answer in mine]
         if task == "image-text":
-            pairs = [
-                pair
-                for answer in mine
-                for pair in zip(answer.predictions, truth_of(answer.sample), strict=True)
-            ]
-            right = sum(said["answer"] == truth for said, truth in pairs)
-            console.print(f"{right} of {len(pairs)} answers word for word as the truth\n")
+            said = [one["answer"] for answer in mine for one in answer.predictions]
+            right, of = sum(map(eq, said, chain.from_iterable(truths))), len(said)
+            console.print(f"{right} of {of} answers word for word as the truth\n")
         else:
-            right = sum(
-                sorted(p["label"] for p in answer.predictions) == truth_of(answer.sample)
-                for answer in mine
-            )
+            labels = [sorted(one["label"] for one in answer.predictions) for answer in mine]
+            right = sum(map(eq, labels, truths))
             console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
 
 

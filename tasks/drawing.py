@@ -127,9 +127,8 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
     detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
-    side = math.sqrt(
-        size_wh[0] * size_wh[1]
-    )  # by its longer side, a panorama's text would fill its height
+    # by its longer side, a panorama's text would fill its height
+    side = math.sqrt(size_wh[0] * size_wh[1])
     font_px, line_px = max(13, round(side / 48)), max(2, round(side / 345))
     pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px, line_px)
     boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)

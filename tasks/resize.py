@@ -213,9 +213,8 @@ def _fit(pixels: Samples, affine: Affine, spec: InputSpec) -> Samples:
 
 def _tensor(pixels: Samples, spec: InputSpec) -> npt.NDArray[Any]:
     """Order, normalise and lay out pixels (H, W, C), RGB, gray or bands."""
-    order = (
-        [2, 1, 0, *range(3, spec.channels)] if spec.color == "bgr" and spec.channels > 1 else None
-    )
+    swapped = spec.color == "bgr" and spec.channels > 1
+    order = [2, 1, 0, *range(3, spec.channels)] if swapped else None
     if spec.dtype in ("uint8", "uint16"):
         ordered = pixels if order is None else pixels[..., order]
         ordered = ordered.transpose(2, 0, 1) if spec.layout == "nchw" else ordered

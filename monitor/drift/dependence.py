@@ -1,8 +1,6 @@
 """What may change places between baseline and current, if nothing changed: rows, blocks of rows, sources.
 
-Frames of a video resemble their neighbours, so a thousand of them say as much as some dozens of independent
-images. Where sources differ between the sides, such as recordings, whole sources change places. Where the
-same ones are on both, such as cameras, blocks of a source do: long ones, measured by its correlation time.
+As docs/drift.md has it of rows that resemble each other.
 """
 
 from functools import partial
@@ -82,15 +80,11 @@ def units(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Unit
 
 
 def correlation_time(scores: Scores, origin: Origin) -> float:
-    """Return the integrated correlation time in rows: how many rows say as much as an independent one.
+    """Return the integrated correlation time in rows (P, D): how many say as much as an independent one.
 
     1 where neighbours are not significantly alike. Each correlation is the median of those in the quarters of
     each source, so that a change in the midst of a window is not taken for memory; what centring them takes
     away is given back.
-
-    Args:
-        scores: (P, D).
-        origin: Of the same rows.
     """
     order = np.lexsort((origin.runs, origin.sources))
     runs, sources = origin.runs[order], origin.sources[order]
@@ -153,12 +147,8 @@ def _sums(rows: Scores, groups: Codes) -> npt.NDArray[np.float64]:
 def _correlation(rows: Scores, segments: Codes, runs: Codes, quarter: Codes, lag: int) -> float:
     """Return the correlation of rows with those `lag` later: the median over quarters, 0 without any.
 
-    Args:
-        rows: (P, D) less the mean of their segment, source by source.
-        segments: (P,) quarters of sources.
-        runs: (P,)
-        quarter: (P,) which one each segment is.
-        lag: In rows.
+    Rows (P, D) are less the mean of their segment, source by source; of each there is the segment, the run, and
+    which quarter of a source the segment is (P,).
     """
     follows = (segments[lag:] == segments[:-lag]) & (runs[lag:] == runs[:-lag])
     products = np.einsum("ij,ij->i", rows[lag:], rows[:-lag]) * follows

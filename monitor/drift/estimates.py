@@ -120,7 +120,7 @@ def estimates(
         baseline_scores: float (N, K), a score for each label, summing to 1; or (N,), the top score alone.
         correct: bool (N,), whether the label of the top score is the true one.
         current_scores: As `baseline_scores`, (M, K) or (M,).
-        resamples: Of the bootstrap, over baseline and current answers; without any there is no interval.
+        resamples: Of the bootstrap over both sides; without any there is no interval.
         seed: Of the bootstrap.
 
     Returns:

@@ -55,7 +55,7 @@ class DriftParameters(
     """Names; none for all that there are."""
     ignore: list[str] = []
     """Names of those that are left out."""
-    source_keys: list[str] = msgspec.field(default_factory=lambda: list(SOURCE_KEYS))
+    source_keys: list[str] = msgspec.field(default_factory=SOURCE_KEYS.copy)
     """Keys of the metadata; the first that any inference has tells sources apart."""
     by: Annotated[list[str], msgspec.Meta(max_length=MOST_BY)] = []
     """Keys of the metadata in whose values an alarm is looked for; none for all with few values."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import sqlalchemy as sa
 
 from monitor.drift.derived import META, Answered, Value, derived
-from monitor.drift.samples import used
+from monitor.drift.samples import label_of, used
 from monitor.signals import PICTURE
 from store.database import run, run_in
 from store.inferences import Inferences
@@ -192,13 +192,7 @@ def _indexed(connection: sa.Connection, key: str, ids: Ids) -> list[tuple[str, I
 
 def source_name(value: Any) -> str:
     """Return the text of what an inference comes from, the same for 7 and 7.0."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)[:INDEXED_CHARACTERS]
+    return (label_of(value) or "")[:INDEXED_CHARACTERS]
 
 
 def labels_of(inferences: Inferences, ids: Ids) -> dict[str, int]:

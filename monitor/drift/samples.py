@@ -178,6 +178,13 @@ def _column(name: str, values: Sequence[Any] | npt.NDArray[Any], kind: Kind | No
     return Column(name, kind, rows[finite], kept)
 
 
+def label_of(value: Any) -> str | None:
+    """Return the text of a value, the same for 7 and 7.0; None where there is none."""
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else _text(value)
+
+
 def _text(value: Any) -> str:
     """Return a label's text: booleans and numbers as JSON writes them."""
     if isinstance(value, bool | np.bool_):

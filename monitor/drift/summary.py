@@ -102,8 +102,8 @@ def summarise(
 def usual_run(order: Codes, sources: Codes) -> int:
     """Return the span of an order (N,), ascending, that mostly has about 50 rows of a source (N,).
 
-    As seen by the rows, and where many came at once less: otherwise the most frequent source, or the busiest
-    hour, would come in few long runs, of which a draw holds too many or none.
+    Where many came at once it has less: otherwise the most frequent source, or the busiest hour, would come in
+    few long runs, of which a draw holds too many or none.
     """
     sizes = np.bincount(sources).astype(np.float64)
     together = int(_RUN_ROWS * len(order) ** 2 / max((sizes**2).sum(), 1.0))

@@ -179,24 +179,17 @@ def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, A
 
 def _pr(label: str | None, recall: Doubles, precision: Doubles, score: Doubles) -> dict[str, Any]:
     at = _thinned(recall, precision)
-    return {
-        "label": label,
-        "recall": recall[at].tolist(),
-        "precision": precision[at].tolist(),
-        "score": score[at].tolist(),
-    }
+    named = {"recall": recall, "precision": precision, "score": score}
+    return {"label": label} | {name: column[at].tolist() for name, column in named.items()}
 
 
 def _roc(
     label: str | None, alarms: Doubles, recall: Doubles, threshold: list[float | None]
 ) -> dict[str, Any]:
     at = _thinned(alarms, recall)
-    return {
-        "label": label,
-        "false_positive_rate": alarms[at].tolist(),
-        "true_positive_rate": recall[at].tolist(),
-        "threshold": [threshold[one] for one in at],
-    }
+    named = {"false_positive_rate": alarms, "true_positive_rate": recall}
+    curve = {"label": label} | {name: column[at].tolist() for name, column in named.items()}
+    return curve | {"threshold": [threshold[one] for one in at]}
 
 
 def _thinned(x: Doubles, y: Doubles) -> Integers:

@@ -1,7 +1,6 @@
-"""Detectors that follow a series, one value per source and window: ADWIN and Page-Hinkley.
+"""Detectors that tell when the level of a series changed, one value per window: ADWIN and Page-Hinkley.
 
-They tell when the level of a series changed, with no baseline; how often they are wrong is measured in
-docs/drift.md. They raise no alarm of a report.
+How often they are wrong is measured in docs/drift.md. They raise no alarm of a report.
 """
 
 import math

@@ -16,7 +16,7 @@ from tasks.contours import Mask
 from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
-from tasks.segmenters import Asked, Region, are_probabilities
+from tasks.segmenters import Asked, Region
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_PX = 512
@@ -43,7 +43,7 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
         )
     check_finite(scores, what="output 0")
     activation = asked.activation
-    if activation == "none" and not are_probabilities(scores):
+    if activation == "none" and not _are_probabilities(scores):
         activation = "softmax"
     return best_classes(scores.astype(np.float32, copy=False), affine, asked, activation)
 
@@ -186,7 +186,7 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
 
 def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
     cells = _cells(output)
-    if asked.activation == "sigmoid" or not are_probabilities(cells):
+    if asked.activation == "sigmoid" or not _are_probabilities(cells):
         return sigmoid(cells)
     return np.clip(cells, 0, 1)
 
@@ -205,3 +205,9 @@ def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
         probabilities[tile.slices_of(window)] = bilinear(cells[None], grid, tile)[0]
     mask = (probabilities > 0.5).view(np.uint8)
     yield from trimmed(mask, asked.label_count - 1, window, probabilities)
+
+
+def _are_probabilities(cells: npt.NDArray[Any]) -> bool:
+    """Tell probabilities from logits: from 0 to 1, but for what a resize in the graph rounds."""
+    rounding = 2e-3  # of float16 twice
+    return bool(cells.min() >= -rounding and cells.max() <= 1 + rounding)

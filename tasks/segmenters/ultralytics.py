@@ -14,8 +14,7 @@ from tasks.geometry import clip_boxes, nms
 from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, cut, grid_of, visible
-from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import pixels_of_box, region_of
+from tasks.segmenters import Asked, Region, pixels_of_box, region_of
 
 _WHOLE = 1e-6
 

@@ -89,9 +89,8 @@ _ROW = msgspec.json.Decoder(_Row)
 def read_dataset(place: Path, task: str) -> list[DatasetImage]:
     """Read what is there, without the images themselves.
 
-    Args:
-        place: A folder or a zip: of Chariot's layout, with COCO's instances, or with a folder a label.
-        task: Its full name: which shape of COCO's annotations counts.
+    The place is a folder or a zip: of Chariot's layout, with COCO's instances, or with a folder a label. The
+    task, its full name, says which shape of COCO's annotations counts.
 
     Raises:
         EvaluationError: It is none of these, or a part of it means nothing; the message names the place.
@@ -179,11 +178,9 @@ def _places(files: Files, name: str, split: str | None) -> Callable[[str], str]:
     ]
 
     def find(file_name: str) -> str:
-        likely = next(
-            (str(one / file_name) for one in folders if str(one / file_name) in whole), ""
-        )
         same = by_name.get(PurePosixPath(file_name).name, [])
-        return likely or (same[0] if len(same) == 1 else file_name)
+        likely = (path for path in (str(one / file_name) for one in folders) if path in whole)
+        return next(likely, same[0] if len(same) == 1 else file_name)
 
     return find
 

@@ -64,9 +64,8 @@ class Evaluated(Protocol):
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the headlines as if each image were there so many times.
 
-        Args:
-            weights: (B, I) whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
-                counts for a resample of the bootstrap.
+        The weights (B, I) are whole numbers, 0 or more: all ones for the whole, ones and zeros for a slice,
+        counts for a resample of the bootstrap.
         """
 
     def findings(self) -> Findings:
@@ -134,12 +133,9 @@ def evaluator(task: str) -> Evaluator:
 
 
 def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
-    """Turn a shard of images into a state.
+    """Turn a shard of images into a state; those without a truth are counted as excluded.
 
-    Args:
-        evaluation: Of their task.
-        images: Each with its predictions; those without a truth are counted as excluded.
-        by: What is to be sliced by; see `monitor.evaluation.slicing`.
+    `by` says what is to be sliced by; see `monitor.evaluation.slicing`.
 
     Raises:
         EvaluationError: They are not of this task, or of no size that an image can have.
@@ -184,18 +180,13 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
 
 
 def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) -> Any:
-    """Read predictions or truths of an image.
-
-    Raises:
-        EvaluationError: They are something else; the message begins with `where`.
-    """
+    """Read predictions or truths of an image; the message of an `EvaluationError` begins with `where`."""
     try:
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
-        what = message.replace("Object missing required field ", "Expected a field ")
-        raise EvaluationError(
-            f"{where}{place.rstrip('`')}: {what[:1].lower()}{what[1:]}"
-        ) from error
+        what = message.replace("Object missing required field ", "expected a field ")
+        what = f"{what[:1].lower()}{what[1:]}"
+        raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

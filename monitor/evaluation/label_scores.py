@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from monitor.evaluation.evaluators import Headline
 from monitor.evaluation.label_counts import portions, totals
 from monitor.evaluation.state import Table
 
@@ -65,6 +66,11 @@ class LabelScores:
         for some in portions(weights):
             roc[some], precision[some] = self._areas(weights[some])
         return roc, precision
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Average both areas over labels."""
+        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
 
     def _areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
         used = weights.max(axis=0, initial=0) > 0
@@ -173,24 +179,17 @@ def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, A
 
 def _pr(label: str | None, recall: Doubles, precision: Doubles, score: Doubles) -> dict[str, Any]:
     at = _thinned(recall, precision)
-    return {
-        "label": label,
-        "recall": recall[at].tolist(),
-        "precision": precision[at].tolist(),
-        "score": score[at].tolist(),
-    }
+    named = {"recall": recall, "precision": precision, "score": score}
+    return {"label": label} | {name: column[at].tolist() for name, column in named.items()}
 
 
 def _roc(
     label: str | None, alarms: Doubles, recall: Doubles, threshold: list[float | None]
 ) -> dict[str, Any]:
     at = _thinned(alarms, recall)
-    return {
-        "label": label,
-        "false_positive_rate": alarms[at].tolist(),
-        "true_positive_rate": recall[at].tolist(),
-        "threshold": [threshold[one] for one in at],
-    }
+    named = {"false_positive_rate": alarms, "true_positive_rate": recall}
+    curve = {"label": label} | {name: column[at].tolist() for name, column in named.items()}
+    return curve | {"threshold": [threshold[one] for one in at]}
 
 
 def _thinned(x: Doubles, y: Doubles) -> Integers:

@@ -74,12 +74,8 @@ def from_contours(contours: Contours, width: int, height: int) -> Masks:
         bits = np.packbits(mask, axis=1, bitorder="little")
         rows[:, : bits.shape[1]] = bits
     pixels = np.append(0, np.cumsum(np.bitwise_count(words), dtype=np.int64))
-    return Masks(
-        frame,
-        pixels[ends] - pixels[ends - sizes],
-        ends - sizes,
-        words.astype(np.uint64, copy=False),
-    )
+    area = pixels[ends] - pixels[ends - sizes]
+    return Masks(frame, area, ends - sizes, words.astype(np.uint64, copy=False))
 
 
 def _frames(contours: Contours, width: int, height: int) -> Integers:
@@ -185,12 +181,9 @@ def _cut_into_lines(runs: Runs, height: Integers) -> tuple[Integers, Integers, I
     if (pieces == 1).all():
         return runs.region, line, first, last + 1
     of, lines = ranges(line, pieces)
-    return (
-        runs.region[of],
-        lines,
-        np.where(lines == line[of], first[of], 0),
-        np.where(lines == last_line[of], last[of] + 1, long[of]),
-    )
+    begins = np.where(lines == line[of], first[of], 0)
+    ends = np.where(lines == last_line[of], last[of] + 1, long[of])
+    return runs.region[of], lines, begins, ends
 
 
 def _stride(frame: Integers) -> Integers:

@@ -55,7 +55,7 @@ class Cluster:
             ) from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # it has no types
         self._most = AHEAD * max(int(resources.get("CPU", 1)), 1)
-        self._do: Any = ray.remote(_do)
+        self._do: Any = ray.remote(lambda work, item: work(item))
 
     def map(self, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Iterator[_Made]:
         """Do some work for each item, and yield what comes of it in their order, as the built-in `map`."""
@@ -84,10 +84,6 @@ class StoredOnCluster:
     ) -> Iterator[_Made]:
         """As `monitor.places.Places.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
-
-
-def _do(work: Callable[[_Item], _Made], item: _Item) -> _Made:
-    return work(item)
 
 
 def _read(url: str, read: Callable[[Inferences, _Item], _Made], item: _Item) -> _Made:

@@ -61,14 +61,14 @@ def decode_parameters(body: bytes) -> EvaluationParameters:
 
 
 def check(parameters: EvaluationParameters) -> None:
-    """See that this means something."""
-    filters = {"where": parameters.where, **_named(parameters)}
+    """See that this means something, or raise as `decode_parameters`."""
+    parse(parameters.where, 0)
+    filters = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
+    filters |= {f"compare[{at}]": one.where for at, one in enumerate(parameters.compare)}
     for name, where in filters.items():
         try:
             parse(where, 0)
         except QueryError as error:
-            if name == "where":
-                raise
             raise QueryError(f"{name}: {error}") from error
     try:
         for by in parameters.by:
@@ -77,10 +77,3 @@ def check(parameters: EvaluationParameters) -> None:
         raise QueryError(str(error)) from error
     if both := set(parameters.by) & parameters.slices.keys():
         raise QueryError(f"expected each slice once, got {min(both)!r:.80} in by and in slices")
-
-
-def _named(parameters: EvaluationParameters) -> dict[str, Any]:
-    """Return all filters but the first, by where they stand."""
-    slices = {f"slices.{name:.80}": where for name, where in parameters.slices.items()}
-    others = {f"compare[{at}]": other.where for at, other in enumerate(parameters.compare)}
-    return slices | others

@@ -1,14 +1,13 @@
 """Parts of the images: by a metadata key, by time, by size."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
 from monitor.report import TIMES
 from store.errors import MetadataError
-from store.metadata import Scalar, flatten
+from store.metadata import flatten
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
@@ -27,17 +26,14 @@ def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:
         raise EvaluationError(
             f"expected meta.<path>, {', '.join(TIMES)} to slice by, got {by!r:.80}"
         )
-    return [_text(_flat(image).get(path)) for image in images]
+    return [_value(image, path) for image in images]
 
 
-def _flat(image: EvaluatedImage) -> dict[str, Scalar]:
+def _value(image: EvaluatedImage, path: str) -> str | None:
     try:
-        return flatten(image.metadata)
+        value = flatten(image.metadata).get(path)
     except MetadataError as error:
         raise EvaluationError(f"image {image.id!r}: {error}") from error
-
-
-def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()

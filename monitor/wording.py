@@ -180,7 +180,7 @@ def verdict(report: Report) -> str:
 
 
 def _signals(count: int) -> str:
-    return f"{count:,} signal{'' if count == 1 else 's'}"
+    return f"{count:,} signal{'s' * (count != 1)}"
 
 
 def brief(value: float | None) -> str:

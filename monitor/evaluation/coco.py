@@ -11,7 +11,6 @@ import numpy as np
 from monitor.evaluation.arrays import Doubles, Integers, within
 from monitor.evaluation.detection import box_tables
 from monitor.evaluation.evaluators import decode
-from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
@@ -186,8 +185,6 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
 
 
 def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
-    """Return the tables of boxes."""
-
     def boxes(listed: Listed) -> Doubles:
         none = 0, 0, -1, -1
         found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
@@ -220,11 +217,11 @@ def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table
         areas[0].append(predictions.area)
         areas[1].append(truths.area)
     one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    numbers = found.table["number"][one], there.table["number"][other]
+    numbers = {"prediction": found.table["number"][one], "truth": there.table["number"][other]}
     return {
         "predictions": predictions_table(found, np.concatenate(areas[0])),
         "truths": truths_table(there, np.concatenate(areas[1])),
-        "pairs": pairs_table(images[0][one], *numbers, overlap),
+        "pairs": {"image": images[0][one], **numbers, "overlap": overlap},
     }
 
 

@@ -58,12 +58,11 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Numbered(NamedTuple):
-    """An image, and the line it stands in."""
+    """An image, the line it stands in, and whether the model failed."""
 
     line: int
     image: EvaluatedImage
     failed: bool
-    """Whether the model failed."""
 
 
 _LINE = msgspec.json.Decoder(_Line)

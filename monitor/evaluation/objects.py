@@ -3,8 +3,6 @@
 Only the overlap of two objects differs between boxes, oriented boxes and masks; it is handed in.
 """
 
-from typing import Any
-
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags
@@ -45,15 +43,11 @@ class EvaluatedObjects:
         state: With the tables of `monitor.evaluation.wire_tables`, and what the overlap needs.
         overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
             always a label. Of a crowd: the part of the prediction that lies in it.
-        parameters: What the report says about the overlap, beside thresholds and rules.
+        kind: What the report calls the overlap.
     """
 
-    def __init__(
-        self, state: State, overlap: Overlap, *, parameters: dict[str, Any] | None = None
-    ) -> None:
-        self.state = state
-        self.overlap = overlap
-        self.parameters = parameters or {}
+    def __init__(self, state: State, overlap: Overlap, kind: str = "box") -> None:
+        self.state, self.overlap, self.kind = state, overlap, kind
         self.predictions, self.truths = state.tables["predictions"], state.tables["truths"]
         self.ranking = match(
             self.predictions,
@@ -68,13 +62,9 @@ class EvaluatedObjects:
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
         values, by_label = twelve_numbers(self.ranking, weights)
-        return [
-            *(Headline(*named, of) for named, of in zip(twelve(), values, strict=True)),
-            *(
-                Headline("AP", label_parameters(AVERAGED, label), of)
-                for label, of in zip(self.state.labels, by_label, strict=True)
-            ),
-        ]
+        labels = (("AP", label_parameters(AVERAGED, label)) for label in self.state.labels)
+        named = zip([*twelve(), *labels], [*values, *by_label], strict=True)
+        return [Headline(*name, of) for name, of in named]
 
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
@@ -116,14 +106,11 @@ class EvaluatedObjects:
             errors_tide=worth(ranking, self.truths, mistakes),
             badness=self._badness(pairs, mistakes),
             parameters={
-                **self.parameters,
+                "overlap": self.kind,
                 "rule": "COCO",
                 "iou": THRESHOLDS.round(2).tolist(),
                 "max_dets": MOST[-1],
-                "areas_px": {
-                    name: [float(low), float(high)]
-                    for name, (low, high) in zip(AREA_NAMES, AREAS, strict=True)
-                },
+                "areas_px": dict(zip(AREA_NAMES, AREAS.tolist(), strict=True)),
                 "tide": {"iou": NEAR, "background_iou": FAR},
             },
             excluded={reason: count for reason, count in excluded.items() if count},

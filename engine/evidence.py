@@ -40,15 +40,6 @@ class Evidence(msgspec.Struct, frozen=True):
         """Fields of `InputSpec` that the image processor's file gives."""
         return input_from_preprocessor(self.preprocessor) if self.preprocessor else {}
 
-    @property
-    def output_names(self) -> frozenset[str]:
-        """Names of the graph's outputs."""
-        return frozenset(tensor.name for tensor in self.outputs)
-
-    def output(self, name: str) -> TensorInfo:
-        """Give an output by its name."""
-        return next(tensor for tensor in self.outputs if tensor.name == name)
-
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Find the one input that can hold images: [N, C, H, W] or [N, H, W, C], or without N."""
         found = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]

@@ -1,8 +1,5 @@
 """Packages of several graphs that answer prompts about an image, from their folder to their answers.
 
-Two layouts: an encoder with a decoder (Optimum), and a vision encoder whose features a language model
-reads among its tokens (transformers.js).
-
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 
@@ -21,7 +18,7 @@ from engine.recognition import Recognition
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.stopwatch import Stopwatch
-from engine.text_decoding import Attending, Inserting, Read
+from engine.text_decoding import Attending, Decoding, Inserting, Read
 from engine.text_files import Growing, TextFiles
 from tasks import full_name
 from tasks.generation import generate, growing
@@ -123,13 +120,12 @@ class TextPackage:
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
         features, (read,), limits = self._read(image, options)
-        decoding = self._reader.decoder.start([read.sequence], features)
+        decoding = Decoding(self._reader.decoder, [read.sequence], features)
         text = Growing(self._files)
         tokens: list[int] = []
-        for (tokens,) in growing(
-            [read.tokens], decoding.logits, decoding.step, options.search, limits
-        ):
-            piece = text.more(tokens) if options.search.num_beams == 1 else ""
+        search = options.search
+        for (tokens,) in growing([read.tokens], decoding.logits, decoding.step, search, limits):
+            piece = text.more(tokens) if search.num_beams == 1 else ""
             if piece:
                 yield piece
         return text.more(tokens, ended=True), self._vector(features)
@@ -140,13 +136,21 @@ class TextPackage:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         features = self._encode(image)
         read = [self._reader.read(prompt, features) for prompt in options.prompts]
-        limits = [
-            self._limit(number, len(each.sequence), options) for number, each in enumerate(read)
-        ]
+        lengths = [len(each.sequence) for each in read]
+        limits = [options.search.limit(length) for length in lengths]
+        context = self._files.context_length
+        if context is None:
+            return features, read, limits
+        for number, length in enumerate(lengths):
+            if length >= context:
+                raise ParameterError(
+                    f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
+                    f"template and the image, got {length}"
+                )
+            limits[number] = min(limits[number], context - length)
         return features, read, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:
-        """Give the features of an image, (1, places, width)."""
         tensor, _ = preprocess(image, self._spec)
         output = self._encoder.outputs[0].name
         encoded = self._encoder.run({self._spec.name: tensor[None]}, [output])[output]
@@ -168,24 +172,11 @@ class TextPackage:
             sequences = [read[index].sequence for index in group]
             tokens = [read[index].tokens for index in group]
             most = [limits[index] for index in group]
-            decoding = self._reader.decoder.start(sequences, features)
+            decoding = Decoding(self._reader.decoder, sequences, features)
             found = generate(tokens, decoding.logits, decoding.step, options.search, most)
             answers |= zip(group, map(self._files.decode, found), strict=True)
         told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]
         return list(told), self._vector(features)
-
-    def _limit(self, number: int, length: int, options: ImageTextOptions) -> int:
-        """Say how long the answer to a prompt of so many tokens may be."""
-        wanted = options.search.limit(length)
-        context = self._files.context_length
-        if context is None:
-            return wanted
-        if length >= context:
-            raise ParameterError(
-                f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
-                f"template and the image, got {length}"
-            )
-        return min(wanted, context - length)
 
     def warm_up(self) -> Vector | None:
         """Answer about a gray image, as `ImageGraph.warm_up` does."""
@@ -225,9 +216,7 @@ def _input(
     """Decide how an image becomes the encoder's input, as for every model of images."""
     image = encoder.inputs[0]
     if len(encoder.inputs) != 1 or len(image.shape) != 4 or channels_axis(image) is None:
-        got = ", ".join(
-            f"{each.name} {each.datatype} {list(each.shape)}" for each in encoder.inputs
-        )
+        got = ", ".join(f"{t.name} {t.datatype} {list(t.shape)}" for t in encoder.inputs)
         raise LoadError(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"

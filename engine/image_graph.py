@@ -41,16 +41,11 @@ class ImageOptions(msgspec.Struct, frozen=True):
 class ImageGraph:
     """Answers images; safe to use from many threads.
 
-    Args:
-        session: The graph.
-        spec: What its input and outputs mean.
-        max_batch: Images that run together, where the file leaves the number open.
-        embedding: Name of the session's output that is the embedding; empty for none.
+    `max_batch` images run together where the file leaves the number open; `embedding` names the session's
+    output that is the embedding, if any.
     """
 
-    def __init__(
-        self, session: Session, spec: ModelSpec, max_batch: int, embedding: str = ""
-    ) -> None:
+    def __init__(self, session: Session, spec: ModelSpec, max_batch: int, embedding: str) -> None:
         self._session = session
         self._embedding = embedding
         self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
@@ -70,7 +65,9 @@ class ImageGraph:
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
-        tiling = read_tiling(parameters, self._spec.tiling)
+        tiling = self._spec.tiling
+        if (written := parameters.get("tiling")) is not None:
+            tiling = None if written is False else _tiling(written)
         if tiling is not None and not hasattr(self._task, "find"):
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
@@ -184,17 +181,9 @@ class ImageGraph:
         return vector
 
 
-def read_tiling(parameters: Mapping[str, Any], default: Tiling | None) -> Tiling | None:
-    """Read the parameter `tiling` of a request: an object, or false for the image as a whole."""
-    written = parameters.get("tiling")
-    if written is None:
-        return default
-    if written is False:
-        return None
+def _tiling(written: Any) -> Tiling:
     try:
         return msgspec.convert(written, Tiling)
     except msgspec.ValidationError as error:
-        text = explain(error, Tiling)
-        raise ParameterError(
-            f"expected parameters.tiling to be false or an object: {text}"
-        ) from error
+        text = f"expected parameters.tiling to be false or an object: {explain(error, Tiling)}"
+        raise ParameterError(text) from error

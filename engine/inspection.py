@@ -68,8 +68,8 @@ def inspect_model(path: Path) -> Inspection:
         batch=_batch(model),
         task=recognition.task,
         family=recognition.family,
-        preprocessing=in_words(recognition.spec.input) if recognition.spec else "",
-        labels=recognition.spec.labels if recognition.spec else (),
+        preprocessing=in_words(model.spec.input) if model.spec else "",
+        labels=model.spec.labels if model.spec else (),
         embedding=model.embedding,
         decisions=recognition.decisions,
     )
@@ -130,8 +130,8 @@ _RESIZES = {
     "letterbox_topleft": "letterboxed to {size}, at the top left, border {spec.pad_value}",
     "letterbox_rect": "letterboxed within {size} to multiples of {spec.divisor}, border {spec.pad_value}",
     "stretch": "stretched to {size}",
-    "stretch_crop": "stretched, then cropped in the middle to {size} ({spec.crop_fraction:.3g} of it)",
-    "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({spec.crop_fraction:.3g} of it)",
+    "stretch_crop": "stretched, then cropped in the middle to {size} ({fraction:.3g} of it)",
+    "shortest_crop": "scaled by its shortest side, then cropped in the middle to {size} ({fraction:.3g} of it)",
     "shortest_longest": "scaled to a shortest side of {width}, no side over {height}",
     "none": "as it is",
 }
@@ -140,8 +140,8 @@ _RESIZES = {
 def in_words(spec: InputSpec) -> str:
     """Say in one sentence how an image becomes the input."""
     width, height = spec.size_wh
-    size = f"{width} x {height}"
-    resize = _RESIZES[spec.resize].format(spec=spec, size=size, width=width, height=height)
+    sides = {"size": f"{width} x {height}", "width": width, "height": height}
+    resize = _RESIZES[spec.resize].format(spec=spec, fraction=spec.crop_fraction, **sides)
     filtered = f" ({spec.interpolation}, {'antialiased' if spec.antialias else 'no antialias'})"
     colors = {1: "gray", 3: spec.color.upper(), 4: f"{spec.color.upper()} and a fourth band"}
     color = colors.get(spec.channels, f"{spec.channels} bands")

@@ -37,8 +37,8 @@ class _Change(msgspec.Struct, frozen=True):
     """The last thing that was asked of a model."""
 
     generation: int
-    loaded: bool
-    override: Override = Override()
+    override: Override | None
+    """None where the model was unloaded."""
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -60,17 +60,11 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class ModelControl:
-    """Changes what a server serves while it runs.
+    """Changes what a server serves while it runs, unless that is not `allowed`.
 
-    Args:
-        repository: This worker's models.
-        directory: Where the workers meet; None for one process alone, which takes no files.
-        worker: Number of this one.
-        workers: How many there are.
-        max_file_bytes: That a client may send for one model.
-        timeout_s: How long a change waits for another one, and for the other workers.
-        allowed: Whether clients may make changes.
-        numbers: Gives what else this worker counts, by name.
+    The workers meet in `directory`; one process alone needs none, and then takes no files, of which a client
+    may send `max_file_bytes` for a model. A change waits `timeout_s` for another one, and for the other
+    workers. `numbers` gives what else this worker counts, by name.
     """
 
     def __init__(
@@ -105,7 +99,7 @@ class ModelControl:
                 if self._directory is None:
                     raise Unsupported("expected no files, as this server has no folder for them")
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
-            override = Override(None if config is None else dict(config), folder)
+            override = Override(dict(config or {}), folder)
             try:
                 real = self._repository.load(name, override)
             except Exception as error:
@@ -114,13 +108,13 @@ class ModelControl:
                 if isinstance(error, LoadError):
                     raise InvalidRequest(str(error)) from error
                 raise
-            self._publish(real, until, loaded=True, override=override)
+            self._publish(real, override, until)
 
     def unload(self, name: str) -> None:
         """Stop serving a model in every worker; as `proto.messages.Serving.unload_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
-            self._publish(self._repository.unload(name), until, loaded=False, override=Override())
+            self._publish(self._repository.unload(name), None, until)
 
     def statistics(self, name: str | None, version: str | None) -> Sequence[ModelStatistics]:
         """Add up what the workers counted; that of others is a fraction of a second old."""
@@ -171,14 +165,14 @@ class ModelControl:
         finally:
             os.close(descriptor)
 
-    def _publish(self, name: str, until: float, *, loaded: bool, override: Override) -> None:
+    def _publish(self, name: str, override: Override | None, until: float) -> None:
         """Write the state, wait for the others, and remove the files that nobody needs any more."""
         if self._directory is None:
             return
         with self._following:
             before = self._read("state.json", _State)
             generation = max(before.generation, self._report.generation) + 1
-            change = _Change(generation, loaded, override)
+            change = _Change(generation, override)
             errors = {key: text for key, text in self._report.errors.items() if key != name}
             self._report = _Report(generation, errors)
             self._write("state.json", _State(generation, {**before.models, name: change}))
@@ -187,11 +181,10 @@ class ModelControl:
         for number in self._others:
             self._wait(number, name, generation, until)
         replaced = before.models.get(name)
-        if replaced is not None and replaced.override.folder is not None:
+        if replaced and replaced.override and replaced.override.folder is not None:
             shutil.rmtree(replaced.override.folder, ignore_errors=True)
 
     def _wait(self, number: int, name: str, generation: int, until: float) -> None:
-        """Wait until another worker has made a change."""
         while (report := self._read(_file_of(number), _Report)).generation < generation:
             if time.monotonic() > until:
                 raise ModelNotReady(
@@ -215,10 +208,10 @@ class ModelControl:
                     continue
                 errors.pop(name, None)
                 try:
-                    if change.loaded:
-                        self._repository.load(name, change.override)
-                    else:
+                    if change.override is None:
                         self._repository.unload(name)
+                    else:
+                        self._repository.load(name, change.override)
                 except (LoadError, ProtocolError) as error:
                     errors[name] = str(error)
                 except Exception as error:  # noqa: BLE001 - the loop must go on
@@ -291,7 +284,6 @@ def _file_of(worker: int) -> str:
 
 
 def _locked(descriptor: int) -> bool:
-    """Take a lock, unless somebody has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -114,14 +114,14 @@ class Pipeline:
             )
         self._queued += 1
         queued_ns = time.perf_counter_ns()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._pool, self._begin, queued_ns, job)
+
+        def begin() -> Result:
+            self._waited.ns = time.perf_counter_ns() - queued_ns
+            return job()
+
+        future = asyncio.get_running_loop().run_in_executor(self._pool, begin)
         future.add_done_callback(self._done)
         return future
-
-    def _begin(self, queued_ns: int, job: Callable[[], Result]) -> Result:
-        self._waited.ns = time.perf_counter_ns() - queued_ns
-        return job()
 
     def _done(self, _: object) -> None:
         self._queued -= 1
@@ -158,10 +158,10 @@ class Pipeline:
             raise
         count = rows(model, request) if images is None else len(answered)
         model.counters.succeeded(count, queue_ns, events)
-        told = _with_ids(outputs, kept, per_image=images is not None)
+        told = list(self._told(outputs, answered, kept, per_image=images is not None))
         headers: Sequence[tuple[str, str]] = ()
         if self._scores is not None and images is not None:
-            told, headers = self._scores.show(told, answered), self._scores.headers(answered)
+            headers = self._scores.headers(answered)
         chosen = _selected(told, request)
         ids = [each for each in kept.ids if each]
         lag_bytes = admission.lag_bytes
@@ -203,6 +203,28 @@ class Pipeline:
             if isinstance(error, _BELOW):
                 raise _translated(model, error) from error
             raise
+
+    def _told(
+        self,
+        outputs: Sequence[Tensor],
+        answered: Sequence[Answered],
+        kept: Kept,
+        *,
+        per_image: bool,
+    ) -> Iterator[Tensor]:
+        """Add to each output the ids of its images' records, or that there was no room, and the scores."""
+        start = 0
+        for tensor in outputs:
+            more: dict[str, Any] = {} if kept.stored else {"stored": False}
+            if per_image:
+                end = start + len(tensor.data)
+                ids = ",".join(filter(None, kept.ids[start:end]))
+                more |= {"inference_id": ids} if ids else {}
+                if self._scores is not None:
+                    more |= self._scores.parameters(answered[start:end])
+                start = end
+            parameters = {**tensor.parameters, **more}
+            yield msgspec.structs.replace(tensor, parameters=parameters) if more else tensor
 
     def _scored(self, model: Model, answered: list[Answered]) -> list[Answered]:
         return answered if self._scores is None else self._scores.score(model, answered)
@@ -337,21 +359,3 @@ def _declines(request: InferRequest) -> bool:
     """Tell whether a request wants nothing of it kept."""
     by_default = request.parameters.get("store") is False
     return all(tensor.parameters.get("store", not by_default) is False for tensor in request.inputs)
-
-
-def _with_ids(outputs: Sequence[Tensor], kept: Kept, *, per_image: bool) -> Sequence[Tensor]:
-    """Add to each output the ids of its images' records, or that there was no room for them."""
-    if not kept.stored:
-        return [_with_parameters(tensor, stored=False) for tensor in outputs]
-    if not (per_image and any(kept.ids)):
-        return outputs
-    given = iter(kept.ids)
-    found = []
-    for tensor in outputs:
-        ids = ",".join(filter(None, [next(given) for _ in tensor.data]))
-        found.append(_with_parameters(tensor, inference_id=ids) if ids else tensor)
-    return found
-
-
-def _with_parameters(tensor: Tensor, **more: Any) -> Tensor:
-    return msgspec.structs.replace(tensor, parameters={**tensor.parameters, **more})

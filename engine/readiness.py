@@ -30,7 +30,5 @@ class Board:
 
     def unready_reason(self) -> str | None:
         """Name the workers that are not ready; None when all are."""
-        missing = [str(n) for n in range(self._workers) if self._bytes[n] != _LOADED]
-        return (
-            f"expected every worker to be ready, not yet: {', '.join(missing)}" if missing else None
-        )
+        loading = ", ".join(str(n) for n in range(self._workers) if self._bytes[n] != _LOADED)
+        return f"expected every worker to be ready, not yet: {loading}" if loading else None

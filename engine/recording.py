@@ -14,14 +14,12 @@ from engine.settings import Durability
 from engine.signalling import Embed, Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
-from store.backlog import Backlog
 from store.blobs.interface import Blobs, key_of
+from store.durability import Backlog, GroupSync, wait_until_committed
 from store.errors import MetadataError
 from store.ids import IdSource
 from store.journal import Journal
-from store.lag import wait_until_committed
 from store.metadata import check
-from store.power import GroupSync
 from store.records import InferenceRecord, InputReference
 from tasks.image import Image
 from tasks.parameters import ParameterError, flag

@@ -98,7 +98,7 @@ def _by_config(evidence: Evidence) -> Reading | None:
 
 def _by_names(evidence: Evidence) -> Reading | None:
     """Names of inputs and outputs that one family alone gives."""
-    names = evidence.output_names
+    names = {tensor.name for tensor in evidence.outputs}
     found: tuple[str, ...] = ()
     if {"pred_boxes", "logits"} <= names:
         found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
@@ -109,10 +109,9 @@ def _by_names(evidence: Evidence) -> Reading | None:
     elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:
         found = ("efficient-nms",)
     elif {"labels", "boxes", "scores"} <= names:
+        found = ("mask-rcnn",) if "masks" in names else ("torchvision",)
         if any(tensor.name == "orig_target_sizes" for tensor in evidence.inputs):
             found = ("rtdetr",)
-        else:
-            found = ("mask-rcnn",) if "masks" in names else ("torchvision",)
     elif {"dets", "labels"} <= names:
         found = _dets_and_labels(evidence)
     reason = f"names of the outputs: {', '.join(sorted(names))}"
@@ -120,12 +119,12 @@ def _by_names(evidence: Evidence) -> Reading | None:
 
 
 def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
-    dets, labels = evidence.output("dets"), evidence.output("labels")
-    if labels.datatype in FLOATS and len(labels.shape) == 3:
-        return ("rf-detr-seg",) if "masks" in evidence.output_names else ("rf-detr",)
-    if "masks" in evidence.output_names:
+    outputs = {tensor.name: tensor for tensor in evidence.outputs}
+    if outputs["labels"].datatype in FLOATS and len(outputs["labels"].shape) == 3:
+        return ("rf-detr-seg",) if "masks" in outputs else ("rf-detr",)
+    if "masks" in outputs:
         return ("mmdeploy-seg",)
-    return ("mmdeploy-rotated",) if dets.shape[-1] == 6 else ("mmdeploy",)
+    return ("mmdeploy-rotated",) if outputs["dets"].shape[-1] == 6 else ("mmdeploy",)
 
 
 def _by_shapes(evidence: Evidence) -> Reading | None:

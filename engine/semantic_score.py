@@ -8,13 +8,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from engine.model import Model
 from engine.recording import Answered
 from monitor.drift.similarity import References
-from proto.messages import Tensor
 
 REFERENCES = "default.similarity"
 """The file of a model's baseline `default`, in the folder of its name."""
@@ -70,21 +70,15 @@ class SemanticScores:
     def headers(self, answered: Sequence[Answered]) -> list[tuple[str, str]]:
         """Write the response header: a score an image, nothing where one has none."""
         scores = _written(answered)
-        return [(self._header, scores)] if scores.strip(",") else []
+        return [(self._header, scores)] if scores else []
 
-    def show(self, outputs: Sequence[Tensor], answered: Sequence[Answered]) -> Sequence[Tensor]:
-        """Add the scores of the images, in their order, to the outputs for which they are wanted."""
-        shown, position = [], 0
-        for tensor in outputs:
-            mine = answered[position : position + len(tensor.data)]
-            position += len(mine)
-            wanted = mine[0].wishes.semantic_score
-            given = tensor.parameters
-            if (self._in_parameters if wanted is None else wanted) and _written(mine).strip(","):
-                score = mine[0].semantic_score if len(mine) == 1 else _written(mine)
-                given = {**given, PARAMETER: score}
-            shown.append(msgspec.structs.replace(tensor, parameters=given))
-        return shown
+    def parameters(self, answered: Sequence[Answered]) -> dict[str, Any]:
+        """Give what the output of some images says of their scores, where that is wanted."""
+        wanted = answered[0].wishes.semantic_score
+        scores = _written(answered) if (self._in_parameters if wanted is None else wanted) else ""
+        if not scores:
+            return {}
+        return {PARAMETER: answered[0].semantic_score if len(answered) == 1 else scores}
 
     def close(self) -> None:
         """Read no more references."""
@@ -139,6 +133,8 @@ class SemanticScores:
 
 
 def _written(answered: Sequence[Answered]) -> str:
-    """Write scores as a list with commas, in which nothing stands for none."""
-    scores = (item.semantic_score for item in answered)
+    """Write scores as a list with commas, in which nothing stands for none; empty where all are none."""
+    scores = [item.semantic_score for item in answered]
+    if scores.count(None) == len(scores):
+        return ""
     return ",".join("" if score is None else f"{score:g}" for score in scores)

@@ -245,13 +245,12 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _converted(values: dict[str, Any], origins: dict[str, str]) -> Settings:
-    for name, value in values.items():
-        try:
-            msgspec.convert({name: value}, Settings, strict=False)
-        except msgspec.ValidationError as error:
-            text = explain(error, Settings)
-            raise SettingsError(f"{origins[name]}: {text} (from {value!r})") from error
-    settings = msgspec.convert(values, Settings, strict=False)
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        text = explain(error, Settings)
+        name = text.partition(":")[0]
+        raise SettingsError(f"{origins[name]}: {text} (from {values[name]!r})") from error
     if settings.first_worker + settings.workers >= WORKERS:  # the last number is an import's
         raise SettingsError(
             f"expected first_worker and workers to be at most {WORKERS - 1} together, got "

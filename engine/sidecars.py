@@ -1,7 +1,6 @@
-"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `tasks.specification.InputSpec`.
+"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `InputSpec`.
 
-Pure functions of the file's content: what the file leaves open is left out of the answer, and what no
-specification can express is refused.
+What a file leaves open is left out of the answer, and what no specification can express is refused.
 
 Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
 """
@@ -19,9 +18,7 @@ _TIMM_CROPS = {"center": "shortest_crop", "squash": "stretch_crop"}
 _INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
 """By the number that Pillow gives a filter."""
 
-_SHORTEST_BY_NUMBER = (
-    *("CLIP", "ConvNext", "Detr", "Yolos", "LeViT", "Levit", "PoolFormer", "MobileNet"),
-)
+_BY_SHORTEST = ("CLIP", "ConvNext", "Detr", "Yolos", "LeViT", "Levit", "PoolFormer", "MobileNet")
 """Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
 
 _UNSUPPORTED = (
@@ -72,7 +69,6 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _three(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
-    """Read one number a channel, or one for all."""
     value = config.get(name)
     numbers: list[Any] = value if isinstance(value, list) else [value]
     if len(numbers) in (0, 2) or not all(map(_is_number, numbers)):
@@ -163,7 +159,7 @@ def _size(config: Mapping[str, Any]) -> dict[str, int]:
     """Bring `size` to the form of today: an object with named sides."""
     value = config.get("size")
     if isinstance(value, int) and not isinstance(value, bool):
-        named = any(word in _processor(config) for word in _SHORTEST_BY_NUMBER)
+        named = any(word in _processor(config) for word in _BY_SHORTEST)
         if not named and not config.get("do_center_crop"):
             return {"height": value, "width": value}
         longest = config.get("max_size")

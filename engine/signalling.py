@@ -50,14 +50,6 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
     """Name of the model whose embedding is wanted where there is none."""
 
 
-class _Bucket:
-    """The tokens of one model."""
-
-    def __init__(self, tokens: float) -> None:
-        self.tokens = tokens
-        self.filled_s = time.monotonic()
-
-
 class Signaller:
     """Makes and journals the signals of images; safe to use from several threads.
 
@@ -78,7 +70,8 @@ class Signaller:
         self._per_s = per_s
         self._is_behind = is_behind
         self._embed = embed
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """Tokens of each model, and when they were counted."""
         self._waiting: SimpleQueue[Signalled | None] = SimpleQueue()
         """None is the end."""
         self._bytes = 0
@@ -103,16 +96,15 @@ class Signaller:
         order = range(count) if count == 1 else random.sample(range(count), count)
         chosen = []
         with self._lock:
-            most = max(self._per_s, 1.0)
-            bucket = self._buckets.setdefault(model, _Bucket(most))
-            now = time.monotonic()
-            filled = bucket.tokens + (now - bucket.filled_s) * self._per_s
-            bucket.tokens, bucket.filled_s = min(filled, most), now
+            now, most = time.monotonic(), max(self._per_s, 1.0)
+            tokens, counted_s = self._buckets.get(model, (most, now))
+            tokens = min(tokens + (now - counted_s) * self._per_s, most)
             for position in order:
-                if bucket.tokens <= 0:
+                if tokens <= 0:
                     break
-                bucket.tokens -= random.expovariate(1.0)
+                tokens -= random.expovariate(1.0)
                 chosen.append(position)
+            self._buckets[model] = tokens, now
         return chosen
 
     def put(self, images: Sequence[Signalled], skipped: int) -> None:

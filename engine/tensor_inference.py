@@ -22,15 +22,15 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
     """Answer any other model: tensors in, tensors out, by the names of the graph."""
     given: dict[str, Tensor] = {}
     for number, tensor in enumerate(request.inputs):
-        if tensor.name in given:
-            raise InvalidRequest(
-                f"inputs[{number}]: expected each input once, got {tensor.name!r} twice"
-            )
-        given[tensor.name] = tensor
+        name = tensor.name
+        if name in given:
+            raise InvalidRequest(f"inputs[{number}]: expected each input once, got {name!r} twice")
+        given[name] = tensor
     expected = {info.name: info for info in model.session.inputs}
     if given.keys() != expected.keys():
         raise InvalidRequest(
-            f"expected the inputs {', '.join(expected)}, got {', '.join(map(repr, given))}"
+            f"expected the inputs {', '.join(expected)}, as {model.name} takes tensors, got "
+            f"{', '.join(map(repr, given))}; task in its model.toml would make them of images"
         )
     feeds = {name: _feed(given[name], info) for name, info in expected.items()}
     unanswered = _asked(request)
@@ -112,7 +112,6 @@ def _output_tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
 
 
 def _kept(tensor: Tensor) -> dict[str, Any]:
-    """Give what is stored of an output tensor."""
     kept = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
     if isinstance(tensor.data, list):
         kept["data"] = tensor.data[:MAX_STORED_ELEMENTS]

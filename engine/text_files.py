@@ -1,7 +1,5 @@
 """The files beside a text model's graphs: what they say of tokens, prompts and the search.
 
-config.json, generation_config.json, tokenizer.json and the table `[text]` of model.toml, which wins.
-
 Source: transformers 4.57, `GenerationConfig`.
 """
 
@@ -9,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from tokenizers import Tokenizer
 
 from engine.decisions import Decision
 from engine.evidence import read_json
-from engine.schema import explain
+from engine.model_toml import convert
 from engine.session import LoadError
 from tasks.generation import Search
 from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
@@ -85,10 +84,7 @@ class TextFiles:
     """What the files of one folder say; every part of it is read when it is made."""
 
     def __init__(self, folder: Path, table: Mapping[str, Any]) -> None:
-        try:
-            self.table = msgspec.convert(table, TextTable)
-        except msgspec.ValidationError as error:
-            raise LoadError(f"model.toml: [text] {explain(error, TextTable)}") from error
+        self.table = convert(table, TextTable, "model.toml: [text]")
         self.decisions: list[Decision] = []
         self.config = read_json(folder / "config.json")
         named = (self.config.get(name) for name in ("decoder", "text_config", "llm_config"))
@@ -125,10 +121,9 @@ class TextFiles:
         if not add_special_tokens:
             return tokens
         whole = self._tokenizer.encode(text, add_special_tokens=True)
-        added = takewhile(
-            lambda pair: pair[1], zip(whole.ids, whole.special_tokens_mask, strict=True)
-        )
-        start = [token for token, _ in added if token not in self.search.eos_token_ids]
+        pairs = zip(whole.special_tokens_mask, whole.ids, strict=True)
+        added = (token for _, token in takewhile(itemgetter(0), pairs))
+        start = [token for token in added if token not in self.search.eos_token_ids]
         return tokens if tokens[: len(start)] == start else [*start, *tokens]
 
     def decide(self, field: str, *candidates: tuple[Any, str]) -> Any:
@@ -225,10 +220,7 @@ class TextFiles:
             known = _GenerationFile.__struct_fields__
             older = {**self._decoder, **self.config}
             content = {name: value for name, value in older.items() if name in known}
-        try:
-            return msgspec.convert(content, _GenerationFile)
-        except msgspec.ValidationError as error:
-            raise LoadError(f"{path.name}: {explain(error, _GenerationFile)}") from error
+        return convert(content, _GenerationFile, f"{path.name}:")
 
     def _search(self) -> Search:
         file = self._generation
@@ -262,15 +254,10 @@ class TextFiles:
 
     def _context_length(self) -> int | None:
         names = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
-        found: int | None = self.decide(
-            "context_length",
-            (self.table.context_length, "model.toml"),
-            *(
-                (config.get(name), f"config.json, {name}")
-                for config in (self._decoder, self.config)
-                for name in names
-            ),
-        )
+        places = [(config, name) for config in (self._decoder, self.config) for name in names]
+        said = ((config.get(name), f"config.json, {name}") for config, name in places)
+        written = (self.table.context_length, "model.toml")
+        found: int | None = self.decide("context_length", written, *said)
         return found if found is None or found > 0 else None
 
 
@@ -312,7 +299,6 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:
-    """Bring one id or several to a tuple."""
     if value is None:
         return None
     return tuple(value) if isinstance(value, list | tuple) else (int(value),)

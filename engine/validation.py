@@ -82,10 +82,8 @@ def _checks(predictions: Sequence[Prediction], width: int, height: int) -> Itera
         yield Check("best label first", scores == sorted(scores, reverse=True), f"sum {total:.3f}")
     boxes = [p for p in predictions if isinstance(p, Detection)]
     if boxes:
-        inside = all(
-            0 <= box.xmin < box.xmax <= width and 0 <= box.ymin < box.ymax <= height
-            for box in boxes
-        )
+        inside = all(0 <= box.xmin < box.xmax <= width for box in boxes)
+        inside = inside and all(0 <= box.ymin < box.ymax <= height for box in boxes)
         areas = ((box.xmax - box.xmin) * (box.ymax - box.ymin) for box in boxes)
         whole = sum(area > 0.95 * width * height for area in areas)
         yield Check("boxes inside the image", inside, f"image of {width} x {height}")

@@ -78,6 +78,10 @@ class Confusion(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] = {}
 
 
+TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
+"""What is sliced by beside metadata: parts of an RFC 3339 time in UTC."""
+
+
 class Slice(msgspec.Struct, frozen=True):
     """The headlines over a part of the images."""
 

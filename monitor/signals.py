@@ -1,7 +1,6 @@
 """What the pixels of an image tell of drift, as numbers: how bright, sharp and colourful it is.
 
-Of the image in a small size, so that it costs little, and that images of one scene by two cameras resemble
-each other. What else drift is told by, a stored inference tells itself.
+Of the image in a small size, so that it costs little and images of one scene by two cameras resemble each other.
 """
 
 from typing import Any
@@ -10,16 +9,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-PICTURE: tuple[str, ...] = (
-    "brightness",
-    "contrast",
-    "blur",
-    "saturation",
-    "colour_a",
-    "colour_b",
-    "dark",
-    "burnt",
-)
+PICTURE = (
+    "brightness", "contrast", "blur", "saturation", "colour_a", "colour_b", "dark", "burnt",
+)  # fmt: skip
 """Names of the numbers that `picture` gives, in their order."""
 
 _SIDE_PX = 512

@@ -55,11 +55,9 @@ def answering(
             return answer(call)
         answered = answer(msgspec.structs.replace(call, body=event.data, is_event=True))
         attributes = _attributes(event, options, call.path["name"])
-        return (
-            _binary(answered, attributes)
-            if event.media_type is None
-            else _structured(answered, attributes, event.media_type)
-        )
+        if event.media_type is None:
+            return _binary(answered, attributes)
+        return _structured(answered, attributes, event.media_type)
 
     return answer_event
 

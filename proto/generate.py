@@ -109,25 +109,17 @@ def _generate(serving: Serving, call: Call) -> Answer:
 def _generate_stream(serving: Serving, call: Call) -> Answer:
     pieces = serving.stream(_request(serving, call))
     first = next(pieces)  # what is wrong with the request has its status
-    return Answer(
-        _events(first, pieces),
-        media_type=b"text/event-stream",
-        headers=[(b"cache-control", b"no-cache")],
-    )
+    headers = [(b"cache-control", b"no-cache")]
+    return Answer(_events(first, pieces), media_type=b"text/event-stream", headers=headers)
 
 
 def _events(first: InferPiece, rest: Iterator[InferPiece]) -> Iterator[bytes]:
     """Write each piece as an event; an error is the last one."""
     try:
         for piece in chain([first], rest):
-            body = GenerateAnswer(
-                piece.model,
-                piece.version,
-                piece.id,
-                piece.text,
-                ",".join(piece.inference_ids),
-                piece.stored,
-            )
+            ids = ",".join(piece.inference_ids)
+            answer = piece.model, piece.version, piece.id, piece.text, ids, piece.stored
+            body = GenerateAnswer(*answer)
             yield b"data: %b\n\n" % msgspec.json.encode(body)
     except Exception as error:  # noqa: BLE001 - the status is sent: every later error is an event
         yield b"data: %b\n\n" % error_answer(error)[1]

@@ -56,9 +56,8 @@ _JSON_BYTES: dict[str, Any] = {
 
 
 def _described(operation: Operation, path: str, schemas: dict[Any, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        operation.answer_media_type: {"schema": schemas.get(operation.answer_type, {})}
-    }
+    content = {"schema": schemas.get(operation.answer_type, {})}
+    answer: dict[str, Any] = {operation.answer_media_type: content}
     done: dict[str, Any] = {"description": "Done", "content": answer}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

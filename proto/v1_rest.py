@@ -56,15 +56,9 @@ def operations(serving: Serving, options: Options) -> list[Operation]:
         looked("/v1/models", models, "List the models"),
         looked(_MODEL, partial(_status, serving), "Tell whether a model is ready"),
         looked(f"{_MODEL}/metadata", partial(_metadata, serving), "Describe a model's signatures"),
-        _anything("GET", "/v1/{rest...}"),
-        _anything("POST", "/v1/{rest...}"),
+        looked("/v1/{rest...}", partial(_malformed, "GET"), ""),
+        act("/v1/{rest...}", partial(_malformed, "POST"), "", in_thread=False),
     ]
-
-
-def _anything(verb: Literal["GET", "POST"], path: str) -> Operation:
-    """Refuse what no endpoint before this one is."""
-    malformed = partial(_malformed, verb)
-    return Operation(verb, path, malformed, "", in_thread=False, ignore_case=True)
 
 
 def _malformed(verb: str, call: Call) -> Answer:

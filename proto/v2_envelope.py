@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, Datatype, array_from_json, texts_from_json
+from proto import datatypes
+from proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -27,7 +28,6 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 
 class InputTensor(msgspec.Struct):
@@ -236,9 +236,9 @@ def _tensor(tensor: InputTensor, raw: memoryview | None, where: str) -> Tensor:
     if raw is not None:
         data, shape = from_raw(raw, tensor.datatype, tensor.shape, where)
     elif tensor.datatype == "BYTES":
-        data, shape = texts_from_json(tensor.data, tensor.shape, where)
+        data, shape = datatypes.texts_from_json(tensor.data, tensor.shape, where)
     else:
-        data = array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
+        data = datatypes.array_from_json(tensor.data, tensor.datatype, tensor.shape, where)
         shape = data.shape
     parameters = {k: v for k, v in (tensor.parameters or {}).items() if k != "binary_data_size"}
     return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
@@ -265,7 +265,7 @@ def _data(tensor: Tensor, not_finite: NotFinite, *, as_text: bool) -> Any:
     if not as_text:
         return tensor.data
     try:
-        return [element.decode() for element in elements_as_bytes(tensor.data)]
+        return [element.decode() for element in datatypes.elements_as_bytes(tensor.data)]
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"output {tensor.name!r}: expected texts in UTF-8, got: {error}; ask for binary_data"

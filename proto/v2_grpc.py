@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
+from proto import datatypes
+from proto.datatypes import NUMPY_TYPES, elements_as_bytes
 from proto.errors import InvalidRequest, Unsupported
 from proto.json_text import read_json
 from proto.messages import (
@@ -23,21 +24,14 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 CONTENTS: dict[str, str] = {
-    "BOOL": "bool_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{
+        kind: f"{kind.lower()}_contents"
+        for kind in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")
+    },
 }
 """The field of typed contents by datatype; FP16 has none."""
 
@@ -96,7 +90,7 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
         )
         _set_parameters(output.parameters, tensor.parameters)
         if raw:
-            answer.raw_output_contents.append(to_raw(tensor))
+            answer.raw_output_contents.append(datatypes.to_raw(tensor))
         elif isinstance(tensor.data, np.ndarray):
             getattr(output.contents, CONTENTS[tensor.datatype]).extend(tensor.data.ravel().tolist())
         else:
@@ -106,14 +100,14 @@ def render_infer(response: InferResponse, answer: Any, *, raw: bool) -> None:
 def _tensor(tensor: Any, raw: bytes | None, where: str) -> Tensor:
     check_name("name", tensor.name)
     parameters = read_parameters(tensor.parameters, where)
-    check_datatype(tensor.datatype, where)
+    datatypes.check_datatype(tensor.datatype, where)
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is not None:
         if filled:
             raise InvalidRequest(
                 f"{where}: expected raw_input_contents or contents, got both ({filled[0]})"
             )
-        data, shape = from_raw(memoryview(raw), tensor.datatype, tensor.shape, where)
+        data, shape = datatypes.from_raw(memoryview(raw), tensor.datatype, tensor.shape, where)
     else:
         data, shape = _typed(tensor, filled, where)
     return Tensor(tensor.name, tensor.datatype, shape, data, parameters)
@@ -133,11 +127,13 @@ def _typed(
             f"{where}: expected {tensor.datatype} in contents.{name}, got {', '.join(filled)}"
         )
     values = getattr(tensor.contents, name)
-    shape = checked_shape(tensor.shape, len(values), where, variable=tensor.datatype == "BYTES")
+    shape = datatypes.checked_shape(
+        tensor.shape, len(values), where, variable=tensor.datatype == "BYTES"
+    )
     if tensor.datatype == "BYTES":
         return list(values), shape
     array = np.fromiter(values, _WIDE.get(name, NUMPY_TYPES[tensor.datatype]), len(values))
-    return fitting(array, tensor.datatype, where).reshape(shape), shape
+    return datatypes.fitting(array, tensor.datatype, where).reshape(shape), shape
 
 
 def read_parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:

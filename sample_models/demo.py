@@ -1,21 +1,19 @@
 """What `make demo` shows: real images to trained models over the wire, stored, and found again.
 
-A client as anyone would write one: it knows the server's address and nothing of its inside, save for
-the drawing of the pictures at the end.
+It knows the server's address and nothing of its inside, save for the drawing of the pictures at the end.
 """
 
-import base64
 import json
 import shutil
 import statistics
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from functools import partial
+from itertools import chain
+from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +23,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from engine.commands.datasets import model_of
+from engine.commands.server_client import ServerClient, ServerError, own_server
 from tasks.drawing import draw
 from tasks.image import decode
 from tasks.predictions import Answer as SpokenAnswer
@@ -96,47 +96,18 @@ class Answer(NamedTuple):
     milliseconds: float
 
 
-class Client:
-    """Speaks chariot-v2-kserve over one kept connection a thread."""
-
-    def __init__(self, url: str) -> None:
-        self._host = url.removeprefix("http://")
-        self._local = threading.local()
-
-    def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request, and read the JSON of its answer."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = HTTPConnection(self._host, timeout=60)
-        connection: HTTPConnection = self._local.connection
-        connection.request(method, path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-
-    def infer(self, sample: Sample) -> Answer:
-        """Send one image with its metadata."""
-        image = base64.b64encode(sample.path.read_bytes()).decode()
-        parameters = {"metadata": json.dumps(sample.metadata), **PARAMETERS.get(sample.task, {})}
-        if sample.task == "image-text":
-            parameters["prompts"] = [each["context"] for each in sample.truth]
-        body = {
-            "inputs": [
-                {
-                    "name": sample.path.name,
-                    "shape": [1],
-                    "datatype": "BYTES",
-                    "data": [image],
-                    "parameters": parameters,
-                }
-            ]
-        }
-        started = time.perf_counter()
-        status, answer = self.call("POST", f"/v2/models/{MODELS[sample.task]}/infer", body)
-        elapsed_ms = (time.perf_counter() - started) * 1000
-        if status != 200:
-            raise SystemExit(f"{sample.path}: expected 200, got {status}: {answer}")
-        output = answer["outputs"][0]
-        inference_id = output["parameters"]["inference_id"]
-        return Answer(sample, output["data"][0], inference_id, elapsed_ms)
+def infer(client: ServerClient, sample: Sample) -> Answer:
+    """Send one image with its metadata."""
+    parameters = {"metadata": json.dumps(sample.metadata), **PARAMETERS.get(sample.task, {})}
+    if sample.task == "image-text":
+        parameters["prompts"] = [each["context"] for each in sample.truth]
+    image, model = sample.path.read_bytes(), MODELS[sample.task]
+    started = time.perf_counter()
+    answer = client.infer(model, image, sample.path.name, parameters)
+    elapsed_ms = (time.perf_counter() - started) * 1000
+    output = answer["outputs"][0]
+    inference_id = output["parameters"]["inference_id"]
+    return Answer(sample, output["data"][0], inference_id, elapsed_ms)
 
 
 def read_samples(task: str) -> list[Sample]:
@@ -153,62 +124,31 @@ def read_samples(task: str) -> list[Sample]:
 
 
 @contextmanager
-def server(console: Console, data: Path) -> Iterator[str]:
-    """Run `quadriga serve` on a free port for as long as the block lasts; gives its URL."""
-    log = (OUTPUT / "server.log").open("w")
-    command = [
-        sys.executable,
-        "-m",
-        "engine.cli",
-        "serve",
-        str(HERE),
-        "--port",
-        "0",
-        "--grpc-port",
-        "-1",
-    ]
-    process = subprocess.Popen(
-        [*command, "--data", str(data)], stdout=subprocess.PIPE, stderr=log, text=True
-    )
+def server(console: Console, data: Path) -> Iterator[ServerClient]:
+    """Run `quadriga serve` on a free port for as long as the block lasts."""
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if "http://" not in line:
-            raise SystemExit(f"expected the server's address, got {line!r}; see {log.name}")
-        url = line.split()[-1]
-        with console.status("Loading the models"):
-            _wait_until_ready(Client(url), process, log.name)
-        yield url
-    finally:
-        process.terminate()
-        code = process.wait(40)
-        log.close()
-    if code != 0:
-        raise SystemExit(
-            f"expected the server to stop cleanly, got exit status {code}; see {log.name}"
-        )
-
-
-def _wait_until_ready(client: Client, process: subprocess.Popen[str], log: str) -> None:
-    until = time.monotonic() + 120
-    answer: Any = "no answer"
-    while time.monotonic() < until and process.poll() is None:
-        status, answer = client.call("GET", "/v2/health/ready")
-        if status == 200:
-            return
-        if "failed" in answer.get("error", ""):
-            break
-        time.sleep(0.1)
-    raise SystemExit(f"expected the server to become ready, got {answer}; see {log}")
+        with (
+            (OUTPUT / "server.log").open("w+b") as log,
+            own_server(HERE, data, log) as (url, process),
+        ):
+            client = ServerClient(url)
+            with console.status("Loading the models"):
+                for name in MODELS.values():
+                    model_of(client, name, None)
+            yield client
+    except ServerError as error:
+        raise SystemExit(f"{error}; see {log.name}") from error
+    if process.returncode != 0:
+        code = process.returncode
+        raise SystemExit(f"expected the server to stop cleanly, got status {code}; see {log.name}")
 
 
 def print_predictions(console: Console, answers: list[Answer]) -> None:
     """Print what the models said, beside the truth."""
     for task, model in MODELS.items():
         mine = [answer for answer in answers if answer.sample.task == task]
-        table = Table(
-            "image", "metadata sent", "predicted", "truth", title=f"{model}, {len(mine)} images"
-        )
+        title = f"{model}, {len(mine)} images"
+        table = Table("image", "metadata sent", "predicted", "truth", title=title)
         for answer in mine[:SHOWN]:
             metadata = answer.sample.metadata
             place = metadata["location"]
@@ -216,23 +156,18 @@ def print_predictions(console: Console, answers: list[Answer]) -> None:
                 answer.sample.path.name,
                 f"{metadata['camera_id']}, {metadata['altitude']} m, "
                 f"{place['building']}{place['floor']}, {metadata['weather']}",
-                ", ".join(in_words(prediction) for prediction in answer.predictions),
+                ", ".join(map(in_words, answer.predictions)),
                 ", ".join(truth_of(answer.sample)),
             )
         console.print(table)
+        truths = [truth_of(answer.sample) for answer in mine]
         if task == "image-text":
-            pairs = [
-                pair
-                for answer in mine
-                for pair in zip(answer.predictions, truth_of(answer.sample), strict=True)
-            ]
-            right = sum(said["answer"] == truth for said, truth in pairs)
-            console.print(f"{right} of {len(pairs)} answers word for word as the truth\n")
+            said = [one["answer"] for answer in mine for one in answer.predictions]
+            right, of = sum(map(eq, said, chain.from_iterable(truths))), len(said)
+            console.print(f"{right} of {of} answers word for word as the truth\n")
         else:
-            right = sum(
-                sorted(p["label"] for p in answer.predictions) == truth_of(answer.sample)
-                for answer in mine
-            )
+            labels = [sorted(one["label"] for one in answer.predictions) for answer in mine]
+            right = sum(map(eq, labels, truths))
             console.print(f"{right} of {len(mine)} images with exactly the labels of the truth\n")
 
 
@@ -250,20 +185,20 @@ def truth_of(sample: Sample) -> list[str]:
     return sorted(each["class_label"] for each in sample.truth)
 
 
-def run_queries(console: Console, client: Client) -> None:
+def run_queries(console: Console, client: ServerClient) -> None:
     """Find what was stored again, by filters of growing difficulty."""
     started = time.perf_counter()
     body: dict[str, Any] = {"limit": 1, "count": "exact", "consistency": "journal"}
-    _, page = client.call("POST", "/api/inferences/query", body)
+    page = client.call("POST", "/api/inferences/query", body)
     elapsed_ms = (time.perf_counter() - started) * 1000
     console.print(f"{page['count']} inferences stored, {elapsed_ms:.0f} ms after the last answer\n")
     for title, where in QUERIES:
         body = {"where": where, "limit": 3, "count": "exact"}
         started = time.perf_counter()
-        status, page = client.call("POST", "/api/inferences/query", body)
+        page = client.call("POST", "/api/inferences/query", body)
         elapsed_ms = (time.perf_counter() - started) * 1000
-        if status != 200 or not page["inferences"]:
-            raise SystemExit(f"expected matches of {where}, got {status}: {page}")
+        if not page["inferences"]:
+            raise SystemExit(f"expected matches of {where}, got {page}")
         console.print(f"[bold]{title}[/bold]: {page['count']} inferences in {elapsed_ms:.1f} ms")
         console.print(f"  {json.dumps(where)}", style="dim", soft_wrap=True)
         for record in page["inferences"]:
@@ -296,12 +231,11 @@ def main() -> None:
     OUTPUT.mkdir()
     data = OUTPUT / "data"
     samples = [sample for task in MODELS for sample in read_samples(task)]
-    with server(console, data) as url:
-        console.print(f"Serving {', '.join(MODELS.values())} on {url}\n")
-        client = Client(url)
+    with server(console, data) as client:
+        console.print(f"Serving {', '.join(MODELS.values())} on {client.url}\n")
         begun = time.perf_counter()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            sent = pool.map(client.infer, samples)
+            sent = pool.map(partial(infer, client), samples)
             answers = list(
                 track(sent, "Sending images", total=len(samples), console=console, transient=True)
             )
@@ -323,6 +257,7 @@ def main() -> None:
         f'{shown} query \'{{"label": "circle", "meta.altitude": {{"ge": 100}}}}\' --data {data}',
         f"{shown} inspect sample_models/shapes-detector",
         "make serve        # and the curl of README.md from another terminal",
+        "docs/first-hour.md    # your own ONNX file, from serving it to a report of drift",
     ):
         console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
 

@@ -22,22 +22,13 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = "54000"
-"""A value that no index takes, though PostgreSQL calls it an operational error."""
-
-REVISION = "2026.11"
-"""Of the tables that this code reads and writes: the last migration's."""
-
-_AT_ONCE = 1000
-"""Values bound by one statement of `run_in`."""
+_TOO_LARGE = "54000"  # a value that no index takes, though PostgreSQL calls it an operational error
+REVISION = "2026.11"  # of the tables that this code reads and writes: the last migration's
+_AT_ONCE = 1000  # values bound by one statement of `run_in`
 
 
 def open_writer(url: str) -> sa.Engine:
-    """Open a database for a process that writes it.
-
-    Raises:
-        StoreError: The URL is none of SQLite or PostgreSQL.
-    """
+    """Open a database to write it; a StoreError where the URL is none of SQLite or PostgreSQL."""
     parsed = _parsed(url)
     engine: sa.Engine = _BACKENDS[parsed.get_backend_name()].open_writer(parsed)
     return engine
@@ -127,14 +118,13 @@ def upsert(
     keys: int = 1,
 ) -> None:
     """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    if not rows:
+        return
     given, key = ", ".join(columns), ", ".join(columns[:keys])
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
-    run(
-        connection,
-        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
-        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
-        rows,
-    )
+    then = f"UPDATE SET {new}" if new else "NOTHING"
+    text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
+    run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
 def delete(
@@ -166,11 +156,7 @@ def lock_tables(connection: sa.Connection) -> None:
 
 
 def check_in_place(connection: sa.Connection) -> None:
-    """See that what a writer has open is still what stands at its URL.
-
-    Raises:
-        NotReadyError: It was removed or replaced; what is committed to it now is lost.
-    """
+    """See that what a writer has open still stands at its URL; a NotReadyError if commits are lost."""
     if connection.dialect.name == "sqlite":  # a connection to a server that is gone fails by itself
         sqlite.check_in_place(connection)
 
@@ -220,11 +206,8 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows = run(
-        connection,
-        'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
-        (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
-    )
+    text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
+    rows = run(connection, text, (f"{journal_id}/", f"{journal_id}0"))  # 0 comes after the slash
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 

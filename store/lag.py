@@ -14,13 +14,10 @@ import msgspec
 
 from store import journal
 from store.disk import write_whole
-from store.errors import Unconfirmed
-from store.journal import Position
 
 SAMPLE_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
-_POLL_S = 0.005
 _FILE = "journal.offsets"
 
 
@@ -34,21 +31,6 @@ def read_offsets(directory: Path) -> dict[str, int]:
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((directory.parent / _FILE).read_bytes(), type=dict[str, int])
     return {}
-
-
-def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
-    """Return once the writer has committed what an append added; `Unconfirmed` if too late."""
-    until = time.monotonic() + timeout_s
-    while (
-        read_offsets(directory).get(position.segment, 0) < position.end
-        and (directory / position.segment).exists()  # removed once all of it is committed
-    ):
-        if time.monotonic() > until:
-            raise Unconfirmed(
-                f"expected the database to take it within {timeout_s:g} s, got no commit; what was answered "
-                "is journaled and may still be stored"
-            )
-        time.sleep(_POLL_S)
 
 
 def default_limit(directory: Path) -> int:

@@ -37,9 +37,8 @@ class ImageClassification:
         """Read `action` and `top_k`."""
         action = read.action(parameters, self.actions)
         default = self._spec.defaults.top_k if action == "predict" else _MAX_TOP_K
-        return ClassificationOptions(
-            action, read.whole_number(parameters, "top_k", 1, _MAX_TOP_K, default)
-        )
+        top_k = read.whole_number(parameters, "top_k", 1, _MAX_TOP_K, default)
+        return ClassificationOptions(action, top_k)
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
         """Make the input tensor of one image, without the batch axis."""

@@ -127,9 +127,8 @@ def draw(image: Image, predictions: Sequence[Prediction], labels: Sequence[str] 
         canvas = cv2.resize(canvas, size_wh, interpolation=cv2.INTER_CUBIC).astype(np.uint8)
     detections = [item for item in predictions if isinstance(item, Detection | OrientedDetection)]
     captions = [item for item in predictions if isinstance(item, Classification)]
-    side = math.sqrt(
-        size_wh[0] * size_wh[1]
-    )  # by its longer side, a panorama's text would fill its height
+    # by its longer side, a panorama's text would fill its height
+    side = math.sqrt(size_wh[0] * size_wh[1])
     font_px, line_px = max(13, round(side / 48)), max(2, round(side / 345))
     pen = _Pen(canvas, cv2.FontFace("sans"), labels, font_px, line_px)
     boxes = _draw_segments(pen, predictions, (image.width, image.height), scale)
@@ -195,7 +194,11 @@ def _draw_segments(
         tint(pen.canvas, overlay, pen.color(item.label))
     for item, overlay in reversed(overlays):
         outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
-    return [(item, overlay.box_from_top) for item, overlay in overlays]
+    tops = [int(overlay.mask[0].argmax()) for _, overlay in overlays]
+    return [
+        (item, (overlay.box[0] + top, *overlay.box[1:]))
+        for (item, overlay), top in zip(overlays, tops, strict=True)
+    ]
 
 
 def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:

@@ -5,6 +5,7 @@ Source: Python packaging, "Entry points specification", object references.
 
 import importlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 
@@ -25,21 +26,19 @@ def load(reference: str) -> Any:
             f"expected a reference to be module:attribute, got {reference!r}"
         )
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists; what it imports does not
         raise ObjectReferenceError(
             f"expected module {error.name!r} of reference {reference!r} to exist"
         ) from error
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError as error:
-            raise ObjectReferenceError(
-                f"expected {name!r} of reference {reference!r} to be an attribute of {found!r}"
-            ) from error
-    return found
+    try:
+        return attrgetter(path)(module)
+    except AttributeError as error:
+        raise ObjectReferenceError(
+            f"expected {error.name!r} of reference {reference!r} to be an attribute of {error.obj!r}"
+        ) from error
 
 
 def resolve(name: str, table: Mapping[str, str], kind: str) -> Any:

@@ -93,13 +93,8 @@ def _distributions(boxes: npt.NDArray[np.floating]) -> tuple[Doubles, ...]:
     x, y, w, h, r = boxes.astype(np.float64).T
     cos, sin = np.cos(r), np.sin(r)
     along, across = w**2 / 12, h**2 / 12
-    return (
-        x,
-        y,
-        along * cos**2 + across * sin**2,
-        along * sin**2 + across * cos**2,
-        (along - across) * cos * sin,
-    )
+    var_x, var_y = along * cos**2 + across * sin**2, along * sin**2 + across * cos**2
+    return x, y, var_x, var_y, (along - across) * cos * sin
 
 
 def intersections(boxes: npt.NDArray[np.floating], others: npt.NDArray[np.floating]) -> Doubles:

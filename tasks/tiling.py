@@ -66,11 +66,8 @@ def merge(
 def _joined(found: Sequence[tuple[Window, Candidates]]) -> Candidates:
     moved = []
     for tile, each in found:
-        shift = (
-            [tile.left, tile.top] * 2
-            if each.boxes.shape[1] == 4
-            else [tile.left, tile.top, 0, 0, 0]
-        )
+        rest = (tile.left, tile.top) if each.boxes.shape[1] == 4 else (0, 0, 0)
+        shift = np.array([tile.left, tile.top, *rest])
         moved.append(each.boxes.astype(np.float64) + shift)
     return msgspec.structs.replace(
         found[0][1],

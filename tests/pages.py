@@ -1,9 +1,14 @@
 """The blocks of code of the documents."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
+
+from click.testing import CliRunner
+
+from engine.cli import main
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,3 +39,10 @@ def shell(command: str, folder: Path = ROOT, *, code: int = 0) -> str:
     )
     assert finished.returncode == code, f"{command}\n{finished.stderr}"
     return finished.stdout
+
+
+def invoke(command: str, *more: str) -> str:
+    """Run a `quadriga ...` in this process; gives what it prints."""
+    result = CliRunner().invoke(main, [*shlex.split(command)[1:], *more], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output

@@ -59,7 +59,9 @@ def baseline_command(**given: Any) -> None:
         click.echo(f"left out: {count} {reason}")
     if made["name"] == _DEFAULT:
         references = (
-            f"{made['references']:,} embeddings" if made["references"] else "none, of too few"
+            f"{made['references']:,} embeddings"
+            if made["references"]
+            else "none, as 100 are needed"
         )
         click.echo(f"semantic score: {references}")
 
@@ -93,7 +95,7 @@ def _run(
     server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from engine.commands.bulk_inference import Job, model_of, run, snapshot_of
+    from engine.commands.datasets import Job, model_of, run, snapshot_of
     from monitor.datasets import read_dataset
 
     model, version, task = model_of(server, *named)

@@ -12,10 +12,10 @@ import rich_click as click
 from engine.commands.options import (
     PATH,
     filter_of,
+    form_of,
     name_and_version,
     option,
     places,
-    refuse_unread,
     report_options,
     store_options,
     store_settings,
@@ -28,13 +28,15 @@ _ALWAYS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
     "output", "fail_on_drift",
 }  # fmt: skip
-_OF_STORE = {"model", "start", "end", "where", "baseline_start", "baseline_end", "by"}
+_OF_STORE = _ALWAYS | {
+    "model", "start", "end", "where", "baseline_start", "baseline_end", "by",
+}  # fmt: skip
 _READ = {
-    "current": {"current", "numeric", "categorical", "embedding", "time"},
-    "model": {*_OF_STORE, "data", "database", "on"},
-    "server": {*_OF_STORE, "server"},
+    "current": _ALWAYS | {"current", "numeric", "categorical", "embedding", "time"},
+    "model": _OF_STORE | {"data", "database", "on"},
+    "server": _OF_STORE | {"server"},
 }
-"""What is read where this is compared, beside what always is."""
+"""What is read where this is compared."""
 
 
 @click.command("drift")
@@ -109,25 +111,12 @@ def drift_command(**given: Any) -> None:
     quadriga drift --model NAME --from -24h --baseline-from -8d --baseline-to -1d
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    report, page = _COMPARE[_form(options)](options)
-    put_out(report, page, options)
-    sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
-
-
-def _form(options: SimpleNamespace) -> str:
-    """Tell what is to be compared, and see that no option goes unread."""
-    given = [name for name in ("current", "model") if getattr(options, name) is not None]
-    if len(given) != 1:
-        raise click.UsageError(
-            f"expected one of --current FILE and --model NAME, got {' and '.join(given) or 'none'}"
-        )
-    form = "server" if given == ["model"] and options.server is not None else given[0]
-    if form == "current" and options.baseline is None:
-        raise click.UsageError("expected --baseline with --current, got none")
-    refuse_unread(_READ[form] | _ALWAYS, form)
+    form = form_of(options, _READ, {"current": "baseline"}, more="server")
     if options.baseline is not None and (options.baseline_start or options.baseline_end):
         raise click.UsageError("expected --baseline, or --baseline-from and -to, got both")
-    return form
+    report, page = _COMPARE[form](options)
+    put_out(report, page, options)
+    sys.exit(1 if options.fail_on_drift and report.status == "drift" else 0)
 
 
 def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:

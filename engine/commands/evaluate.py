@@ -15,10 +15,10 @@ from engine.commands.options import (
     cluster,
     dataset_options,
     filter_of,
+    form_of,
     name_and_version,
     option,
     places,
-    refuse_unread,
     report_options,
     store_options,
     store_settings,
@@ -26,18 +26,16 @@ from engine.commands.options import (
 from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
 from monitor.report import Report
 
-_SOURCES = "--records FILE, --truth FILE, --model NAME"
 _ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
-_OF_STORE = {"model", "where", "compare", "slices", "data"}
+_OF_STORE = _ALWAYS | {"model", "where", "compare", "slices", "data"}
 _READ = {
-    "records": {"records", "task", "images", "on"},
-    "truth": {"truth", "predictions", "task", "images"},
-    "model": {*_OF_STORE, "database", "on"},
-    "dataset": {
-        *_OF_STORE, "dataset", "server", "split", "snapshot", "parameters", "threads",
-    },
-}  # fmt: skip
-"""What is read where this is evaluated, beside what always is."""
+    "records": _ALWAYS | {"records", "task", "images", "on"},
+    "truth": _ALWAYS | {"truth", "predictions", "task", "images"},
+    "model": _OF_STORE | {"database", "on"},
+    "dataset": _OF_STORE | {"dataset", "server", "split", "snapshot", "parameters", "threads"},
+}
+"""What is read where this is evaluated."""
+_NEEDS = {"records": "task", "truth": "predictions"}
 
 
 @click.command("evaluate")
@@ -120,21 +118,9 @@ def evaluate_command(**given: Any) -> None:
     quadriga evaluate --model NAME --dataset FOLDER --output report.html
     """  # noqa: D301 - click leaves lines after a backspace as they are
     options = SimpleNamespace(**given)
-    report, page = _EVALUATE[_form(options)](options)
+    form = form_of(options, _READ, _NEEDS, more="dataset")
+    report, page = _EVALUATE[form](options)
     put_out(report, page, options)
-
-
-def _form(options: SimpleNamespace) -> str:
-    """Tell what is to be evaluated, and see that no option goes unread."""
-    given = [name for name in ("records", "truth", "model") if getattr(options, name) is not None]
-    if len(given) != 1:
-        raise click.UsageError(f"expected one of {_SOURCES}, got {' and '.join(given) or 'none'}")
-    form = "dataset" if given == ["model"] and options.dataset is not None else given[0]
-    for name, needed in (("records", "task"), ("truth", "predictions")):
-        if form == name and getattr(options, needed) is None:
-            raise click.UsageError(f"expected --{needed} with --{name}, got none")
-    refuse_unread(_READ[form] | _ALWAYS, form)
-    return form
 
 
 def _records(options: SimpleNamespace) -> tuple[Report, Page]:
@@ -195,7 +181,7 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
-    from engine.commands.dataset_evaluation import evaluate_dataset
+    from engine.commands.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _parameters(options))
 

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import rich_click as click
@@ -82,13 +83,32 @@ def store_settings(data: str | None, database: str | None) -> Settings:
     return settings.load(flags, os.environ)
 
 
-def refuse_unread(read: Collection[str], beside: str) -> None:
-    """See that no option was given beside another which, for that one, is not among those read."""
+def form_of(
+    options: SimpleNamespace, read: dict[str, set[str]], needs: dict[str, str], more: str
+) -> str:
+    """Tell which of its forms a command was asked for, and see that no option goes unread.
+
+    Args:
+        options: That were given.
+        read: The options of each form, by the one that asks for it.
+        needs: What else a form needs.
+        more: The option that makes a form of its own of --model.
+    """
+    first = [name for name in read if name != more]
+    given = [name for name in first if getattr(options, name) is not None]
+    if len(given) != 1:
+        *others, last = (f"--{name} {'NAME' if name == 'model' else 'FILE'}" for name in first)
+        expected, got = f"{', '.join(others)} and {last}", " and ".join(given) or "none"
+        raise click.UsageError(f"expected one of {expected}, got {got}")
+    form = more if given == ["model"] and getattr(options, more) is not None else given[0]
+    if form in needs and getattr(options, needs[form]) is None:
+        raise click.UsageError(f"expected --{needs[form]} with --{form}, got none")
     context = get_current_context()
     for one in context.command.params:
         is_given = context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
-        if is_given and one.name not in read:
-            raise click.UsageError(f"expected no {one.opts[0]} with --{beside}, got one")
+        if is_given and one.name not in read[form]:
+            raise click.UsageError(f"expected no {one.opts[0]} with --{form}, got one")
+    return form
 
 
 def filter_of(text: str | None, flag: str | None = None) -> Any:

@@ -1,18 +1,25 @@
 """What commands say: how far they are, what went wrong, and a report as table, JSON or page."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
 import rich_click as click
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from engine.commands.report_tables import drift, evaluation
-from monitor.report import Report
+from monitor import wording
+from monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
 from store.blobs.interface import Blobs
+
+_MOST_LABELS = 10
+_MOST_MOVED = 5
+_MOST_SLICES = 24
 
 Page = Callable[[Report], str]
 """Makes the page of a report."""
@@ -83,3 +90,140 @@ def in_folder(folder: Path | None) -> Callable[[str], bytes | None]:
 
 def _json(shown: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(shown))
+
+
+def drift(report: Report) -> Iterator[Table | Text]:
+    """Say whether there is drift, then signal by signal, and what did not count."""
+    yield Text(wording.verdict(report))
+    signals = by_effect(report.signals)
+    if signals:
+        yield _table(signals)
+    for one in signals:
+        if one.new_labels:
+            named = ", ".join(map(wording.plain, one.new_labels[:_MOST_LABELS]))
+            more = len(one.new_labels) - _MOST_LABELS
+            rest = f" and {more:,} more" if more > 0 else ""
+            yield Text(f"New labels of {wording.plain(one.name)}: {named}{rest}")
+    reasons: dict[str, list[str]] = {}
+    for one in signals:
+        if one.status == "insufficient" and one.reason:
+            reasons.setdefault(one.reason, []).append(wording.plain(one.name))
+    for reason, names in reasons.items():
+        yield Text(f"Insufficient, {', '.join(names)}: {reason}")
+    for name, reason in report.parameters.get("left_out", {}).items():
+        yield Text(f"Left out, {wording.plain(name)}: {wording.plain(reason, 200)}")
+    for count, reason in wording.left_out(report.data.excluded):
+        yield Text(f"Left out: {count} {reason}")
+    yield from map(Text, _moved(report.slices))
+    yield from map(Text, _estimates(report))
+    yield Text(_rows(report))
+
+
+def _table(signals: list[Signal]) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in ("signal", "status", "test"):
+        table.add_column(column, overflow="fold", min_width=12 if column == "status" else None)
+    for column in ("p", "effect (min)", "n", "n_eff"):
+        table.add_column(column, overflow="fold", justify="right")
+    for one in signals:
+        words = wording.plain(one.name), wording.status(one), one.test.replace("_", "-")
+        numbers = wording.brief(one.p_adjusted), wording.effect(one.effect)
+        table.add_row(*map(Text, (*words, *numbers, *map(wording.sides, (one.n, one.n_eff)))))
+    return table
+
+
+def _moved(slices: list[Slice]) -> Iterator[str]:
+    found = wording.moved(slices)
+    for one in found[:_MOST_MOVED]:
+        where = f"Moved: {one.signal}, where {one.by} is {one.value} (n = {one.n})"
+        yield f"{where}: {one.effect}, elsewhere {one.other}"
+    if len(found) > _MOST_MOVED:
+        yield f"Moved: {len(found) - _MOST_MOVED:,} more, with smaller effects"
+
+
+def _estimates(report: Report) -> Iterator[str]:
+    found = wording.estimates(report.metrics)
+    for one in found:
+        between = "" if one.ci95 is None else f" ({wording.interval(one)})"
+        yield f"{one.type}, {wording.method(one)}: {wording.number(one.value)}{between}"
+    yield from wording.valid(found)
+
+
+def _rows(report: Report) -> str:
+    before = report.data.baseline
+    said = [f"{report.data.current.n:,} rows against {before.n if before else 0:,}"]
+    for name, text in (("time", "sorted by"), ("source_key", "sources")):
+        value = report.parameters.get(name)
+        if value is not None:
+            said.append(f"{text} {wording.plain(value)}")
+    return ", ".join(said)
+
+
+def evaluation(report: Report) -> Iterator[Table | Text]:
+    """Show the headlines, what was counted, and a table for each thing that is sliced by."""
+    if report.data.current.n:
+        yield _headlines(report)
+    yield _counts(report)
+    yield from _slices(report)
+
+
+def _numbers(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table of which the first column, without a name, says what the numbers are of."""
+    table = Table(title=Text(title))
+    table.add_column()
+    for column in columns:
+        table.add_column(Text(column), justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _headlines(report: Report) -> Table:
+    name = f"{report.model.name} {report.model.version}".strip()
+    differences = [
+        {(one.type, str(one.parameters)): one for one in each.differences}
+        for each in report.comparisons
+    ]
+    metrics, rows = wording.headlines(report), []
+    for title, metric in zip(wording.titles(metrics), metrics, strict=True):
+        key = metric.type, str(metric.parameters)
+        others = [_difference(each.get(key)) for each in differences]
+        rows.append([title, wording.number(metric.value), wording.interval(metric), *others])
+    columns = "value", "95 %", *(one.model.name for one in report.comparisons)
+    return _numbers(name or report.task, columns, rows)
+
+
+def _difference(metric: Metric | None) -> str:
+    """Say by how much the model is above another."""
+    if metric is None or metric.value is None:
+        return wording.UNDEFINED
+    sign = "+" if metric.value > 0 else ""
+    between = "" if metric.ci95 is None else f" ({wording.interval(metric)})"
+    return f"{sign}{wording.number(metric.value)}{between}"
+
+
+def _counts(report: Report) -> Text:
+    counts = [f"{report.data.current.n:,} images"]
+    left_out = wording.left_out(report.data.excluded)
+    if left_out:
+        counts.append("left out " + ", ".join(f"{count} {what}" for count, what in left_out))
+    if report.status == "insufficient":
+        counts.append("too few to say anything")
+    counts += [f"{one.n:,} images in common with {one.model.name}" for one in report.comparisons]
+    return Text(", ".join(counts))
+
+
+def _slices(report: Report) -> Iterator[Table]:
+    """Give a table for each thing that is sliced by, with the first headlines."""
+    for by in dict.fromkeys(one.by for one in report.slices):
+        found = [one for one in report.slices if one.by == by]
+        slices = found[:_MOST_SLICES]
+        if by in TIMES:
+            slices.sort(key=lambda one: one.value or "")
+        rest = f": {len(slices)} of {len(found)} values" if len(found) > len(slices) else ""
+        rows = [
+            [wording.plain(one.value), f"{one.n:,}"]
+            + [wording.number(metric.value) for metric in one.metrics[:4]]
+            for one in slices
+        ]
+        yield _numbers(by + rest, ("images", *wording.titles(slices[0].metrics[:4])), rows)

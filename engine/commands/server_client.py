@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -158,31 +157,30 @@ def reported(server: ServerClient, job: Any, show: Show) -> tuple[Report, Page]:
 
 
 @contextmanager
-def own_server(model: Path, data: str) -> Iterator[str]:
-    """Serve a model's folder on a free port for as long as the block lasts; gives the URL.
+def own_server(
+    models: Path, data: Path | str, log: IO[bytes]
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve models on a free port for as long as the block lasts; gives the URL and the process.
 
     Raises:
-        ServerError: It does not start.
+        ServerError: It does not start; the end of its log tells why.
     """
-    command = [sys.executable, "-m", "engine.cli", "serve", str(model), "--data", data]
-    with (
-        TemporaryFile() as log,
-        subprocess.Popen(  # noqa: S603 - our own program
-            [*command, "--port", "0", "--grpc-port", "-1"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,  # Ctrl-C ends the evaluation, which then ends the server
-        ) as process,
-    ):
+    command = [sys.executable, "-m", "engine.cli", "serve", str(models), "--data", str(data)]
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [*command, "--port", "0", "--grpc-port", "-1"],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,  # Ctrl-C ends who started it, which then ends the server
+    ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if "http" not in line:
                 process.wait(_STOP_S)
                 log.seek(0)
                 said = log.read()[-_SAID_BYTES:].decode(errors="replace").strip()
-                raise ServerError(f"expected a server of {model}, got: {said}")
-            yield line.split()[-1]
+                raise ServerError(f"expected a server of {models}, got: {said}")
+            yield line.split()[-1], process
         finally:
             process.send_signal(signal.SIGTERM)
             try:

@@ -20,8 +20,7 @@ from monitor.charts.drawing import (
     single,
     whiskers,
 )
-from monitor.evaluation.slicing import TIMES
-from monitor.report import Comparison, Metric, Report, Slice
+from monitor.report import TIMES, Comparison, Metric, Report, Slice
 from monitor.wording import differences, headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30

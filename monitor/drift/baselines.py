@@ -57,7 +57,7 @@ class BaselineRequest(
     rolling: str | None = None
     """Such as `7d`: the time before the window that is compared."""
     source_keys: Annotated[list[str], msgspec.Meta(max_length=20)] = msgspec.field(
-        default_factory=lambda: list(SOURCE_KEYS)
+        default_factory=SOURCE_KEYS.copy
     )
     """As of `DriftParameters`."""
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.samples import DriftError
+from monitor.drift.samples import DriftError, label_of
 from monitor.drift.tables import Table, Values, parsed, vector
 from store.records import timestamp_text
 
@@ -22,6 +22,10 @@ Found = Literal["number", "list", "text", "other"]
 
 class UnlikeError(DriftError):
     """A column does not hold what it should."""
+
+
+def _unlike(table: Table, row: int, wanted: str, got: str) -> UnlikeError:
+    return UnlikeError(f"{table.at(row)}: expected {wanted}, got {got}")
 
 
 def look(table: Table, name: str) -> Found | None:
@@ -60,7 +64,7 @@ def as_numbers(table: Table, name: str) -> Numbers:
         found = parsed([one]) if name in table.texts else None
         number = _number(one) if found is None else float(found[0])
         if number is None:
-            raise UnlikeError(f"{table.at(row)}: expected {name} to be a number, got {one!r:.60}")
+            raise _unlike(table, row, f"{name} to be a number", f"{one!r:.60}")
         made[row] = number
     return made
 
@@ -85,27 +89,23 @@ def as_vectors(table: Table, name: str) -> Values:
             continue
         one = _vector(given)
         if one is None:
-            got = f"{given!r:.60}"
-            raise UnlikeError(
-                f"{table.at(row)}: expected {name} to be a list of numbers, got {got}"
-            )
+            raise _unlike(table, row, f"{name} to be a list of numbers", f"{given!r:.60}")
         if made is None:
             made = np.full((len(values), len(one)), np.nan, np.float32)
         if len(one) != made.shape[1]:
-            wanted = f"expected {name} to have {made.shape[1]} numbers as before"
-            raise UnlikeError(f"{table.at(row)}: {wanted}, got {len(one)}")
+            wanted = f"{name} to have {made.shape[1]} numbers as before"
+            raise _unlike(table, row, wanted, f"{len(one)}")
         made[row] = one
     return [None] * len(values) if made is None else _checked(table, name, made)
 
 
 def _checked(table: Table, name: str, made: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """See that summaries can keep these numbers."""
-    worst = np.abs(made).max(axis=1)
-    over = np.flatnonzero(worst > _LARGEST)
+    over = np.flatnonzero(np.abs(made).max(axis=1) > _LARGEST)
     if len(over):
         got = made[over[0]][np.abs(made[over[0]]).argmax()]
-        wanted = f"expected {name} to have numbers up to {_LARGEST:.0f}"
-        raise UnlikeError(f"{table.at(over[0])}: {wanted}, got {got:.6g}")
+        wanted = f"{name} to have numbers up to {_LARGEST:.0f}"
+        raise _unlike(table, int(over[0]), wanted, f"{got:.6g}")
     return made
 
 
@@ -129,27 +129,15 @@ def as_labels(table: Table, name: str) -> list[str | None]:
     made = []
     for row, one in enumerate(table.columns[name]):
         if isinstance(one, list | np.ndarray):
-            raise UnlikeError(f"{table.at(row)}: expected {name} to be a label, got a list")
-        made.append(_label(one))
+            raise _unlike(table, row, f"{name} to be a label", "a list")
+        made.append(label_of(one))
     return made
-
-
-def _label(value: Any) -> str | None:
-    if value is None or value != value:  # noqa: PLR0124 - NaN
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     """Return each row's place in time (N,), and the first and the last time where these are dates.
 
-    Args:
-        table: The file.
-        name: Of the column with the time: dates, or numbers of any unit. None: rows are in order.
+    The column has dates, or numbers of any unit; without one rows are in order.
 
     Raises:
         UnlikeError: A value is no time.
@@ -162,9 +150,8 @@ def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     for row, one in enumerate(values):
         at = _time(one)
         if at is None:
-            got = "nothing" if _label(one) is None else f"{one!s:.60}"
-            wanted = f"expected {name} to be a time in RFC 3339 or a number"
-            raise UnlikeError(f"{table.at(row)}: {wanted}, got {got}")
+            got = "nothing" if label_of(one) is None else f"{one!s:.60}"
+            raise _unlike(table, row, f"{name} to be a time in RFC 3339 or a number", got)
         times[row] = at
     order = np.empty(n, np.int64)
     order[np.argsort(times, kind="stable")] = np.arange(n)

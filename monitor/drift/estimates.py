@@ -57,13 +57,9 @@ _decoder = msgspec.json.Decoder(list[_Said])
 
 
 def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) -> list[Metric]:
-    """Estimate how many stored answers are right; nothing where the baseline has too little truth.
+    """Estimate how many stored answers of a classifier, by their ids, are right.
 
-    Args:
-        inferences: The store.
-        task: Of the model; only single labels are estimated.
-        baseline: (N,) ids.
-        current: (M,) ids.
+    There is nothing of other tasks, and where the baseline has too little truth.
 
     Raises:
         StoreError: The database does not answer.
@@ -124,7 +120,7 @@ def estimates(
         baseline_scores: float (N, K), a score for each label, summing to 1; or (N,), the top score alone.
         correct: bool (N,), whether the label of the top score is the true one.
         current_scores: As `baseline_scores`, (M, K) or (M,).
-        resamples: Of the bootstrap, over baseline and current answers; without any there is no interval.
+        resamples: Of the bootstrap over both sides; without any there is no interval.
         seed: Of the bootstrap.
 
     Returns:

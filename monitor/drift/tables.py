@@ -125,16 +125,12 @@ def _json_lines(texts: Iterable[bytes], name: str) -> Table:
                 column = columns[key] = []
             if len(column) < len(lines):
                 column.extend([None] * (len(lines) - len(column)))
-            column.append(_vector_or(value) if type(value) is list else value)
+            numbers = vector(value) if type(value) is list else None
+            column.append(value if numbers is None else numbers)
         lines.append(number)
     for column in columns.values():
         column.extend([None] * (len(lines) - len(column)))
     return Table(name, dict(columns), lines)
-
-
-def _vector_or(value: list[Any]) -> Any:
-    numbers = vector(value)
-    return value if numbers is None else numbers
 
 
 def vector(given: Any) -> npt.NDArray[np.float32] | None:

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from monitor.report import TIMES
 from store.errors import MetadataError
 from store.metadata import flatten
-
-TIMES = {"hour": slice(11, 13), "day": slice(0, 10), "month": slice(0, 7)}
-"""Parts of an RFC 3339 time in UTC."""
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:

@@ -1,7 +1,6 @@
-"""Detectors that follow a series, one value per source and window: ADWIN and Page-Hinkley.
+"""Detectors that tell when the level of a series changed, one value per window: ADWIN and Page-Hinkley.
 
-They tell when the level of a series changed, with no baseline; how often they are wrong is measured in
-docs/drift.md. They raise no alarm of a report.
+How often they are wrong is measured in docs/drift.md. They raise no alarm of a report.
 """
 
 import math
@@ -38,22 +37,16 @@ class Adwin(msgspec.Struct):
     def update(self, value: float) -> bool:
         """Take the next value; tells whether the level changed."""
         self.buckets.append((1, value, 0.0))
-        self._put_together()
+        size = 1
+        while sum(bucket[0] == size for bucket in self.buckets) > ADWIN_BUCKETS:
+            at = next(at for at, bucket in enumerate(self.buckets) if bucket[0] == size)
+            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
+            size *= 2
         changed = False
         while (cut := self._cut()) is not None:
             del self.buckets[:cut]
             changed = True
         return changed
-
-    def _put_together(self) -> None:
-        size = 1
-        while True:
-            alike = [at for at, bucket in enumerate(self.buckets) if bucket[0] == size]
-            if len(alike) <= ADWIN_BUCKETS:
-                return
-            at = alike[0]
-            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
-            size *= 2
 
     def _cut(self) -> int | None:
         """Return where the means on both sides differ most beyond what chance allows, if they do."""
@@ -138,16 +131,12 @@ class Series(msgspec.Struct):
             if self.n < WARM_UP:
                 return []
             self.mean, self.unit = usual(self.first)
-            values, self.first = self.first, []
-        else:
-            values = [value]
+        values, self.first = self.first or [value], []
         said = []
         for each in values:
             scaled = (each - self.mean) / max(self.unit, self.least, 1e-12)
-            found = {
-                "adwin": self.adwin.update(scaled),
-                "page_hinkley": self.page_hinkley.update(scaled),
-            }
+            adwin, page_hinkley = self.adwin.update(scaled), self.page_hinkley.update(scaled)
+            found = {"adwin": adwin, "page_hinkley": page_hinkley}
             said = [name for name, changed in found.items() if changed]
         return said
 

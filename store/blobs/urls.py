@@ -31,8 +31,7 @@ class BlobUrls:
     def signed(self, key: str, mime: str, server: str) -> str:
         """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
 
-        Raises:
-            NotReadyError: The object store cannot sign, or the key cannot be made, as on a full disk.
+        A NotReadyError where the object store cannot sign, or no key can be made.
         """
         url = self._blobs.presigned(key, self._seconds)
         if url is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from litestar.params import FromPath, RawBody
 
 from store import metadata
 from store.changes import requests as change_requests
@@ -29,16 +30,10 @@ from store.records import (
 )
 from store.rows import text
 
-MAX_MATCHES = 20_000
-"""Stored inferences that the statements of one request may be joined to."""
-
-MAX_DELETED = 10_000
-"""Inferences that one request deletes."""
-
+MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
+MAX_DELETED = 10_000  # inferences that one request deletes
 MAX_HISTORY = 1000
-SEARCH_S = 20.0
-"""How long a deletion looks for inferences."""
-
+SEARCH_S = 20.0  # how long a deletion looks for inferences
 _PAGE = 1000
 _MADE = msgspec.json.Decoder(MetadataChange)
 
@@ -50,8 +45,7 @@ class MadeChange(msgspec.Struct, frozen=True):
     created_at: str
     set: dict[str, Any]
     remove: list[str]
-    before: Any
-    """`msgspec.Raw` in fact: the metadata until then."""
+    before: Any  # `msgspec.Raw` in fact: the metadata until then
 
 
 class History(msgspec.Struct, frozen=True):
@@ -72,10 +66,8 @@ class Deleted(msgspec.Struct, frozen=True):
     """Inferences that were deleted, or would be."""
 
     count: int
-    ids: list[str]
-    """Newest first."""
-    more: bool
-    """Whether there may be more that match: the same request deletes them."""
+    ids: list[str]  # newest first
+    more: bool  # whether there may be more that match: the same request deletes them
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -87,7 +79,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """Changes what is stored; safe to use from several threads.
+    """Changes what is stored, as `store.changes.routes` asks; safe to use from several threads.
 
     Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
     where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`
@@ -107,12 +99,12 @@ class Changes:
         self._ids = ids
         self._read_metadata = read_metadata
 
-    def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add, replace or remove keys of metadata, and return the inference as it is then."""
+    def change_metadata(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
+        """Add, replace or remove metadata of an inference."""
         found = self._inferences.moved(inference_id)
         change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
         metadata.check(changed(metadata.decode(found.metadata), change))
-        applied = self.apply([change])
+        applied = self._apply([change])
         found = self._inferences.get(inference_id)
         if not self._counted("SELECT count(*) FROM metadata_change WHERE id IN ({})", applied):
             raise ChangeError(
@@ -121,8 +113,8 @@ class Changes:
             )
         return found
 
-    def history(self, inference_id: str) -> History:
-        """Return how metadata was changed."""
+    def get_metadata_history(self, inference_id: FromPath[str]) -> History:
+        """Answer how the metadata of an inference was changed, newest first."""
         found = self._inferences.moved(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
@@ -136,15 +128,20 @@ class Changes:
             made.append(MadeChange(str(number), at, change.set, change.remove, was))
         return History(made)
 
-    def state_truth(self, inference_id: str, body: bytes | None) -> StoredInference:
-        """State what is true of one inference, or with `None` that nothing is known; return it then."""
+    def put_ground_truth(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
+        """State what is true of an inference."""
         target = self._inferences.moved(inference_id).id
-        taken_away = TruthStatement("id", target, None)
-        self.apply([taken_away if body is None else change_requests.ground_truth(target, body)])
+        self._apply([change_requests.ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
-    def state_truths(self, body: bytes) -> Stated:
-        """State what is true of many inferences, stored already or not."""
+    def delete_ground_truth(self, inference_id: FromPath[str]) -> StoredInference:
+        """Take back what is true of an inference."""
+        target = self._inferences.moved(inference_id).id
+        self._apply([TruthStatement("id", target, None)])
+        return self._inferences.get(inference_id)
+
+    def state_ground_truth(self, body: RawBody) -> Stated:
+        """State what is true of many inferences, stored already or to come."""
         statements = change_requests.statements(body)
         joined = [(one.join, one.value) for one in statements]
         with self._inferences.snapshot() as connection:
@@ -152,18 +149,18 @@ class Changes:
                 raise ChangeError(
                     f"expected statements that tell at most {MAX_MATCHES} inferences, got more"
                 )
-        applied = self.apply(statements)
+        applied = self._apply(statements)
         held = "SELECT count(*) FROM ground_truth WHERE truth_id IN ({})"
         return Stated(len(statements), self._counted(held, applied))
 
-    def give_feedback(self, inference_id: str, body: bytes) -> StoredInference:
-        """Add feedback to an inference and return it with all of its feedback."""
+    def give_feedback(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
+        """Add feedback to an inference."""
         seq = int(self._inferences.moved(inference_id).id)
-        self.apply([change_requests.feedback(seq, body)])
+        self._apply([change_requests.feedback(seq, body)])
         return self._inferences.get(inference_id)
 
-    def delete(self, body: bytes) -> Deleted:
-        """Delete the newest inferences that a filter finds, all that is acknowledged by now among them."""
+    def delete_inferences(self, body: RawBody) -> Deleted:
+        """Delete inferences by a filter, newest first, or say which it would be."""
         wanted = "a JSON object with where, dry_run and all"
         asked = change_requests.decode(body, change_requests.DeleteBody, wanted)
         if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:
@@ -172,20 +169,20 @@ class Changes:
         if ids and not asked.dry_run:
             seqs = [int(one) for one in ids]
             steps = range(0, len(seqs), _PAGE)
-            self.apply([Deletion(seqs[first : first + _PAGE]) for first in steps])
+            self._apply([Deletion(seqs[first : first + _PAGE]) for first in steps])
         return Deleted(len(ids), ids, more)
 
-    def retention(self, model: str) -> Retention:
-        """Return how long a model of this name, of all versions, is kept: for ever without a rule."""
+    def get_retention(self, name: FromPath[str]) -> Retention:
+        """Answer how long a model's inferences and inputs are kept."""
         statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
         with self._inferences.snapshot() as connection:
-            row = run(connection, statement, (text(model),)).first()
-        return Retention(model, *(row or (None, None)))
+            row = run(connection, statement, (text(name),)).first()
+        return Retention(name, *(row or (None, None)))
 
-    def set_retention(self, model: str, body: bytes) -> Retention:
-        """Replace the rule of a model, for its past and its future inferences, and return it."""
-        self.apply([change_requests.retention_rule(model, body)])
-        return self.retention(model)
+    def put_retention(self, name: FromPath[str], body: RawBody) -> Retention:
+        """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
+        self._apply([change_requests.retention_rule(name, body)])
+        return self.get_retention(name)
 
     def _counted(self, statement: str, ids: Sequence[int]) -> int:
         with self._inferences.snapshot() as connection:
@@ -201,7 +198,7 @@ class Changes:
                 break
         return ids[:MAX_DELETED], page.cursor is not None or len(ids) > MAX_DELETED
 
-    def apply(self, changes: Sequence[Change]) -> list[int]:
+    def _apply(self, changes: Sequence[Change]) -> list[int]:
         """Journal changes, all or none, wait until the writer has applied them, and return their ids."""
         journaled = [JournaledChange(self._ids.next(), change) for change in changes]
         self._journal.append(journaled)

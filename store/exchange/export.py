@@ -92,7 +92,8 @@ def export(
 ) -> int:
     """Write what matches to a file, or to it anew, and return how many inferences that was."""
     tell(0, None)
-    where = _until_now(inferences, parameters.where)
+    newest = {"id": {"le": str(inferences.latest_seq())}}  # what comes meanwhile is left out
+    where = {"and": [parameters.where, newest]} if parameters.where else newest
     total = _total(inferences, where)
     done = 0
 
@@ -109,12 +110,6 @@ def export(
         _write(pages(), parameters, temporary, blobs if _with_images(parameters) else None)
         temporary.replace(target)
     return done
-
-
-def _until_now(inferences: Inferences, where: Any) -> Any:
-    """Leave out what comes while the export runs."""
-    newest = {"id": {"le": str(inferences.latest_seq())}}
-    return {"and": [where, newest]} if where else newest
 
 
 def _total(inferences: Inferences, where: Any) -> int | None:

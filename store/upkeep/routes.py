@@ -5,10 +5,10 @@ from typing import Any, get_args
 from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import OpenAPIType, Schema
-from litestar.params import FromPath, RawBody
+from litestar.params import RawBody
 
 from store.changes.requests import MAX_DAYS
-from store.changes.service import Changes, Retention
+from store.changes.service import Changes
 from store.inferences import Inferences
 from store.routes import ASKED, NOT_READY, nullable, options, with_body
 from store.upkeep.aggregates import Aggregates, Metric, aggregate, decode_request
@@ -32,19 +32,13 @@ def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHan
         """Count inferences by groups, with errors, latencies and labels."""
         return aggregate(inferences, decode_request(body))
 
-    @get("/api/models/{name:str}/retention", sync_to_thread=True, responses={503: NOT_READY})
-    def get_retention(name: FromPath[str]) -> Retention:
-        """Answer how long a model's inferences and inputs are kept."""
-        return changes.retention(name)
-
-    @put(
-        "/api/models/{name:str}/retention",
-        operation_class=with_body(inputs_days=_DAYS, inferences_days=_DAYS),
-        **given,
-    )
-    def put_retention(name: FromPath[str], body: RawBody) -> Retention:
-        """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
-        return changes.set_retention(name, body)
-
-    allowed = options("/api/models/{name:str}/retention", "GET", "PUT")
-    return [aggregate_inferences, allowed, get_retention, put_retention]
+    retention = "/api/models/{name:str}/retention"
+    days = with_body(inputs_days=_DAYS, inferences_days=_DAYS)
+    answer = get(retention, sync_to_thread=True, responses={503: NOT_READY})
+    replace = put(retention, operation_class=days, **given)
+    return [
+        aggregate_inferences,
+        options(retention, "GET", "PUT"),
+        answer(changes.get_retention),
+        replace(changes.put_retention),
+    ]

@@ -61,11 +61,8 @@ def _scored(head: Floats, score_threshold: float) -> Candidates:
     kept = above(scores, score_threshold)
     candidates = head[kept]
     check_finite(candidates)
-    return Candidates(
-        boxes=xywh_to_xyxy(candidates[:, :4]),
-        scores=scores[kept],
-        class_ids=candidates[:, 5:].argmax(axis=1),
-    )
+    boxes, class_ids = xywh_to_xyxy(candidates[:, :4]), candidates[:, 5:].argmax(axis=1)
+    return Candidates(boxes, scores[kept], class_ids)
 
 
 def yolov7_end_to_end(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

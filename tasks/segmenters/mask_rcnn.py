@@ -11,8 +11,7 @@ import numpy.typing as npt
 from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, Window, grid_of, visible
-from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import region_of
+from tasks.segmenters import Asked, Region, region_of
 
 _INSIDE = 0.5
 

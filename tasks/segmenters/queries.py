@@ -11,8 +11,7 @@ from tasks.activations import sigmoid, softmax
 from tasks.predictions import OutputError, Outputs
 from tasks.resize import Affine
 from tasks.sampling import Floats, grid_of, visible
-from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import named, region_of
+from tasks.segmenters import Asked, Region, named, region_of
 from tasks.segmenters.semantic import best_classes
 
 _MASK2FORMER_PX = 384

@@ -14,8 +14,7 @@ from tasks.geometry import clip_boxes, nms
 from tasks.predictions import OutputError, Outputs, check_finite
 from tasks.resize import Affine
 from tasks.sampling import Floats, cut, grid_of, visible
-from tasks.segmenters import Asked, Region
-from tasks.segmenters.instances import pixels_of_box, region_of
+from tasks.segmenters import Asked, Region, pixels_of_box, region_of
 
 _WHOLE = 1e-6
 
@@ -57,12 +56,7 @@ def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Regio
     rows = rows[~(rows[:, 4] <= asked.score_threshold)].astype(np.float32, copy=False)
     check_finite(rows, what="output 0")
     kept = np.argsort(-rows[:, 4], kind="stable")[: asked.limit]
-    found = Candidates(
-        boxes=rows[:, :4],
-        scores=rows[:, 4],
-        class_ids=rows[:, 5].astype(np.int64),
-        suppress=False,
-    )
+    found = Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
     return _regions(found, kept, rows[:, 6:], prototypes, affine)
 
 

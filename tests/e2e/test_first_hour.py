@@ -11,6 +11,8 @@ import pytest
 from tests.pages import blocks, shell
 from tests.server_process import ROOT, ServerProcess
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -52,7 +54,7 @@ def test_the_hour_goes_as_the_page_says(folder: Path) -> None:
         for name, program in zip(("send.py", "night.py"), programs, strict=True):
             (folder / name).write_text(program.replace("localhost:8080", server.host))
         sent = run(send).splitlines()
-        assert len(sent) == 30
+        assert len(sent) == 40
         assert sent[0].startswith("scene_01.jpg circle 1.0 ")
         server.query({})  # waits until all is stored
         by_url, by_command = find.splitlines()
@@ -61,7 +63,7 @@ def test_the_hour_goes_as_the_page_says(folder: Path) -> None:
         assert all(one["id"] in run(by_command) for one in found)
         assert run(truth).splitlines()[-1].endswith(stated.strip())
         assert re.search(r"│ north +│ +10 │ +1\.000", run(evaluate))
-        assert "ready, 30 images" in run(f"{baseline.strip()} --server {server.host}")
+        assert "ready, 40 images" in run(f"{baseline.strip()} --server {server.host}")
         assert (folder / "evaluation.html").exists()
         since, *_, last = drift.strip().splitlines()
         moment = shell(f"{since}\necho $SINCE").strip()

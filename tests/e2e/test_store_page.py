@@ -1,14 +1,13 @@
 """The commands of docs/store.md run as they stand, and answer what stands beside them."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pages import blocks, shell
-from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
+from tests.pages import blocks, invoke, shell
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 PAGE = blocks("docs/store.md")
 ID = "249612889206292480"
@@ -67,7 +66,7 @@ def test_the_commands_of_the_page_do_what_it_says(
         job = server.call("POST", "/api/exports", {"format": "jsonl"})[1]
         assert job.keys() == documented("kind").keys()
         listed = {each.name for each in data.iterdir()}
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
     (tree,) = (each.text for each in PAGE if each.text.startswith("DATA/"))
     names = [line.split()[0].rstrip("/") for line in tree.splitlines()[1:]]
     assert {"journal", "journal.offsets", "store.db", "blobs", "jobs"} <= listed & set(names)
@@ -77,11 +76,10 @@ def test_the_commands_of_the_page_do_what_it_says(
         '"label": "circle"': '"label": "star"',
         "--data DATA": f"--data {data}",
         "postgresql://user@host/quadriga": f"sqlite:///{tmp_path}/other.db",
-        "quadriga ": f"{sys.executable} -m engine.cli ",
     }
     for command in (f"{export} --data {data}", bring, rebuild, migrate):
         here = command
         for old, new in replaced.items():
             here = here.replace(old, new, 1)
-        assert shell(here, tmp_path)
+        assert invoke(here)
     assert correct.endswith("--as ground-truth")

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner
 from rich_click import Group
 
 from engine.cli import main
@@ -22,7 +21,7 @@ from engine.repository import ModelRepository
 from monitor.watch.history import note
 from proto.conformance_cases import CASES
 from tests.onnx_models import doubling
-from tests.pages import ROOT, blocks
+from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS
 from tests.unit.monitor.drift_windows import parameters, report
 
@@ -139,13 +138,6 @@ def texts(page: str, beginning: str = "", language: str | None = None) -> list[s
         for block in blocks(page)
         if block.text.startswith(beginning) and language in (None, block.language)
     ]
-
-
-def invoke(command: str, *more: str, code: int = 0) -> str:
-    """Run a command of a page in this process."""
-    result = CliRunner().invoke(main, [*shlex.split(command)[1:], *more], env={"COLUMNS": "200"})
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def test_every_block_has_a_test() -> None:

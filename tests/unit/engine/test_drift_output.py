@@ -5,7 +5,7 @@ import io
 import msgspec
 from rich.console import Console
 
-from engine.commands.report_tables import drift
+from engine.commands.output import drift
 from monitor.report import Effect, Signal
 from tests.drift_reports import watched
 

@@ -2,14 +2,13 @@ import threading
 
 import pytest
 
-from store import backlog
-from store.backlog import Backlog
+from store.durability import Backlog
 from store.errors import JournalError
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(backlog, "RETRY_S", 0.001)
+    monkeypatch.setattr("store.durability.RETRY_S", 0.001)
 
 
 def test_jobs_are_done_in_their_order_by_another_thread() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from store import lag
+from store.durability import wait_until_committed
 from store.errors import Unconfirmed
 from store.journal import Journal, lag_bytes
-from store.lag import Lag, default_limit, read_offsets, wait_until_committed, write_offsets
+from store.lag import Lag, default_limit, read_offsets, write_offsets
 from store.writer import Writer
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from store import power
+from store import durability
 from store.blobs.files import BlobStore
+from store.durability import GroupSync
 from store.errors import JournalError, Unconfirmed
 from store.journal import Journal, frames, is_closed, segments
-from store.power import GroupSync
 
 
 class Place:
@@ -113,7 +113,7 @@ def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(power, "sync_path", fail)
+        broken.setattr(durability, "sync_path", fail)
         position = place.journal.append([record(1)], hold=True)
         with pytest.raises(Unconfirmed, match=r"Input/output error.*may still be stored") as caught:
             place.syncing.wait(position)

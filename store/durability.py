@@ -1,0 +1,166 @@
+"""What an answer waits for, as its model's durability asks: `memory`, `power` or `database`.
+
+For `process`, the usual one, that is the append to the journal alone.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from store.disk import sync_path
+from store.errors import JournalError, Unconfirmed
+from store.journal import Position
+from store.lag import read_offsets
+
+RETRY_S = 0.2
+_POLL_S = 0.005
+_log = logging.getLogger(__name__)
+
+
+class Backlog:
+    """For `memory`: does jobs in their order, one after the other; safe to use from several threads.
+
+    A job that raises a JournalError is tried again until it succeeds, or until the end. The jobs
+    that wait are at most of `limit_bytes`; one larger than that is taken if no other waits.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._waiting: deque[tuple[Callable[[], object], int]] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self.lost = 0  # jobs given up
+
+    def put(self, job: Callable[[], object], size_bytes: int) -> None:
+        """Take a job, to be done later; a `JournalError` where as many bytes wait as may."""
+        with self._changed:
+            if self._waiting and self._bytes + size_bytes > self._limit_bytes:
+                raise JournalError(
+                    f"expected at most {self._limit_bytes} bytes to wait for the journal, got "
+                    f"{self._bytes} and {size_bytes} more"
+                )
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="backlog", daemon=True)
+                self._thread.start()
+            self._waiting.append((job, size_bytes))
+            self._bytes += size_bytes
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Do the jobs that wait, each tried once more at most, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        failing = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                if not self._waiting:
+                    return
+                job, size_bytes = self._waiting[0]
+            try:
+                job()
+                failing = False
+            except JournalError as error:
+                if not failing:
+                    _log.warning("what is kept in memory waits for the journal: %s", error)
+                failing = True
+                with self._changed:
+                    if not self._closing:
+                        self._changed.wait(RETRY_S)
+                        continue
+                self._give_up(error)
+            except Exception as error:  # noqa: BLE001 - whatever a job does, it may not stop the others
+                self._give_up(error)
+            with self._changed:
+                self._waiting.popleft()
+                self._bytes -= size_bytes
+
+    def _give_up(self, error: Exception) -> None:
+        self.lost += 1
+        _log.error("an inference kept in memory is lost: %s: %s", type(error).__name__, error)
+
+
+class _Group:
+    """Appends that are synced together."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[int]] = {}
+        self.is_done = False
+        self.error: OSError | None = None
+
+
+class GroupSync:
+    """For `power`: brings appends to the disk; safe to use from several threads.
+
+    Whoever comes while a sync is under way shares the next one, so that many appends cost one.
+    """
+
+    def __init__(self, journal_directory: Path) -> None:
+        self._directory = journal_directory
+        self._open: _Group | None = None
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._in_folder: set[str] = set()
+        self.count = 0  # syncs so far
+
+    def wait(self, position: Position) -> None:
+        """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""
+        with self._lock:
+            group = self._open = self._open or _Group()
+            if position.held is not None:
+                group.held.setdefault(position.segment, []).append(position.held)
+        with self._turn:
+            with self._lock:
+                if self._open is group:
+                    self._open = None
+            if not group.is_done:
+                self._sync(group)
+        if group.error is not None:
+            raise Unconfirmed(
+                f"expected the journal to reach the disk, got: {group.error.strerror}; "
+                "what was answered is journaled and may still be stored"
+            ) from group.error
+
+    def _sync(self, group: _Group) -> None:
+        """Sync segments, and the entries of the folders to those that are new."""
+        try:
+            for descriptors in group.held.values():
+                os.fdatasync(descriptors[0])
+            if not group.held.keys() <= self._in_folder:
+                sync_path(self._directory)
+                sync_path(self._directory.parent)
+                self._in_folder = set(group.held)
+        except OSError as error:
+            group.error = error
+        finally:
+            for descriptors in group.held.values():
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            self.count += 1
+            group.is_done = True
+
+
+def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
+    """For `database`: return once the writer has committed an append; `Unconfirmed` if too late."""
+    until = time.monotonic() + timeout_s
+    while (
+        read_offsets(directory).get(position.segment, 0) < position.end
+        and (directory / position.segment).exists()  # removed once all of it is committed
+    ):
+        if time.monotonic() > until:
+            raise Unconfirmed(
+                f"expected the database to take it within {timeout_s:g} s, got no commit; what was answered "
+                "is journaled and may still be stored"
+            )
+        time.sleep(_POLL_S)

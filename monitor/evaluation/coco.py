@@ -14,7 +14,7 @@ from monitor.evaluation.evaluators import decode
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table, counted
 from monitor.evaluation.wire_tables import Listed, predictions_table, truths_table
 from tasks import full_name
 
@@ -117,7 +117,6 @@ def state_of_coco(
     there = _listed(f"{truth.name}: annotations", known.annotations, image_at, label_at)
     if len(found.rows) < len(answers):
         raise EvaluationError(_stray(predictions.name, answers, image_at, label_at))
-    left_out = len(known.annotations) - len(there.rows)
     sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.int64).reshape(-1, 2)
     ids = [str(one.id) for one in images]
     names = [one.file_name for one in images if one.file_name]
@@ -128,7 +127,7 @@ def state_of_coco(
         {name: _values(known.images, name) for name in by},
         labels,
         _TABLES[task](found, there, sizes),
-        {"unlisted_annotation": left_out} if left_out else {},
+        counted(unlisted_annotation=len(known.annotations) - len(there.rows)),
     )
 
 

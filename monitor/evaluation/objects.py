@@ -30,7 +30,7 @@ from monitor.evaluation.object_confusion import SCORE, Confused, confused, confu
 from monitor.evaluation.operating import at_thresholds
 from monitor.evaluation.reliability import BINS, RULE, Reliability
 from monitor.evaluation.reporting import number
-from monitor.evaluation.state import State
+from monitor.evaluation.state import State, counted
 from monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
 from monitor.evaluation.weighted import twelve_numbers
 from monitor.report import Metric
@@ -72,9 +72,9 @@ class EvaluatedObjects:
         seen = np.isin(np.arange(len(labels)), self.truths["label"])
         to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
         drawn = curves(ranking)
-        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
-        right, score = ranking.outcome[0, 0, counted] == RIGHT, ranking.score[counted]
-        reliability = Reliability(ranking.image[counted], score, right)
+        kept = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
+        right, score = ranking.outcome[0, 0, kept] == RIGHT, ranking.score[kept]
+        reliability = Reliability(ranking.image[kept], score, right)
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
@@ -88,14 +88,14 @@ class EvaluatedObjects:
         overlap = near._replace(prediction=ranking.row[near.prediction]).overlaps()
         sure = ranking.row[ranking.score >= SCORE]
         pairs = confused(self.predictions, self.truths, sure, overlap)
-        excluded = {  # from all numbers but the confusion
-            "unseen_label": int(np.count_nonzero(~seen[self.predictions["label"]])),
-            "over_max_dets": len(self.predictions["label"]) - len(ranking.row),
-        }
+        excluded = counted(  # from all numbers but the confusion
+            unseen_label=int(np.count_nonzero(~seen[self.predictions["label"]])),
+            over_max_dets=len(self.predictions["label"]) - len(ranking.row),
+        )
         return Findings(
             metrics=[
                 *label_metrics(drawn, labels, to_find),
-                *at_thresholds(labels, ranking.label[counted], score, right, to_find),
+                *at_thresholds(labels, ranking.label[kept], score, right, to_find),
                 *(
                     Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
@@ -113,7 +113,7 @@ class EvaluatedObjects:
                 "areas_px": dict(zip(AREA_NAMES, AREAS.tolist(), strict=True)),
                 "tide": {"iou": NEAR, "background_iou": FAR},
             },
-            excluded={reason: count for reason, count in excluded.items() if count},
+            excluded=excluded,
         )
 
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:

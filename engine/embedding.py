@@ -46,14 +46,7 @@ _log = logging.getLogger("quadriga.models")
 def load(
     name: str, path: Path, toml: ModelToml, stopwatch: Stopwatch | None = None
 ) -> tuple[Session, Embedding]:
-    """Load a graph as model.toml says, with its embedding where it has one.
-
-    Args:
-        name: Of the model, for the log.
-        path: The ONNX file.
-        toml: The model's model.toml.
-        stopwatch: Takes the time of each run.
-    """
+    """Load a graph as model.toml says, with its embedding where it has one; `name` is for the log."""
     try:
         header, graph = read_onnx(path)
     except OnnxFileError as error:
@@ -85,12 +78,7 @@ def load(
 
 
 def of_encoder(toml: ModelToml, tensor: str) -> Embedding:
-    """Say what the embedding of a model is whose tokens of the image are an output already.
-
-    Args:
-        toml: Its model.toml.
-        tensor: The output, (N, T, D).
-    """
+    """Say what the embedding of a model is whose tokens of the image, (N, T, D), are an output already."""
     written = toml.monitor.embedding
     if written is None:
         return Embedding(tensor, TOKENS, "the image encoder's output")

@@ -31,10 +31,6 @@ def wishes(task: str, request: InferRequest) -> list[tuple[int, int]]:
 
     Returns:
         For each image the cells along a side of its grid, and the number of the prediction to explain.
-
-    Raises:
-        Unsupported: The task has no explanation.
-        InvalidRequest: A parameter is not allowed, or the grids have too many cells.
     """
     if task not in EXPLAINED:
         raise Unsupported(
@@ -78,12 +74,9 @@ def explain_images(
             )
         grid = min(cells, image.height), min(cells, image.width)
         prediction = answer[target] if answer else None
-        values = None
-        if prediction is not None:
-            values = _saliency(answerer, image, parameters, prediction, grid)
-        explained.append(
-            {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": values}
-        )
+        found = prediction and _saliency(answerer, image, parameters, prediction, grid)
+        told = {"method": "occlusion", "grid": grid, "prediction": prediction, "saliency": found}
+        explained.append(told)
     return explained
 
 

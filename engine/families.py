@@ -1,7 +1,6 @@
 """Families of models: what every export of a family has in common, as layers of a specification.
 
-One row a family. `engine.recognition` finds the row by what the files say, or by `family` in model.toml.
-Facts on each: the library that exports it, as its own inference code does it.
+Source: of each the library that exports it, as its own inference code does it.
 """
 
 from functools import partial

@@ -1,8 +1,5 @@
 """Packages of several graphs that answer prompts about an image, from their folder to their answers.
 
-Two layouts: an encoder with a decoder (Optimum), and a vision encoder whose features a language model
-reads among its tokens (transformers.js).
-
 Source: optimum-onnx 0.1 `exporters/onnx`; transformers.js 3 `models.js`.
 """
 
@@ -21,7 +18,7 @@ from engine.recognition import Recognition
 from engine.session import LoadError, RunError, Session
 from engine.sidecars import FILE as PREPROCESSOR
 from engine.stopwatch import Stopwatch
-from engine.text_decoding import Attending, Inserting, Read
+from engine.text_decoding import Attending, Decoding, Inserting, Read
 from engine.text_files import Growing, TextFiles
 from tasks import full_name
 from tasks.generation import generate, growing
@@ -123,7 +120,7 @@ class TextPackage:
         if len(options.prompts) != 1:
             raise ParameterError(f"expected one prompt, got {len(options.prompts)}")
         features, (read,), limits = self._read(image, options)
-        decoding = self._reader.decoder.start([read.sequence], features)
+        decoding = Decoding(self._reader.decoder, [read.sequence], features)
         text = Growing(self._files)
         tokens: list[int] = []
         for (tokens,) in growing(
@@ -168,7 +165,7 @@ class TextPackage:
             sequences = [read[index].sequence for index in group]
             tokens = [read[index].tokens for index in group]
             most = [limits[index] for index in group]
-            decoding = self._reader.decoder.start(sequences, features)
+            decoding = Decoding(self._reader.decoder, sequences, features)
             found = generate(tokens, decoding.logits, decoding.step, options.search, most)
             answers |= zip(group, map(self._files.decode, found), strict=True)
         told = [Answer(prompt, answers[index]) for index, prompt in enumerate(options.prompts)]

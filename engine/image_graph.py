@@ -41,16 +41,11 @@ class ImageOptions(msgspec.Struct, frozen=True):
 class ImageGraph:
     """Answers images; safe to use from many threads.
 
-    Args:
-        session: The graph.
-        spec: What its input and outputs mean.
-        max_batch: Images that run together, where the file leaves the number open.
-        embedding: Name of the session's output that is the embedding; empty for none.
+    `max_batch` images run together where the file leaves the number open; `embedding` names the session's
+    output that is the embedding, if any.
     """
 
-    def __init__(
-        self, session: Session, spec: ModelSpec, max_batch: int, embedding: str = ""
-    ) -> None:
+    def __init__(self, session: Session, spec: ModelSpec, max_batch: int, embedding: str) -> None:
         self._session = session
         self._embedding = embedding
         self._asked = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]

@@ -50,7 +50,8 @@ def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
     wanted = evidence.written.input.get("name")
-    names = ", ".join(tensor.name for tensor in evidence.inputs)
+    inputs = {tensor.name: tensor for tensor in evidence.inputs}
+    names = ", ".join(inputs)
     if wanted is None:
         found = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
         if found is None:
@@ -59,15 +60,15 @@ def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
                 f"got {names}: name the image's in model.toml, [input] name"
             )
         return found
-    for tensor in evidence.inputs:
-        if tensor.name == wanted:
-            if channels_axis(tensor, _ANY_CHANNELS) is None:
-                raise LoadError(
-                    f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
-                    f"channels, got {tensor.datatype} {list(tensor.shape)}"
-                )
-            return tensor
-    raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
+    if wanted not in inputs:
+        raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
+    tensor = inputs[wanted]
+    if channels_axis(tensor, _ANY_CHANNELS) is None:
+        raise LoadError(
+            f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
+            f"channels, got {tensor.datatype} {list(tensor.shape)}"
+        )
+    return tensor
 
 
 def input_of(
@@ -79,15 +80,10 @@ def input_of(
     foreign: bool,
     hugging_face: bool,
 ) -> InputSpec:
-    """Decide how an image becomes one input.
+    """Decide how an image becomes one input; each field's reason is put to `decisions`.
 
-    Args:
-        decisions: Each field's reason is put here.
-        evidence: Its model.toml stands above the image processor's file, the graph below all.
-        image: The input.
-        further: Layers below the image processor's file.
-        foreign: Whether no default suits what becomes of the values.
-        hugging_face: Whether an image processor's file belongs to the model.
+    Layers are model.toml, the image processor's file, `further`, and the graph. `foreign` says that no default
+    suits what becomes of the values, `hugging_face` that an image processor's file belongs to the model.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
@@ -132,13 +128,12 @@ def input_of(
     if missing and hugging_face and not evidence.preprocessor:
         raise LoadError(_PREPROCESSOR_MISSING)
     if missing:
-        raise LoadError(
-            "\n".join(
-                f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
-                f"{_CHOICES[name]}"
-                for name in missing
-            )
+        lines = (
+            f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
+            f"{_CHOICES[name]}"
+            for name in missing
         )
+        raise LoadError("\n".join(lines))
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from engine.embedding import Vector, load, shown
 from engine.generation import TextPackage
@@ -34,12 +35,8 @@ _log = logging.getLogger("quadriga.models")
 class Model:
     """One version of a model, loaded and ready to answer.
 
-    Args:
-        name: Of its folder.
-        version: Of its version folder, or `1`.
-        path: The ONNX file, or the folder of a package of several.
-        score_threshold: The server's default for detections, where the model says nothing.
-        over: What goes before its model.toml.
+    It is in the ONNX file `path`, or in the folder of a package of several. `score_threshold` is the server's
+    default for detections, where the model says nothing; `over` goes before its model.toml.
 
     Raises:
         LoadError: It cannot be loaded, or does not answer its warm-up.
@@ -70,24 +67,20 @@ class Model:
             toml = read_model_toml(folder, over)
             self.session, self.embedding = load(name, path, toml, self.stopwatch)
             self.recognition = recognise(folder, self.session, toml, score_threshold)
-            if self.recognition.spec is not None:
-                self.images = ImageGraph(
-                    self.session,
-                    self.recognition.spec,
-                    toml.runtime.max_batch,
-                    self.embedding.output,
-                )
-            else:
+            if self.spec is None:
                 self.embedding = Embedding(reason="the model takes tensors")
+            else:
+                max_batch, output = toml.runtime.max_batch, self.embedding.output
+                self.images = ImageGraph(self.session, self.spec, max_batch, output)
             self.paths = [path]
         self.sha256 = _sha256(self.paths)
         self.reference = ModelReference(name, version, self.sha256)
         """As records carry it."""
-        self.preprocessing = None
+        self.preprocessing: str | None = None
+        """Tells how images become input: models with one such hash prepare them alike."""
         if self.spec is not None:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        """Tells how images become input: models with one such hash prepare them alike."""
         if self.recognition.runtime.warmup:
             self._warm_up()
         self.embedding_space = self.embedding.space(self.sha256)
@@ -150,7 +143,7 @@ def _sha256(paths: Sequence[Path]) -> str:
     return hashlib.sha256(b"".join(each.digest() for each in digests)).hexdigest()
 
 
-def _zeros(tensor: TensorInfo) -> Any:
+def _zeros(tensor: TensorInfo) -> npt.NDArray[Any]:
     shape = [max(1, size) for size in tensor.shape]
     if tensor.datatype == "BYTES":
         return np.full(shape, "", dtype=object)

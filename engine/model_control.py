@@ -60,17 +60,11 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class ModelControl:
-    """Changes what a server serves while it runs.
+    """Changes what a server serves while it runs, unless that is not `allowed`.
 
-    Args:
-        repository: This worker's models.
-        directory: Where the workers meet; None for one process alone, which takes no files.
-        worker: Number of this one.
-        workers: How many there are.
-        max_file_bytes: That a client may send for one model.
-        timeout_s: How long a change waits for another one, and for the other workers.
-        allowed: Whether clients may make changes.
-        numbers: Gives what else this worker counts, by name.
+    The workers meet in `directory`; one process alone needs none, and then takes no files, of which a client
+    may send `max_file_bytes` for a model. A change waits `timeout_s` for another one, and for the other
+    workers. `numbers` gives what else this worker counts, by name.
     """
 
     def __init__(
@@ -105,7 +99,7 @@ class ModelControl:
                 if self._directory is None:
                     raise Unsupported("expected no files, as this server has no folder for them")
                 folder = str(write_files(files, self._directory / "models", self._max_file_bytes))
-            override = Override(None if config is None else dict(config), folder)
+            override = Override(dict(config or {}), folder)
             try:
                 real = self._repository.load(name, override)
             except Exception as error:

@@ -72,32 +72,24 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     monitor: MonitorOptions = MonitorOptions()
 
 
-SPECIFIED: dict[str, type[msgspec.Struct]] = {
-    "input": InputSpec,
-    "output": OutputSpec,
-    "defaults": Defaults,
-}
+SPECIFIED: dict[str, type[msgspec.Struct]]
+SPECIFIED = {"input": InputSpec, "output": OutputSpec, "defaults": Defaults}
 """Tables whose keys are the fields of a struct of the specification."""
-
 
 _SCORED = ("detection", "oriented", "segmentation")
 DECODED = frozenset(SHORT_NAMES[name] for name in _SCORED)
 """Tasks that read outputs with a decoder."""
 _IMAGES = ("classification", *_SCORED)
+_OF_SCORED = ("score_threshold", "iou_threshold", "max_detections")
+_OF_CONTOURS = ("min_area", "simplify", "epsilon")
 _USES: dict[str, tuple[str, ...]] = {
-    "tiling": _SCORED,
-    "output.decoder": _SCORED,
+    **dict.fromkeys(("tiling", "output.decoder", "output.background"), _SCORED),
     "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
-    "output.background": _SCORED,
     "output.angle": ("oriented",),
-    "defaults.score_threshold": _SCORED,
-    "defaults.iou_threshold": _SCORED,
-    "defaults.max_detections": _SCORED,
     "defaults.top_k": ("classification",),
-    "defaults.min_area": ("segmentation",),
-    "defaults.simplify": ("segmentation",),
-    "defaults.epsilon": ("segmentation",),
+    **dict.fromkeys((f"defaults.{name}" for name in _OF_SCORED), _SCORED),
+    **dict.fromkeys((f"defaults.{name}" for name in _OF_CONTOURS), ("segmentation",)),
 }
 """Tasks and decoders that read a key; the keys that are not here are read by all that take images."""
 
@@ -126,11 +118,7 @@ def check_use(written: ModelToml, task: str, decoder: str) -> None:
 
 
 def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> ModelToml:
-    """Read the model.toml of a model's folder.
-
-    Args:
-        folder: Of the model.
-        over: What goes before the file, table by table and key by key.
+    """Read the model.toml of a model's folder; `over` goes before it, table by table and key by key.
 
     Raises:
         LoadError: It is no TOML, or a key or value is not one of the schema's.
@@ -152,20 +140,20 @@ def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> Mode
     except msgspec.ValidationError as error:
         raise LoadError(f"model.toml: {explain(error, ModelToml)}") from error
     for name, struct in SPECIFIED.items():
-        table = getattr(written, name)
-        for key, value in table.items():
-            _check(name, struct, key, value)
+        _check(name, struct, getattr(written, name))
     return written
 
 
-def _check(table: str, struct: type[msgspec.Struct], key: str, value: Any) -> None:
+def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -> None:
+    """Check the keys of a table, and the value of each as a field of the struct."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
-    if key not in fields:
+    if unknown := [key for key in given if key not in fields]:
         raise LoadError(
-            f"model.toml: expected a key of [{table}] among {', '.join(fields)}, got {key!r}"
+            f"model.toml: expected a key of [{table}] among {', '.join(fields)}, got {unknown[0]!r}"
         )
-    single = msgspec.defstruct(table, [(fields[key].name, fields[key].type)])
+    values = {fields[key].name: value for key, value in given.items()}
+    some = msgspec.defstruct(table, [(fields[key].name, fields[key].type) for key in given])
     try:
-        msgspec.convert({fields[key].name: value}, single)
+        msgspec.convert(values, some)
     except msgspec.ValidationError as error:
-        raise LoadError(f"model.toml: [{table}] {explain(error, single)}") from error
+        raise LoadError(f"model.toml: [{table}] {explain(error, some)}") from error

@@ -68,6 +68,9 @@ class Node(msgspec.Struct, frozen=True):
     """Attributes that are whole numbers, or lists of them."""
 
 
+_NO_NODE = Node("", (), (), {})
+
+
 class Graph(msgspec.Struct, frozen=True):
     """What a graph computes."""
 
@@ -129,12 +132,9 @@ def check_external_data(path: Path, header: OnnxHeader) -> None:
 
 
 def with_output(model: bytes, tensor: str, average: str = "") -> bytes:
-    """Make a tensor of the graph one of its outputs.
+    """Make a tensor of a serialized model's graph one of its outputs.
 
-    Args:
-        model: The serialized model.
-        tensor: Name of the tensor.
-        average: Name of the output, where it is to be the average of a map (N, C, H, W) over its places.
+    `average` names the output, where it is to be the average of a map (N, C, H, W) over its places.
     """
     added = b""
     if average:
@@ -213,21 +213,20 @@ def _read(data: memoryview) -> tuple[OnnxHeader, Graph]:
         weights=weights,
         constants=constants,
     )
+    unsaid = {"location": "", "offset": "0", "length": "0"}
+    external = [unsaid | each.pairs(13) for each in tensors if each.integer(14) == _EXTERNAL]
     header = OnnxHeader(
         ir_version=model.integer(1),
         opsets=opsets,
         producer=f"{model.text(2)} {model.text(3)}".strip(),
         metadata=model.pairs(14),
-        external_data=tuple(_external(each) for each in tensors if each.integer(14) == _EXTERNAL),
+        external_data=tuple(
+            ExternalData(each["location"], int(each["offset"] or 0), int(each["length"] or 0))
+            for each in external
+        ),
         producers=_producers(graph),
     )
     return header, graph
-
-
-def _external(tensor: _Message) -> ExternalData:
-    entries = tensor.pairs(13)
-    offset, length = (int(entries.get(name) or 0) for name in ("offset", "length"))
-    return ExternalData(entries.get("location", ""), offset, length)
 
 
 def _numbers(attribute: _Message) -> tuple[int, ...]:
@@ -268,27 +267,20 @@ def _producers(graph: Graph) -> dict[str, str]:
     producers = {}
     for name in graph.outputs:
         node = _behind(name, made_by)
-        operator = "" if node is None else node.operator
-        if node is not None and operator == "Div" and len(node.inputs) == 2:
+        operator = node.operator
+        if operator == "Div" and len(node.inputs) == 2:
             above, below = (_behind(each, made_by) for each in node.inputs)
-            if (
-                (above is not None and above.operator == "Exp")
-                and (below is not None and below.operator == "ReduceSum")
-                and below.inputs[:1] == node.inputs[:1]
-            ):
-                operator = "Softmax"
+            parts = above.operator, below.operator, below.inputs[:1]
+            operator = "Softmax" if parts == ("Exp", "ReduceSum", node.inputs[:1]) else operator
         producers[name] = _SAME.get(operator, operator)
     return producers
 
 
-def _behind(name: str, made_by: Mapping[str, Node]) -> Node | None:
+def _behind(name: str, made_by: Mapping[str, Node]) -> Node:
     """Find the node that gives the values of a tensor."""
-    node = made_by.get(name)
-    while node is not None and node.operator in _PASSING and node.inputs:
-        before = made_by.get(node.inputs[0])
-        if before is None:
-            break
-        node = before
+    node = made_by.get(name, _NO_NODE)
+    while node.operator in _PASSING and node.inputs and node.inputs[0] in made_by:
+        node = made_by[node.inputs[0]]
     return node
 
 

@@ -25,7 +25,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 class Override(msgspec.Struct, frozen=True):
     """What stands for a model's folder, or goes before its model.toml, until the next load without it."""
 
-    config: dict[str, Any] | None = None
+    config: dict[str, Any] = {}
     folder: str | None = None
     """Of the files that the client sent; they alone are the model."""
 
@@ -96,12 +96,7 @@ def check_path(path: str) -> None:
 
 
 def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> Path:
-    """Write files that a client sent into a new folder of their own.
-
-    Args:
-        files: Content by path below the model's folder.
-        directory: Where the folder is made; private to the server.
-        max_bytes: Of all files together.
+    """Write files that a client sent, by their paths below the model's folder, into a new folder of their own.
 
     Raises:
         proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.

@@ -1,8 +1,7 @@
 """What is this model, and why: from files to a `ModelSpec`, each field with its reason.
 
-A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, what is
-known of the family, shapes, default. The family is found by `engine.rules`. Where two readings are
-possible nothing is guessed: the error names them and the line to write.
+A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, family, shapes,
+default. Where two readings are possible nothing is guessed: the error names them and the line to write.
 """
 
 from collections.abc import Mapping
@@ -48,13 +47,9 @@ class Recognition(msgspec.Struct, frozen=True):
 def recognise(
     folder: Path, session: Session, written: ModelToml, score_threshold: float | None = None
 ) -> Recognition:
-    """Decide what a model is.
+    """Decide what a model is, from its folder with sidecar files, its graph, and its model.toml.
 
-    Args:
-        folder: The folder of the ONNX file, with sidecar files.
-        session: The loaded model.
-        written: The folder's model.toml.
-        score_threshold: The server's default, where the model says nothing.
+    `score_threshold` is the server's default, where the model says nothing.
 
     Raises:
         LoadError: A field is wrong or given nowhere, or two readings are possible.
@@ -67,11 +62,8 @@ def recognise(
         if not name:
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
-        why = (
-            f"family {name}"
-            if name
-            else "nothing says what the model is for; task in model.toml would"
-        )
+        unknown = "nothing says what the model is for; task in model.toml would"
+        why = f"family {name}" if name else unknown
     decisions = [Decision("task", task, why)]
     spec = None
     if name:
@@ -197,7 +189,11 @@ def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> Ou
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
     if family.task in DECODED and "decoder" not in values:
-        raise LoadError("expected [output] decoder in model.toml, as nothing else gives it")
+        families = [name for name, each in FAMILIES.items() if each.task == family.task]
+        raise LoadError(
+            "expected [output] decoder in model.toml, as nothing else gives it, or family, which gives more: "
+            f"{', '.join(families)}"
+        )
     return msgspec.convert(values, OutputSpec)
 
 

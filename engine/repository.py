@@ -1,8 +1,7 @@
 """Model folders: which models and versions there are, their state, and the loaded ones.
 
-A folder without an ONNX file is no model and is passed over. One that fails to load does not stop the
-others. Models are loaded again and unloaded while others answer: a request keeps the model that it began
-with.
+One that fails to load does not stop the others. Models are loaded again and unloaded while others answer: a
+request keeps the model that it began with.
 """
 
 import logging
@@ -53,11 +52,7 @@ class _Entry(msgspec.Struct, eq=False):
 
 
 class ModelRepository:
-    """All models of one folder; safe from several threads.
-
-    Args:
-        root: A folder of model folders, one model folder, or an ONNX file.
-        score_threshold: The server's default for detections.
+    """All models of one folder, or of one that is a model's or an ONNX file; safe from several threads.
 
     Raises:
         LoadError: There is no such folder, or no model in it.
@@ -97,11 +92,8 @@ class ModelRepository:
     def load(self, name: str, override: Override | None = None) -> str:
         """Load a model as its folder is now, and serve it once every version of it works.
 
-        Until then, and where one fails, what was served before answers on.
-
-        Args:
-            name: Of a folder of the repository, or any where files are given.
-            override: What stands for the folder, or goes before its model.toml.
+        Until then, and where one fails, what was served before answers on. The name is that of a folder of the
+        repository, or any where files are given.
 
         Returns:
             The name under which it is served.
@@ -123,7 +115,7 @@ class ModelRepository:
 
     def _read(self, name: str, override: Override) -> list[_Entry]:
         """Find the versions that a load is to load."""
-        over, policy = read_config(override.config or {})
+        over, policy = read_config(override.config)
         if override.folder is None:
             found = _scan(self._root)
             real = _known_name(name, _lowered(found))

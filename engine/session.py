@@ -124,16 +124,11 @@ class Session:
     def run_keeping(
         self, feeds: Mapping[str, Kept], fetch: str, keep: Sequence[str]
     ) -> tuple[npt.NDArray[Any], dict[str, Kept]]:
-        """Run the model once and leave outputs where it runs, to be fed to the next run.
+        """Run once: give the output `fetch`, and leave the outputs `keep` where they are for the next run.
 
         On a CPU they are arrays, which onnxruntime takes and gives without a copy: over a cache of two
         layers a run costs 14 us, 27 us through a binding, 54 us with values of its own; with large
         caches all cost the same.
-
-        Args:
-            feeds: Array, or what was kept, by input name.
-            fetch: Name of the output wanted as an array.
-            keep: Names of the outputs to be kept.
         """
         if not self._device:
             outputs = self.run(feeds, [fetch, *keep])

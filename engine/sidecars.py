@@ -1,7 +1,6 @@
-"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `tasks.specification.InputSpec`.
+"""preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `InputSpec`.
 
-Pure functions of the file's content: what the file leaves open is left out of the answer, and what no
-specification can express is refused.
+What a file leaves open is left out of the answer, and what no specification can express is refused.
 
 Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
 """

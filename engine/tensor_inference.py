@@ -30,7 +30,8 @@ def infer_tensors(model: Model, request: InferRequest) -> tuple[list[Tensor], li
     expected = {info.name: info for info in model.session.inputs}
     if given.keys() != expected.keys():
         raise InvalidRequest(
-            f"expected the inputs {', '.join(expected)}, got {', '.join(map(repr, given))}"
+            f"expected the inputs {', '.join(expected)}, as {model.name} takes tensors, got "
+            f"{', '.join(map(repr, given))}; task in its model.toml would make them of images"
         )
     feeds = {name: _feed(given[name], info) for name, info in expected.items()}
     unanswered = _asked(request)

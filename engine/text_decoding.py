@@ -1,9 +1,9 @@
 """The decoder of a text model: how it reads prompts about an image, and goes on step by step with its cache.
 
-File and tensor names are those of Optimum and transformers.js; how tokens are chosen stands in
-`tasks.generation`.
+How tokens are chosen stands in `tasks.generation`.
 
-Source: transformers 4.57, LLaVA (`get_placeholder_mask`) and VisionEncoderDecoder.
+Source: names of Optimum and transformers.js; transformers 4.57, LLaVA (`get_placeholder_mask`) and
+VisionEncoderDecoder.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +23,8 @@ from tasks.logits import Scores
 from tasks.parameters import ParameterError
 
 PAST = "past_key_values."
+_ENCODER = ".encoder."
+"""In the name of a part of the cache that is the encoder's."""
 
 _TOKENS = ("input_ids", "inputs_embeds")
 _ENCODED = ("encoder_hidden_states", "encoder_attention_mask")
@@ -43,22 +45,14 @@ Embed = Callable[[Tokens], npt.NDArray[Any]]
 
 
 class Decoder:
-    """Reads prompts and gives the logits of what follows.
+    """The graphs that read prompts and give the logits of what follows.
 
-    Args:
-        first: Reads a whole prompt.
-        following: Reads one more token with the cache of those before; the same graph as `first` where
-            it does both, None where there is no cache and every step reads everything again.
-        embed: Embeds tokens, for graphs that take embeddings; None for those that take tokens.
-        first_position: Of the first token.
+    `first` reads a whole prompt, `following` one more token with the cache of those before; both may be the
+    same, and without a cache every step reads everything again. `embed` is for graphs that take embeddings.
     """
 
     def __init__(
-        self,
-        first: Session,
-        following: Session | None,
-        embed: Embed | None,
-        first_position: int = 0,
+        self, first: Session, following: Session | None, embed: Embed | None, first_position: int
     ) -> None:
         self.first = first
         self.following = following
@@ -67,6 +61,12 @@ class Decoder:
         sessions = [first] if following is None else [first, following]
         self.takes = {s: {info.name: info for info in s.inputs} for s in sessions}
         self.gives = {s: {info.name for info in s.outputs} for s in sessions}
+        self.pads = all(
+            "position_ids" in inputs and any(name in inputs for name in _MASKS)
+            for inputs in self.takes.values()
+        )
+        """Whether prompts of different lengths run together and answer as each alone: without positions a
+        padded prompt would stand elsewhere."""
         for session, inputs in self.takes.items():
             unknown = [name for name in inputs if name not in _KNOWN and not name.startswith(PAST)]
             if unknown or "logits" not in self.gives[session]:
@@ -83,47 +83,28 @@ class Decoder:
                 f"{missing[0]!r}, got none"
             )
 
-    @property
-    def pads(self) -> bool:
-        """Whether prompts of different lengths run together and answer as each alone.
-
-        That needs both a mask and positions: without positions a padded prompt would stand elsewhere.
-        """
-        return all(
-            "position_ids" in inputs and any(name in inputs for name in _MASKS)
-            for inputs in self.takes.values()
-        )
-
-    def start(self, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]) -> "Decoding":
-        """Begin with prompts.
-
-        Args:
-            sequences: For each prompt token ids (length,), or embeddings (length, width); of one length,
-                unless the decoder `pads`.
-            encoded: What an encoder made of the image, (1, places, width), the same for all; for graphs
-                that attend to it.
-        """
-        longest = max(map(len, sequences))
-        mask = np.zeros((len(sequences), longest), np.int64)
-        whole = np.zeros((*mask.shape, *sequences[0].shape[1:]), sequences[0].dtype)
-        for row, sequence in enumerate(sequences):
-            mask[row, longest - len(sequence) :] = 1
-            whole[row, longest - len(sequence) :] = sequence
-        return Decoding(self, whole, mask, encoded)
-
 
 class Decoding:
-    """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts."""
+    """Prompts that are being answered: their cache, their masks. `logits` are those after the prompts.
+
+    Of each prompt `sequences` has token ids (length,), or embeddings (length, width), of one length unless the
+    decoder pads; `encoded` is what an encoder made of the image, (1, places, width).
+    """
 
     def __init__(
-        self, decoder: Decoder, prompts: npt.NDArray[Any], mask: Tokens, encoded: npt.NDArray[Any]
+        self, decoder: Decoder, sequences: Sequence[npt.NDArray[Any]], encoded: npt.NDArray[Any]
     ) -> None:
+        longest = max(map(len, sequences))
         self._decoder = decoder
-        self._mask = mask
-        self._whole = prompts
         self._encoded = encoded
         self._cache: dict[str, Kept] = {}
-        self.logits = self._run(decoder.first, prompts)
+        self._mask = np.zeros((len(sequences), longest), np.int64)
+        shape = *self._mask.shape, *sequences[0].shape[1:]
+        self._whole = np.zeros(shape, sequences[0].dtype)
+        for row, sequence in enumerate(sequences):
+            self._mask[row, longest - len(sequence) :] = 1
+            self._whole[row, longest - len(sequence) :] = sequence
+        self.logits = self._run(decoder.first, self._whole)
 
     def step(self, tokens: Tokens, rows: Tokens) -> Scores:
         """Go on with a token for each row; a `tasks.generation.Step`."""
@@ -147,7 +128,7 @@ class Decoding:
             self._whole = self._whole[rows]
             return
         for name, kept in self._cache.items():
-            if not (_of_encoder(name) and len(rows) == count):
+            if not (_ENCODER in name and len(rows) == count):
                 self._cache[name] = self._decoder.following.take_rows(kept, rows)
 
     def _run(self, session: Session, read: npt.NDArray[Any]) -> Scores:
@@ -183,7 +164,7 @@ class Decoding:
             for name in decoder.cached
             if _present(name) in decoder.gives[session]
             # a step gives dummies for what the encoder's keys and values were at first
-            and not (_of_encoder(name) and name in self._cache)
+            and not (_ENCODER in name and name in self._cache)
         ]
         logits, kept = session.run_keeping(feeds, "logits", [_present(name) for name in fresh])
         self._cache |= {name: kept[_present(name)] for name in fresh}
@@ -193,10 +174,6 @@ class Decoding:
 def _present(name: str) -> str:
     """Name the output that becomes this input of the cache."""
     return "present." + name.removeprefix(PAST)
-
-
-def _of_encoder(name: str) -> bool:
-    return ".encoder." in name
 
 
 def _nothing(info: TensorInfo, rows: int) -> npt.NDArray[Any]:
@@ -224,7 +201,7 @@ class Attending:
     def __init__(self, files: TextFiles, first: Session, following: Session | None = None) -> None:
         if following is None and any(tensor.name.startswith(PAST) for tensor in first.inputs):
             following = first
-        self.decoder = Decoder(first, following, embed=None)
+        self.decoder = Decoder(first, following, None, 0)
         self._files = files
         self._template = files.template(("prompt",), "{prompt}")
         self._start = files.decoder_start_token()

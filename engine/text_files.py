@@ -1,7 +1,5 @@
 """The files beside a text model's graphs: what they say of tokens, prompts and the search.
 
-config.json, generation_config.json, tokenizer.json and the table `[text]` of model.toml, which wins.
-
 Source: transformers 4.57, `GenerationConfig`.
 """
 

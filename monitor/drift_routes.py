@@ -13,12 +13,7 @@ from msgspec.structs import replace
 
 from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
-from monitor.drift.parameters import (
-    DEFAULT,
-    DriftParameters,
-    absolute,
-    decode_parameters,
-)
+from monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from monitor.drift_jobs import BaselineJob
 from monitor.report import Window
 from store.errors import NotFoundError, QueryError, StoreError
@@ -83,9 +78,10 @@ def drift_routes(
 
     def begun(model: str, body: bytes) -> Baseline:
         asked = decode_baseline(model, body, time.time_ns() // 1000)
-        before = _known(baselines, model, asked.name)
+        before = [one for one in baselines.all(model) if one.name == asked.name]
         made = _begun(baselines, jobs, model, asked)
-        _cancel(jobs, before)
+        for one in before:
+            _cancel(jobs, one)
         return made
 
     def removed(model: str, name: str) -> Baseline:
@@ -139,10 +135,7 @@ def _begun(baselines: Baselines, jobs: Jobs, model: str, asked: BaselineRequest)
 def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
     """Return a baseline with the state that it is in now.
 
-    Args:
-        baseline: As it is kept.
-        jobs: One of which reads it, or did.
-        digest: Hash of the model that answered last; empty where that does not matter.
+    The digest is that of the model that answered last; empty where that does not matter.
     """
     if baseline.state == "ready":
         is_stale = baseline.sha256 and digest and digest != baseline.sha256
@@ -167,15 +160,8 @@ def _newest(inferences: Inferences, model: str) -> str:
     return ""
 
 
-def _known(baselines: Baselines, model: str, name: str) -> Baseline | None:
-    try:
-        return baselines.get(model, name)
-    except NotFoundError:
-        return None
-
-
-def _cancel(jobs: Jobs, baseline: Baseline | None) -> None:
+def _cancel(jobs: Jobs, baseline: Baseline) -> None:
     """End the job that still reads a baseline."""
-    if baseline is not None and baseline.job is not None and baseline.state == "building":
+    if baseline.job is not None and baseline.state == "building":
         with suppress(NotFoundError):
             jobs.cancel(baseline.job)

@@ -36,23 +36,6 @@ _FILTERS: tuple[Callable[..., Any], ...] = (
 """Of the template, by their names."""
 
 
-class Table(msgspec.Struct, frozen=True):
-    """Numbers of each label, one label a row."""
-
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """How often one label was taken for another."""
-
-    truth: str
-    predicted: str
-    count: int
-    examples: list[str]
-    """Inferences."""
-
-
 def page(report: Report, image_bytes: ImageBytes) -> str:
     """Write a report of any kind and task as an HTML page; what it lacks is left out.
 
@@ -72,6 +55,7 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
         over_time, heat_map = history.effects(report), history.heat_map(report)
     estimates = wording.estimates(report.metrics)
     other = [one for one in report.metrics if one not in estimates]
+    columns, rows = _by_label(other)
     is_drift = report.kind == "drift"
     written = template.render(
         report=report,
@@ -87,7 +71,8 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
         headlines=wording.headlines(report),
         is_small=0 < report.data.current.n < _FEW_IMAGES,
         metrics=[one for one in other if not isinstance(one.parameters.get("label"), str)],
-        by_label=_by_label(other),
+        label_columns=columns,
+        label_rows=rows,
         signals=by_effect(report.signals),
         effects=_effects(report),
         moved=wording.moved(report.slices) if is_drift else [],
@@ -179,7 +164,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _by_label(metrics: list[Metric]) -> Table:
+def _by_label(metrics: list[Metric]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Arrange the numbers of labels: a row for each label, a column for each kind."""
     columns: dict[str, None] = {}
     rows: dict[str, dict[str, str]] = {}
@@ -189,14 +174,12 @@ def _by_label(metrics: list[Metric]) -> Table:
             column = wording.title(one, of_label=False)
             columns[column] = None
             rows.setdefault(label, {})[column] = wording.number(one.value)
-    return Table(
-        list(columns),
-        [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()],
-    )
+    filled = [(label, [row.get(column, "") for column in columns]) for label, row in rows.items()]
+    return list(columns), filled
 
 
-def _taken(found: Confusion | None) -> list[Taken]:
-    """Return what is most often taken for something else, with inferences to look at."""
+def _taken(found: Confusion | None) -> list[tuple[str, str, int, list[str]]]:
+    """Return what is most often taken for what else, how often, and inferences to look at."""
     if found is None or not found.labels:
         return []
     counts = confusion.with_background(found)
@@ -211,5 +194,5 @@ def _taken(found: Confusion | None) -> list[Taken]:
         pair = names[row], names[column]
         truth, predicted = (f"({confusion.NOTHING})" if one is None else one for one in pair)
         seen = list(dict.fromkeys(examples.get(pair, [])))[:3]
-        taken.append(Taken(truth, predicted, int(counts[row, column]), seen))
+        taken.append((truth, predicted, int(counts[row, column]), seen))
     return taken

@@ -114,11 +114,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         await to_thread(schedules.put, name, body)
         return await to_thread(state, name)
 
-    @delete(
-        path,
-        status_code=200,
-        responses={400: _UNREADABLE, 404: _UNKNOWN, 503: UNKEPT},
-    )
+    @delete(path, status_code=200, responses={400: _UNREADABLE, 404: _UNKNOWN, 503: UNKEPT})
     async def delete_drift_schedule(name: FromPath[str]) -> ScheduleState:
         """Compare a model's windows no longer; what became of the earlier ones stays."""
         last = await to_thread(state, name)

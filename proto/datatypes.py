@@ -1,18 +1,25 @@
-"""V2 datatypes and numpy, and the strict way from JSON to an array.
+"""V2 datatypes and numpy, and the strict way from JSON or bytes to an array.
 
-Source: Open Inference Protocol, "Tensor Data Types". Nothing is damaged silently: a fraction into an
-integer, a value out of range or a text into a number is an error.
+Nothing is damaged silently: a fraction into an integer, a value out of range or a text into a number
+is an error. Bytes are row-major and little-endian; those of BYTES are each element's length as uint32
+and then the element.
+
+Source: Open Inference Protocol, "Tensor Data Types" and "Raw Tensor Data"; KServe V2, binary tensor
+data extension.
 """
 
 import math
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Literal, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from proto.errors import InvalidRequest
+from proto.messages import Tensor
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -32,6 +39,8 @@ MAX_ELEMENTS = 2**48
 
 MAX_EMPTY_ELEMENTS = 2**26
 """The same of a tensor without elements: a graph that reduces its empty axis answers the others whole."""
+
+_LENGTH = struct.Struct("<I")
 
 
 def check_datatype(datatype: str, where: str) -> None:
@@ -83,7 +92,7 @@ def texts_from_json(
             texts.append(item)
         else:
             raise InvalidRequest(
-                f"{where}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {_shown(item)}"
+                f"{where}: expected data[{len(texts)}] of a BYTES tensor to be a string, got {item!r:.60}"
             )
     return texts, checked_shape(shape, len(texts), where, variable=True)
 
@@ -132,9 +141,7 @@ def _check_types(values: list[Any], datatype: str, where: str) -> None:
         if not types <= {int, float, bool, list} or (bool in found and found & {int, float}):
             odd = types - {int, float, list} or {bool}
             misfit = next((value for value in level if type(value) in odd), True)
-            raise InvalidRequest(
-                f"{where}: expected data that fit {datatype}, got {_shown(misfit)}"
-            )
+            raise InvalidRequest(f"{where}: expected data that fit {datatype}, got {misfit!r:.60}")
         nested = list in types
         level = list(chain.from_iterable(v for v in level if type(v) is list)) if nested else []
 
@@ -145,7 +152,7 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
         raise InvalidRequest(
-            f"{where}: expected data that fit {datatype}, got {_shown(found.ravel().tolist()[0])}"
+            f"{where}: expected data that fit {datatype}, got {found.ravel().tolist()[0]!r:.60}"
         )
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -165,6 +172,66 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
     return values
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def from_raw(
+    raw: memoryview, datatype: str, shape: Sequence[int], where: str
+) -> tuple[npt.NDArray[Any] | list[Any], tuple[int, ...]]:
+    """Read a tensor from its bytes: an array on the same memory, or a list of BYTES; and the shape."""
+    if datatype == "BYTES":
+        elements = _elements(raw, where)
+        return elements, checked_shape(shape, len(elements), where, variable=False)
+    check_datatype(datatype, where)
+    dtype = NUMPY_TYPES[datatype]
+    checked = checked_shape(shape, None, where, variable=False)
+    expected = math.prod(checked) * dtype.itemsize
+    if expected != raw.nbytes:
+        raise InvalidRequest(
+            f"{where}: expected {expected} bytes for {datatype} of shape {list(checked)}, got {raw.nbytes}"
+        )
+    if datatype == "BOOL":  # any byte but 0 and 1 would be no truth value for numpy
+        return (np.frombuffer(raw, np.uint8) != 0).reshape(checked), checked
+    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(
+        checked
+    ), checked
+
+
+def to_raw(tensor: Tensor) -> bytes:
+    """Write a tensor as bytes."""
+    if isinstance(tensor.data, np.ndarray):
+        array = np.ascontiguousarray(tensor.data)
+        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    parts: list[bytes] = []
+    for element in elements_as_bytes(tensor.data):
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
+
+
+def elements_as_bytes(data: Iterable[Any]) -> list[bytes]:
+    """Give the elements of a BYTES tensor as bytes: texts in UTF-8, predictions as JSON."""
+    return [
+        element
+        if isinstance(element, bytes)
+        else element.encode()
+        if isinstance(element, str)
+        else msgspec.json.encode(element)
+        for element in data
+    ]
+
+
+def _elements(raw: memoryview, where: str) -> list[bytes]:
+    elements: list[bytes] = []
+    position = 0
+    while position < raw.nbytes:
+        start = position + _LENGTH.size
+        if start > raw.nbytes:
+            raise InvalidRequest(
+                f"{where}: expected 4 bytes of length before data[{len(elements)}], "
+                f"got {raw.nbytes - position}"
+            )
+        (length,) = _LENGTH.unpack_from(raw, position)
+        position = start + length
+        if position > raw.nbytes:
+            raise InvalidRequest(
+                f"{where}: expected {length} bytes in data[{len(elements)}], got {raw.nbytes - start}"
+            )
+        elements.append(bytes(raw[start:position]))
+    return elements

@@ -49,7 +49,9 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((self._service,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflected = [SERVICE, REPOSITORY_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(reflected, self._server, _reflection_pool())
+        for module in (health_pb2, reflection_pb2):
+            POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        reflection.enable_server_reflection(reflected, self._server, POOL)
 
     async def start(self, address: str) -> None:
         """Listen on `host:port`; RuntimeError where another program holds the port."""
@@ -118,9 +120,3 @@ class Health:
                 await asyncio.wait((closing,), timeout=WATCH_S)
         finally:
             closing.cancel()
-
-
-def _reflection_pool() -> Any:
-    for module in (health_pb2, reflection_pb2):
-        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    return POOL

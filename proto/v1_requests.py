@@ -26,6 +26,7 @@ MAX_FEATURE_CHARACTERS = 1024
 """Of the key of an image, which is stored with its inference."""
 
 _NOUNS = {"classify": "classification", "regress": "regression"}
+_TENSOR = SHORT_NAMES["tensor"]
 _FLOATS = ("FP16", "FP32", "FP64")
 
 
@@ -74,7 +75,7 @@ def parse_predict(
         raise InvalidRequest(
             f"JSON Value: {shown(given)} Expecting 'instances' to be an list/array"
         )
-    images = _takes_images(info)
+    images = info.task != _TENSOR
     items = _images(given) if images else given
     if (by_rows or images) and not items:
         raise InvalidRequest("JSON Value: [] No values in 'instances' array")
@@ -152,10 +153,6 @@ def _images(given: Any) -> list[Any]:
     return [given]
 
 
-def _takes_images(info: ModelInfo) -> bool:
-    return info.task != SHORT_NAMES["tensor"]
-
-
 def _make_request(
     info: ModelInfo, request_id: str, inputs: list[Tensor], document: Mapping[str, Any]
 ) -> InferRequest:
@@ -194,7 +191,7 @@ def _method(method: Method) -> str:
 
 
 def _is_regression(info: ModelInfo) -> bool:
-    if _takes_images(info) or len(info.outputs) != 1:
+    if info.task != _TENSOR or len(info.outputs) != 1:
         return False
     (output,) = info.outputs
     return output.datatype in _FLOATS and (len(output.shape) == 1 or output.shape[1:] == (1,))

@@ -15,7 +15,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, Datatype, array_from_json, texts_from_json
+from proto.datatypes import (
+    NUMPY_TYPES,
+    Datatype,
+    array_from_json,
+    elements_as_bytes,
+    from_raw,
+    texts_from_json,
+    to_raw,
+)
 from proto.errors import InvalidRequest, Unsupported
 from proto.messages import (
     InferRequest,
@@ -27,7 +35,6 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 
 class InputTensor(msgspec.Struct):

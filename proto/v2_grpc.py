@@ -12,7 +12,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.datatypes import NUMPY_TYPES, check_datatype, checked_shape, fitting
+from proto.datatypes import (
+    NUMPY_TYPES,
+    check_datatype,
+    checked_shape,
+    elements_as_bytes,
+    fitting,
+    from_raw,
+    to_raw,
+)
 from proto.errors import InvalidRequest, Unsupported
 from proto.json_text import read_json
 from proto.messages import (
@@ -23,7 +31,6 @@ from proto.messages import (
     check_name,
     first_id,
 )
-from proto.raw_tensors import elements_as_bytes, from_raw, to_raw
 
 CONTENTS: dict[str, str] = {
     "BOOL": "bool_contents",

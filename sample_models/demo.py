@@ -257,6 +257,7 @@ def main() -> None:
         f'{shown} query \'{{"label": "circle", "meta.altitude": {{"ge": 100}}}}\' --data {data}',
         f"{shown} inspect sample_models/shapes-detector",
         "make serve        # and the curl of README.md from another terminal",
+        "docs/first-hour.md    # your own ONNX file, from serving it to a report of drift",
     ):
         console.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
 

@@ -26,8 +26,7 @@ class Backlog:
         self._changed = threading.Condition()
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.lost = 0
-        """Jobs given up."""
+        self.lost = 0  # jobs given up
 
     def put(self, job: Callable[[], object], size_bytes: int) -> None:
         """Take a job, to be done later; a `JournalError` where as many bytes wait as may."""

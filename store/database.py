@@ -22,14 +22,9 @@ _AWAY = ("25006", "42501", "42P01")
 _CHANGED = "0A000"
 """What a plan was kept for has columns of other types now; a new connection plans anew."""
 
-_TOO_LARGE = "54000"
-"""A value that no index takes, though PostgreSQL calls it an operational error."""
-
-REVISION = "2026.11"
-"""Of the tables that this code reads and writes: the last migration's."""
-
-_AT_ONCE = 1000
-"""Values bound by one statement of `run_in`."""
+_TOO_LARGE = "54000"  # a value that no index takes, though PostgreSQL calls it an operational error
+REVISION = "2026.11"  # of the tables that this code reads and writes: the last migration's
+_AT_ONCE = 1000  # values bound by one statement of `run_in`
 
 
 def open_writer(url: str) -> sa.Engine:
@@ -127,14 +122,13 @@ def upsert(
     keys: int = 1,
 ) -> None:
     """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+    if not rows:
+        return
     given, key = ", ".join(columns), ", ".join(columns[:keys])
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
-    run(
-        connection,
-        f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
-        f" ON CONFLICT ({key}) DO {f'UPDATE SET {new}' if new else 'NOTHING'}",
-        rows,
-    )
+    then = f"UPDATE SET {new}" if new else "NOTHING"
+    text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
+    run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
 def delete(
@@ -220,11 +214,8 @@ def _migrate(connection: sa.Connection) -> None:
 
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
-    rows = run(
-        connection,
-        'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?',
-        (f"{journal_id}/", f"{journal_id}0"),  # the character after the slash
-    )
+    text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
+    rows = run(connection, text, (f"{journal_id}/", f"{journal_id}0"))  # 0 comes after the slash
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 

@@ -13,8 +13,7 @@ TIME_SHIFT = WORKER_BITS + COUNTER_BITS
 _COUNTER = (1 << COUNTER_BITS) - 1
 WORKERS = 1 << WORKER_BITS
 LARGEST = (1 << 63) - 1
-EPOCH_MS = 1_735_689_600_000
-"""2025-01-01T00:00:00Z, in milliseconds since 1970."""
+EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z, in milliseconds since 1970
 
 
 class IdSource:

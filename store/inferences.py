@@ -51,6 +51,7 @@ _JOINS = (  # outer joins never drive
 )
 _COLUMNS = f"{RECORD_COLUMNS}, t.annotations"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
+_FEEDBACK = "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
 _SELECT_ALL = f"SELECT {_COLUMNS} FROM ({{}}) AS m CROSS JOIN {_JOINS} WHERE i.seq = m.seq"
 
 
@@ -175,16 +176,11 @@ class Inferences:
             after = Window(low=resume + 1)
 
     def count(self, request: QueryRequest) -> Count:
-        """Count all matches of a filter, or as many as the time allows.
-
-        Raises:
-            StoreError: As `query`.
-        """
+        """Count all matches of a filter; errors as `query`."""
         tree = request.tree()
         with self._readers.snapshot() as connection:
-            search = Search(
-                connection, Planner(connection, tree, self._narrow).plan, descending=True
-            )
+            plan = Planner(connection, tree, self._narrow).plan
+            search = Search(connection, plan, descending=True)
             return _count(search, self._budget, is_capped=False)
 
     def get(self, inference_id: str) -> StoredInference:
@@ -196,7 +192,7 @@ class Inferences:
         found = self._row(seq) or self._journaled(seq) or self._row(seq)
         if found is None:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
-        return msgspec.structs.replace(found, feedback=self._feedback(seq))
+        return found
 
     def moved(self, inference_id: str) -> StoredInference:
         """Return one inference once the database has it, so that it can be changed."""
@@ -217,11 +213,9 @@ class Inferences:
         return self._readers.snapshot()
 
     def presigned(self, inference_id: str, server: str) -> StoredInference:
-        """Return one inference with a URL that answers its input for a while, if that was kept.
+        """Return one inference, as `get`, with a URL that answers its input, if kept, for a while.
 
-        Args:
-            inference_id: As `get`, with its errors.
-            server: Where this server answers, as `https://host`.
+        `server` is where this one answers, as `https://host`.
         """
         found = self.get(inference_id)
         image = found.input
@@ -258,23 +252,14 @@ class Inferences:
         try:
             with self._readers.snapshot() as connection:
                 row = run(connection, _SELECT, (seq,)).first()
+                given: Iterable[Any] = run(connection, _FEEDBACK, (seq,)).all() if row else ()
         except NotReadyError:
             return None
-        return None if row is None else _stored(row)
-
-    def _feedback(self, seq: int) -> list[GivenFeedback]:
-        statement = (
-            "SELECT id, kind, value, comment, source FROM feedback WHERE seq = ? ORDER BY id"
-        )
-        try:
-            with self._readers.snapshot() as connection:
-                rows: Iterable[Any] = run(connection, statement, (seq,)).all()
-        except NotReadyError:
-            return []
-        return [
+        feedback = [
             GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
-            for number, *rest in rows
+            for number, *rest in given
         ]
+        return msgspec.structs.replace(_stored(row), feedback=feedback) if row else None
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
@@ -292,11 +277,7 @@ class Inferences:
             return {}
 
     def wait_for_journal(self) -> None:
-        """Wait until all that is in the journal now is in the database.
-
-        Raises:
-            NotReadyError: That took too long.
-        """
+        """Wait until the database has all of the journal of now; raise a `NotReadyError` if not."""
         waiting = journal.sizes(self._directory)
         deadline = time.monotonic() + WAIT_S
         while True:
@@ -343,17 +324,8 @@ def _stored(row: Any) -> StoredInference:
 def _answered(record: JournaledRecord) -> StoredInference:
     """Answer a record of the journal, as the database will."""
     return StoredInference(
-        id=str(record.seq),
-        request_id=record.request_id,
-        image_no=record.image_no,
-        model=record.model,
-        task=record.task,
-        action=record.action,
-        created_at=timestamp_text(milliseconds(record.seq)),
-        latency_ms=round(record.latency_ms * 1000) / 1000,
-        input=record.input,
-        predictions=record.predictions,
-        metadata=record.metadata,
-        status=record.status,
-        standard_metadata=record.standard,
-    )
+        str(record.seq), record.request_id, record.image_no, record.model, record.task,
+        record.action, timestamp_text(milliseconds(record.seq)),
+        round(record.latency_ms * 1000) / 1000, record.input, record.predictions, record.metadata,
+        record.status, record.standard, feedback=[],
+    )  # fmt: skip

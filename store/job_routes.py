@@ -20,8 +20,7 @@ _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 class JobList(msgspec.Struct, frozen=True):
     """All jobs that are kept."""
 
-    jobs: list[Job]
-    """The newest first."""
+    jobs: list[Job]  # the newest first
 
 
 def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:

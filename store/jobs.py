@@ -34,16 +34,10 @@ KINDS = {
 }
 """What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
 
-MAX_STARTS = 5
-"""A job whose runner died so often has failed."""
-
+MAX_STARTS = 5  # a job whose runner died so often has failed
 POLL_S = 0.2
-TELL_S = 0.5
-"""How often progress is written."""
-
-QUERY_S = 20.0
-"""What one query of a job may take: no longer, or it could not be stopped in time."""
-
+TELL_S = 0.5  # how often progress is written
+QUERY_S = 20.0  # what one query of a job may take: no longer, or it could not be stopped in time
 TIDY_S = 60.0
 LOG_TAIL_BYTES = 4096
 _ID = re.compile(r"[0-9]{19}-[0-9a-f]{4}", re.ASCII)
@@ -55,37 +49,31 @@ class Progress(msgspec.Struct, frozen=True):
     """How far a job is."""
 
     done: int = 0
-    total: int | None = None
-    """None where it is not known."""
+    total: int | None = None  # None where it is not known
 
 
 class Result(msgspec.Struct, frozen=True):
     """The file that a job made."""
 
-    file: str
-    """Its name within the folder."""
+    file: str  # its name within the folder
     bytes: int
 
 
 class Job(msgspec.Struct, frozen=True):
     """One job, as `job.json` keeps it and the API answers it."""
 
-    id: str
-    """In the order of submission."""
+    id: str  # in the order of submission
     kind: str
     parameters: dict[str, Any]
-    created_at: str
-    """RFC 3339, UTC, as the others."""
+    created_at: str  # RFC 3339, UTC, as the others
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"] = "queued"
     progress: Progress = Progress()
-    starts: int = 0
-    """How often it was begun."""
+    starts: int = 0  # how often it was begun
     started_at: str | None = None
     ended_at: str | None = None
     error: str | None = None
     result: Result | None = None
-    log: str = ""
-    """The end of `log.txt`; only where one job is asked for."""
+    log: str = ""  # the end of `log.txt`; only where one job is asked for
 
 
 class _Cancelled(Exception):

@@ -29,9 +29,7 @@ Entry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
-_SEQ = struct.Struct("<q")
-"""The last part of a header: what the checksum covers begins with it."""
-
+_SEQ = struct.Struct("<q")  # the last part of a header: what the checksum covers begins with it
 _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 

@@ -20,18 +20,15 @@ _FORGET_TRUTH = (  # what is said of inferences or requests of which none will c
     " AND NOT EXISTS (SELECT 1 FROM ground_truth AS other"
     " WHERE other.truth_id = t.id AND (other.seq < ? OR other.seq >= ?))"
 )
-_AHEAD = timedelta(days=7)
-"""Partitions are made so long before they are needed."""
+_AHEAD = timedelta(days=7)  # partitions are made so long before they are needed
 
 
 class Month(NamedTuple):
     """A partition of each of the tables."""
 
     suffix: str
-    first: int
-    """The smallest id that it can hold."""
-    after: int
-    """The smallest id behind it."""
+    first: int  # the smallest id that it can hold
+    after: int  # the smallest id behind it
 
 
 def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
@@ -92,11 +89,8 @@ def _make_partitions(connection: sa.Connection, month: Month) -> None:
         name = f"{table}_{month.suffix}"
         if run(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
             run(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
-            run(
-                connection,
-                f"ALTER TABLE {table} ATTACH PARTITION {name} "
-                f"FOR VALUES FROM ({month.first}) TO ({month.after})",
-            )
+            values = f"FOR VALUES FROM ({month.first}) TO ({month.after})"
+            run(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
 
 
 def _month(milliseconds_since_1970: int) -> tuple[int, int]:

@@ -27,9 +27,7 @@ _READING = (
 )
 """A statement asked often is planned once, for any values: it goes along indexes, in loops."""
 
-_RECYCLE_S = 300
-"""A plan lasts no longer, should tables grow without being analyzed."""
-
+_RECYCLE_S = 300  # a plan lasts no longer, should tables grow without being analyzed
 _ARRAYS = {int: "bigint[]", float: "double precision[]", str: "text[]"}
 _LASTING = "-c synchronous_commit=on"
 """The journal's segments are removed once they are committed, so a commit must outlive PostgreSQL."""

@@ -30,8 +30,7 @@ class GroupSync:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._in_folder: set[str] = set()
-        self.count = 0
-        """Syncs so far."""
+        self.count = 0  # syncs so far
 
     def wait(self, position: Position) -> None:
         """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""

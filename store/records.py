@@ -18,8 +18,7 @@ class ModelReference(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    sha256: str
-    """Of the model's main file, in hexadecimal digits."""
+    sha256: str  # of the model's main file, in hexadecimal digits
 
 
 class InputReference(msgspec.Struct, frozen=True):
@@ -86,10 +85,8 @@ class MetadataChange(msgspec.Struct, frozen=True, tag="metadata"):
     """Metadata added to an inference, replaced or removed, after it was stored."""
 
     target: int
-    set: dict[str, Any] = {}
-    """Top-level keys and their new values."""
-    remove: list[str] = []
-    """Top-level keys."""
+    set: dict[str, Any] = {}  # top-level keys and their new values
+    remove: list[str] = []  # top-level keys
 
 
 class TruthStatement(msgspec.Struct, frozen=True, tag="truth"):
@@ -109,8 +106,7 @@ class Feedback(msgspec.Struct, frozen=True, tag="feedback"):
     """What a user says of an inference."""
 
     target: int
-    kind: str
-    """Such as `thumbs`."""
+    kind: str  # such as `thumbs`
     value: float | None = None
     comment: str = ""
     source: str = ""
@@ -134,12 +130,9 @@ class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
     """What drift is told by and no row tells, of one image; what is empty says nothing."""
 
     seq: int
-    picture: bytes = b""
-    """float32, little-endian, in the order of `monitor.signals.PICTURE`."""
-    embedding: bytes = b""
-    """float16, little-endian."""
-    space: str = ""
-    """Tells which embeddings may be compared: 16 hexadecimal digits."""
+    picture: bytes = b""  # float32, little-endian, in the order of `monitor.signals.PICTURE`
+    embedding: bytes = b""  # float16, little-endian
+    space: str = ""  # tells which embeddings may be compared: 16 hexadecimal digits
 
 
 class SignalsOfImages(msgspec.Struct, frozen=True, tag="signals"):

@@ -18,9 +18,7 @@ MINUTE_MS = 60_000
 GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
-FIRST_ERROR = 500
-"""The smallest status that counts as an error."""
-
+FIRST_ERROR = 500  # the smallest status that counts as an error
 COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
@@ -33,14 +31,10 @@ class Tally(msgspec.Struct):
     """What is counted of some inferences."""
 
     n: int = 0
-    errors: int = 0
-    """Of these, with a status of `FIRST_ERROR` or more."""
-    latency: dict[int, int] = {}
-    """Of each bucket of the sketch, the inferences that fall into it."""
-    labels: dict[int, int] = {}
-    """Of each label, by id, the predictions that have it."""
-    kept_bytes: int = 0
-    """Of inputs kept, see `size_kept`."""
+    errors: int = 0  # of these, with a status of `FIRST_ERROR` or more
+    latency: dict[int, int] = {}  # of each bucket of the sketch, the inferences that fall into it
+    labels: dict[int, int] = {}  # of each label, by id, the predictions that have it
+    kept_bytes: int = 0  # of inputs kept, see `size_kept`
 
     def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
         """Count one inference; the bytes as of `size_kept`."""
@@ -151,8 +145,7 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
         (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
         for key, one in tallies.items()
     ]
-    if rows:
-        upsert(connection, "rollup", COLUMNS, rows, keys=2)
+    upsert(connection, "rollup", COLUMNS, rows, keys=2)
 
 
 def _encoded(counts: dict[int, int]) -> str:

@@ -36,8 +36,7 @@ _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not k
 _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 _TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
 NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
-ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}
-"""Errors of what is asked by a body."""
+ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}  # errors of what is asked by a body
 
 
 def nullable(kind: OpenAPIType, description: str | None = None, **more: Any) -> Schema:

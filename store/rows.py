@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from store import metadata
 from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
+from store.partitions import make_room
 from store.query import geo
 from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import Counts, size_kept
@@ -73,8 +74,16 @@ class Names:
         return {(*name,): int(number) for number, *name in rows}
 
     @contextmanager
-    def transaction(self, engine: sa.Engine, *, alone: bool) -> Iterator[sa.Connection]:
-        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it."""
+    def transaction(
+        self, engine: sa.Engine, seqs: Iterable[int] | None = None, *, alone: bool
+    ) -> Iterator[sa.Connection]:
+        """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it.
+
+        With the ids of new rows there is room for them, see `make_room`.
+        """
+        if seqs is not None:
+            with engine.connect() as connection:
+                make_room(connection, seqs)
         with engine.begin() as connection:
             check_in_place(connection)
             take_turn(connection, alone=alone)
@@ -121,8 +130,7 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
-        """By table."""
+        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}  # by table
         self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:
@@ -164,8 +172,7 @@ class Rows:
         for record in records:
             self.add(record)
         for table, rows in self.of.items():
-            if rows:
-                insert(connection, table, COLUMNS[table], rows)
+            insert(connection, table, COLUMNS[table], rows)
         self._counts.apply(connection)
 
     def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:
@@ -182,30 +189,16 @@ class Rows:
     def _inference(
         self, record: JournaledRecord, paths: dict[str, Any], predictions: list[Scored] | None
     ) -> tuple[Any, ...]:
-        model: ModelReference = record.model
-        image = record.input
-        given = bytes(record.metadata).decode()
+        model, image = record.model, record.input
+        model_id = self._names.id("model", model.name, model.version, model.sha256, record.task)
+        given, standard = bytes(record.metadata).decode(), bytes(record.standard).decode()
         return (
-            record.seq,
-            text(record.request_id),
-            record.image_no,
-            self._names.id("model", model.name, model.version, model.sha256, record.task),
-            text(record.action),
-            record.status,
-            round(record.latency_ms * 1000),
-            text(image.name),
-            image.hash,
-            image.width,
-            image.height,
-            image.mime,
-            image.bytes,
-            int(image.kept),
-            None if predictions is None else len(predictions),
-            bytes(record.predictions).decode(),
-            given,
-            self._names.flat_beside(paths, given),
-            bytes(record.standard).decode(),
-        )
+            record.seq, text(record.request_id), record.image_no, model_id, text(record.action),
+            record.status, round(record.latency_ms * 1000), text(image.name), image.hash,
+            image.width, image.height, image.mime, image.bytes, int(image.kept),
+            None if predictions is None else len(predictions), bytes(record.predictions).decode(),
+            given, self._names.flat_beside(paths, given), standard,
+        )  # fmt: skip
 
 
 def record_of(row: Sequence[Any]) -> JournaledRecord:

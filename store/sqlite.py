@@ -22,24 +22,17 @@ _WRITER_SETTINGS = (
 )
 _READER_SETTINGS = ("query_only=ON", "busy_timeout=5000", "mmap_size=2147418112")
 _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK = 20_000
-_BESIDE = ("-wal", "-shm")
-"""What SQLite keeps beside a database that is open."""
-
+_POOL: Any = {"poolclass": sa.pool.QueuePool, "max_overflow": 0}
+_BESIDE = ("-wal", "-shm")  # what SQLite keeps beside a database that is open
 _Identity = tuple[int, int] | None
-_Files = tuple[_Identity, _Identity]
-"""Of a database and of its log."""
+_Files = tuple[_Identity, _Identity]  # of a database and of its log
 
 
 def open_writer(url: sa.URL) -> sa.Engine:
     """Open the file for the one process that writes it; makes folder and file where missing."""
     path = _path(url)
     path.parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(
-        sa.URL.create("sqlite", database=str(path)),
-        poolclass=sa.pool.QueuePool,
-        pool_size=1,
-        max_overflow=0,
-    )
+    engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), pool_size=1, **_POOL)
 
     def note_file(_: object, entry: Any, *__: object) -> None:
         if not path.exists():
@@ -94,17 +87,9 @@ class Source:
         self._path = _path(url)
         self._timeout_s = timeout_s
         self._files: _Files | None = None
-        self.engine = sa.create_engine(
-            sa.URL.create(
-                "sqlite",
-                database=f"file:{self._path.as_posix()}",
-                query={"mode": "ro", "uri": "true"},
-            ),
-            poolclass=sa.pool.QueuePool,
-            pool_size=connections,
-            max_overflow=0,
-            pool_timeout=timeout_s,
-        )
+        file = f"file:{self._path.as_posix()}"
+        url = sa.URL.create("sqlite", database=file, query={"mode": "ro", "uri": "true"})
+        self.engine = sa.create_engine(url, pool_size=connections, pool_timeout=timeout_s, **_POOL)
         event.listen(self.engine, "do_connect", self._note_files)
         event.listen(self.engine, "connect", _prepare_reader)
         event.listen(self.engine, "begin", _begin)

@@ -24,7 +24,6 @@ from store.changes.truth import link_new
 from store.disk import locked
 from store.errors import NotReadyError, StoreError
 from store.lag import write_offsets
-from store.partitions import make_room
 from store.records import JournaledChange, JournaledRecord, is_change, only_adds
 from store.rows import Names, Rows
 from store.upkeep.retention import Upkeep
@@ -34,9 +33,7 @@ BATCH_RECORDS = 10_000
 
 BATCH_BYTES = 16 << 20
 POLL_S = 0.04
-TIDY_S = 1.0
-"""How often finished segments are looked for while nothing else comes."""
-
+TIDY_S = 1.0  # how often finished segments are looked for while nothing else comes
 MAX_BACK_OFF_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -49,8 +46,7 @@ class _Frame(NamedTuple):
     segment: str
     seq: int
     payload: bytes
-    end: int
-    """Offset of the next frame."""
+    end: int  # offset of the next frame
 
 
 class Writer:
@@ -82,8 +78,7 @@ class Writer:
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
-        self._told: dict[str, int] | None = None
-        """The offsets that workers know."""
+        self._told: dict[str, int] | None = None  # the offsets that workers know
         self._names: Names | None = None
         self.records_moved = 0
         self.records_dead = 0
@@ -231,13 +226,13 @@ class Writer:
         self.records_moved += moved
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
-        with self._engine.connect() as connection:
-            make_room(connection, (frame.seq for frame in batch))
-            if self._names is None:
+        if self._names is None:
+            with self._engine.connect() as connection:
                 self._names = Names(connection)
         freed: set[str] = set()
         alone = not all(only_adds(frame.payload) for frame in batch)
-        with self._names.transaction(self._engine, alone=alone) as connection:
+        seqs = [frame.seq for frame in batch]
+        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]
@@ -268,12 +263,9 @@ class Writer:
 
     def _bury(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
-        line = {
-            "id": str(frame.seq),
-            "segment": frame.segment,
-            "error": f"{type(error).__name__}: {error}",
-            "record": frame.payload.decode(errors="backslashreplace"),
-        }
+        line = {"id": str(frame.seq), "segment": frame.segment}
+        line["error"] = f"{type(error).__name__}: {error}"
+        line["record"] = frame.payload.decode(errors="backslashreplace")
         with (self._beside / "dead.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
         self.records_dead += 1

@@ -195,7 +195,11 @@ def _draw_segments(
         tint(pen.canvas, overlay, pen.color(item.label))
     for item, overlay in reversed(overlays):
         outline(pen.canvas, overlay, pen.color(item.label), pen.line_px)
-    return [(item, overlay.box_from_top) for item, overlay in overlays]
+    tops = [int(overlay.mask[0].argmax()) for _, overlay in overlays]
+    return [
+        (item, (overlay.box[0] + top, *overlay.box[1:]))
+        for (item, overlay), top in zip(overlays, tops, strict=True)
+    ]
 
 
 def _draw_tags(pen: _Pen, boxes: Sequence[tuple[_Tagged, Box]]) -> None:

@@ -23,12 +23,6 @@ class Overlay(msgspec.Struct, frozen=True, eq=False):
     """uint8 (H, W), of the box."""
     box: Box
 
-    @property
-    def box_from_top(self) -> Box:
-        """The box without what lies left of the topmost point, so that a tag there touches."""
-        left, top, right, bottom = self.box
-        return left + int(self.mask[0].argmax()), top, right, bottom
-
 
 def overlay_of(item: Segment, image_wh: tuple[int, int], scale: float) -> Overlay | None:
     """Prepare a segment for a canvas, enlarged by `scale`; None where no part lies in the image."""

@@ -13,20 +13,16 @@ import PIL.Image
 from tasks.bands import Samples
 from tasks.containers import ImageError
 from tasks.image import MAX_PIXELS, Image
+from tasks.predictions import Size
 from tasks.specification import InputSpec
 
-_OPENCV = {
-    "nearest": cv2.INTER_NEAREST,
-    "linear": cv2.INTER_LINEAR,
-    "cubic": cv2.INTER_CUBIC,
-    "area": cv2.INTER_AREA,
+_FILTERS = {
+    "nearest": (cv2.INTER_NEAREST, PIL.Image.Resampling.NEAREST),
+    "linear": (cv2.INTER_LINEAR, PIL.Image.Resampling.BILINEAR),
+    "cubic": (cv2.INTER_CUBIC, PIL.Image.Resampling.BICUBIC),
+    "area": (cv2.INTER_AREA, PIL.Image.Resampling.BOX),
 }
-_PILLOW = {
-    "nearest": PIL.Image.Resampling.NEAREST,
-    "linear": PIL.Image.Resampling.BILINEAR,
-    "cubic": PIL.Image.Resampling.BICUBIC,
-    "area": PIL.Image.Resampling.BOX,
-}
+"""By interpolation, OpenCV's, and Pillow's, which filters while it shrinks."""
 
 
 class Affine(msgspec.Struct, frozen=True):
@@ -41,7 +37,7 @@ class Affine(msgspec.Struct, frozen=True):
     width: int
     """Of the image; what maps back is clipped to it."""
     height: int
-    network_wh: tuple[int, int]
+    network_wh: Size
     """Width and height of the network's input for this image."""
 
     def to_network(self, points: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -59,28 +55,17 @@ class Affine(msgspec.Struct, frozen=True):
         return np.tile((self.sx, self.sy), pairs), np.tile((self.px, self.py), pairs).astype(float)
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """A resize before any pixel moves: the size of the resized image and where it starts."""
-
-    affine: Affine
-    size_wh: tuple[int, int]
-    """Size of the resized image, before it is cropped or padded to the network's input."""
-    left: int
-    """Column of the network's input at which the resized image starts; negative means a crop."""
-    top: int
-
-
 def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]:
     """Make the input tensor of one image, as `spec` says, and the map from image to network pixels.
 
     A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
     """
-    placement = place(image.width, image.height, spec)
+    affine, size_wh = place(image.width, image.height, spec)
     pixels = image.pixels
     if spec.channels == 1 and pixels.shape[2] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
-    pixels = _fit(_scale(pixels, placement.size_wh, spec), placement, spec)
-    return _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec), placement.affine
+    pixels = _fit(_scale(pixels, size_wh, spec), affine, spec)
+    return _tensor(pixels.reshape(*pixels.shape[:2], spec.channels), spec), affine
 
 
 def plain(spec: InputSpec) -> Image:
@@ -96,7 +81,7 @@ def _level(gray: int, spec: InputSpec) -> int:
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
     """Refuse an image so narrow that it would be scaled to more pixels than an image may have."""
-    new_w, new_h = place(width, height, spec).size_wh
+    _, (new_w, new_h) = place(width, height, spec)
     if new_w * new_h > max(MAX_PIXELS, width * height):
         raise ImageError(
             f"expected an image whose sides differ less, as it is scaled to {new_w} x {new_h}, more than"
@@ -104,8 +89,8 @@ def check_shape(width: int, height: int, spec: InputSpec) -> None:
         )
 
 
-def place(width: int, height: int, spec: InputSpec) -> Placement:
-    """Decide where an image of `width` x `height` lies in the network's input.
+def place(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
+    """Decide where an image lies in the network's input, and its size before it is cropped or padded.
 
     Source:
         letterbox: Ultralytics 8.4, `data/augment.py` LetterBox and `utils/ops.py` scale_boxes, which
@@ -125,7 +110,7 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
             left, top = round((net_w - new_w) / 2 - 0.1), round((net_h - new_h) / 2 - 0.1)
         case "letterbox_topleft":
             size_wh = max(int(width * gain), 1), max(int(height * gain), 1)
-            return Placement(Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh, 0, 0)
+            return Affine(gain, gain, 0, 0, width, height, spec.size_wh), size_wh
         case "stretch":
             new_w, new_h = net_w, net_h
         case "shortest_crop" | "stretch_crop":
@@ -138,10 +123,10 @@ def place(width: int, height: int, spec: InputSpec) -> Placement:
         case "none":
             new_w, new_h = net_w, net_h = width, height
     affine = Affine(new_w / width, new_h / height, left, top, width, height, (net_w, net_h))
-    return Placement(affine, (new_w, new_h), left, top)
+    return affine, (new_w, new_h)
 
 
-def _cover(width: int, height: int, spec: InputSpec) -> tuple[int, int]:
+def _cover(width: int, height: int, spec: InputSpec) -> Size:
     """Size whose shortest side is the crop's over `crop_fraction`."""
     cover_w, cover_h = _uncropped(spec)
     if cover_w != cover_h:
@@ -152,7 +137,7 @@ def _cover(width: int, height: int, spec: InputSpec) -> tuple[int, int]:
     return int(cover_h * width / height), cover_h
 
 
-def _uncropped(spec: InputSpec) -> tuple[int, int]:
+def _uncropped(spec: InputSpec) -> Size:
     """Size of which `size_wh` is the crop."""
     # a fraction such as 224 / 232 does not divide exactly
     width, height = (math.floor(side / spec.crop_fraction + 1e-6) for side in spec.size_wh)
@@ -175,7 +160,7 @@ def _divided(side: int, spec: InputSpec) -> int:
     return side + -side % spec.divisor
 
 
-def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, int]:
+def _within(width: int, height: int, shortest: int, longest: int) -> Size:
     """Size whose shortest side is `shortest`, or less so that no side passes `longest`.
 
     Source: transformers 4.57, `image_transforms.get_size_with_aspect_ratio`.
@@ -192,7 +177,7 @@ def _within(width: int, height: int, shortest: int, longest: int) -> tuple[int, 
     return (size, other) if width < height else (other, size)
 
 
-def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Samples:
+def _scale(pixels: Samples, size_wh: Size, spec: InputSpec) -> Samples:
     if size_wh == (pixels.shape[1], pixels.shape[0]):
         return pixels
     bands = pixels.shape[2] if pixels.ndim == 3 else 1
@@ -202,25 +187,24 @@ def _scale(pixels: Samples, size_wh: tuple[int, int], spec: InputSpec) -> Sample
         scaled = [_scale(band, size_wh, spec) for band in np.moveaxis(pixels, 2, 0)]
         return np.stack(scaled, axis=2).astype(pixels.dtype, copy=False)
     if not spec.antialias:
-        resized = cv2.resize(pixels, size_wh, interpolation=_OPENCV[spec.interpolation])
+        resized = cv2.resize(pixels, size_wh, interpolation=_FILTERS[spec.interpolation][0])
         return resized.astype(pixels.dtype, copy=False)
-    filter_ = _PILLOW[spec.interpolation]
+    filter_ = _FILTERS[spec.interpolation][1]
     if pixels.dtype == np.uint8:
         return np.asarray(PIL.Image.fromarray(pixels).resize(size_wh, filter_))
     exact = np.asarray(PIL.Image.fromarray(pixels.astype(np.float32)).resize(size_wh, filter_))
     return np.clip(np.round(exact), 0, 2**spec.bit_depth - 1).astype(np.uint16)
 
 
-def _fit(pixels: Samples, placement: Placement, spec: InputSpec) -> Samples:
+def _fit(pixels: Samples, affine: Affine, spec: InputSpec) -> Samples:
     """Crop what lies outside the network's input and fill what the image leaves free."""
-    if spec.resize in {"stretch", "shortest_longest", "none"}:
-        return pixels
-    net_w, net_h = placement.affine.network_wh
-    pixels = pixels[max(-placement.top, 0) :, max(-placement.left, 0) :][:net_h, :net_w]
+    net_w, net_h = affine.network_wh
+    top, left = int(affine.py), int(affine.px)
+    pixels = pixels[max(-top, 0) :, max(-left, 0) :][:net_h, :net_w]
     height, width = pixels.shape[:2]
     if (width, height) == (net_w, net_h):
         return pixels
-    top, left = max(placement.top, 0), max(placement.left, 0)
+    top, left = max(top, 0), max(left, 0)
     shape = (net_h, net_w, *pixels.shape[2:])
     canvas = np.full(shape, _level(spec.pad_value, spec), pixels.dtype)
     canvas[top : top + height, left : left + width] = pixels

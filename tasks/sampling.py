@@ -145,14 +145,10 @@ def visible(grid: Affine) -> Window:
 
 def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> Window:
     """Give the pixels of the image whose centres lie in a rectangle of the grid."""
-    low = np.ceil(grid.to_image(np.array([left, top], np.float64)) - 0.5 - _ROUNDING_PX)
-    high = np.ceil(grid.to_image(np.array([right, bottom], np.float64)) - 0.5 - _ROUNDING_PX)
-    return Window(
-        max(int(low[0]), 0),
-        max(int(low[1]), 0),
-        min(int(high[0]), grid.width),
-        min(int(high[1]), grid.height),
-    )
+    corners = grid.to_image(np.array([left, top, right, bottom], np.float64))
+    x1, y1, x2, y2 = np.ceil(corners - 0.5 - _ROUNDING_PX).tolist()
+    stops = min(int(x2), grid.width), min(int(y2), grid.height)
+    return Window(max(int(x1), 0), max(int(y1), 0), *stops)
 
 
 def above_zero(cells: Floats, grid: Affine) -> Window:

@@ -161,7 +161,8 @@ def _rows(report: Report) -> str:
 
 def evaluation(report: Report) -> Iterator[Table | Text]:
     """Show the headlines, what was counted, and a table for each thing that is sliced by."""
-    yield _headlines(report)
+    if report.data.current.n:
+        yield _headlines(report)
     yield _counts(report)
     yield from _slices(report)
 

@@ -147,9 +147,7 @@ def _label(value: Any) -> str | None:
 def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     """Return each row's place in time (N,), and the first and the last time where these are dates.
 
-    Args:
-        table: The file.
-        name: Of the column with the time: dates, or numbers of any unit. None: rows are in order.
+    The column has dates, or numbers of any unit; without one rows are in order.
 
     Raises:
         UnlikeError: A value is no time.

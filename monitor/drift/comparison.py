@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift import kernels, tests
+from monitor.drift import kernels, two_samples
 from monitor.drift.decision import Settings, decide, most_permutations, status
-from monitor.drift.dependence import Codes, Place, Units, units
+from monitor.drift.dependence import Codes, Origin, Units, units
 from monitor.drift.permutation import (
     Effort,
     chi_square,
@@ -19,7 +19,7 @@ from monitor.drift.permutation import (
     largest_distance,
     permuted,
 )
-from monitor.drift.samples import Column, DriftError, Kind, Sample, alike
+from monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
 from monitor.drift.summary import Summary, summarise
 from monitor.report import Data, Effect, Histogram, Report, Signal, Window
 
@@ -48,18 +48,18 @@ class _Pair(NamedTuple):
     kind: Kind
     baseline: Column
     current: Column
-    places: tuple[Place, Place]
+    origins: tuple[Origin, Origin]
     """Of the values."""
 
 
 class _Found(NamedTuple):
     """What came out for a column that has values on both sides."""
 
-    test: tests.Test
+    test: two_samples.Test
     effect: float
     units: Units
     histogram: Histogram = Histogram()
-    table: tests.Counts | None = None
+    table: two_samples.Counts | None = None
     """(2, C) counts that PSI and its kin are taken from."""
 
 
@@ -86,8 +86,8 @@ def compare(
     for column in before.sample.columns:
         nothing = Column(column.name, column.kind, column.rows[:0], column.values[:0])
         other = now.sample.column(column.name) or nothing
-        places = _place(before, codes[0], column), _place(now, codes[1], other)
-        pair = _Pair(_common_kind(column, other), column, other, places)
+        origins = _origin(before, codes[0], column), _origin(now, codes[1], other)
+        pair = _Pair(_common_kind(column, other), column, other, origins)
         new = now.labels.get(column.name, {}).keys() - before.labels.get(column.name, {}).keys()
         signals.append(_signal(pair, settings, effort, sorted(new), count))
     return _report(decide(signals, settings), before, now, settings, task)
@@ -134,33 +134,26 @@ def _signal(
         units=found.units.kind,
         histogram=found.histogram,
         new_labels=new,
-        psi=None if found.table is None else tests.psi(found.table),
-        js=None if found.table is None else tests.jensen_shannon(found.table),
+        psi=None if found.table is None else two_samples.psi(found.table),
+        js=None if found.table is None else two_samples.jensen_shannon(found.table),
     )
 
 
-def _common_kind(baseline: Column, current: Column) -> Kind:
-    """Return the kind of both; integers may be few on one side only."""
-    if not len(current.rows) or not len(baseline.rows):
-        return baseline.kind if len(baseline.rows) else current.kind
-    if {baseline.kind, current.kind} == {"numeric", "count"}:
-        return "numeric"
-    if baseline.kind != current.kind:
-        raise DriftError(
-            f"expected {baseline.name} to be {baseline.kind} as in the baseline, got {current.kind}"
-        )
-    length, other = baseline.values.shape[1:], current.values.shape[1:]
-    if length != other:
-        wanted = f"expected {baseline.name} to be of length {length[0]} as in the baseline"
-        raise DriftError(f"{wanted}, got {other[0]}")
-    return baseline.kind
+def _common_kind(before: Column, now: Column) -> Kind:
+    found = differ(before, now)
+    if found is not None:
+        wanted = f"expected {before.name} to be {found[0]} as in the baseline"
+        raise DriftError(f"{wanted}, got {found[1]}")
+    if not len(before.rows):
+        return now.kind
+    return before.kind if before.kind == now.kind or not len(now.rows) else "numeric"
 
 
-def _place(side: Summary, sources: Codes, column: Column) -> Place:
+def _origin(side: Summary, sources: Codes, column: Column) -> Origin:
     drawn = side.drawn(column.kind)
     order = side.sample.order[column.rows]
     runs = order // side.run if drawn else np.zeros_like(order)
-    return Place(sources[column.rows], runs, bool(side.sample.source_names), drawn)
+    return Origin(sources[column.rows], runs, bool(side.sample.source_names), drawn)
 
 
 def _report(
@@ -191,15 +184,15 @@ def _number(pair: _Pair, effort: Effort) -> _Found:
         values = np.unique(np.quantile(both, np.linspace(0, 1, GRID), method="higher"))
     codes = np.searchsorted(values, both)
     scores = (codes / len(values)).astype(np.float32)[:, None]
-    exchanged = units((scores[:n], scores[n:]), pair.places)
+    exchanged = units((scores[:n], scores[n:]), pair.origins)
     if pair.kind == "count":
-        cells = tests.pooling(counts_of(codes, n, len(values)), ordered=True)
+        cells = two_samples.pooling(counts_of(codes, n, len(values)), ordered=True)
         found = chi_square(cells[codes], exchanged, n, effort)
     else:
-        found = tests.ks(before, now)
+        found = two_samples.ks(before, now)
         if len(distinct) < len(both) * _TIED or exchanged.kind != "rows":
             found = found._replace(p=permuted(largest_distance, codes, exchanged, n, effort))
-    effect = tests.wasserstein(before, now) / tests.spread(before, now)
+    effect = two_samples.wasserstein(before, now) / two_samples.spread(before, now)
     edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
     table = counts_of(np.searchsorted(edges, both, "right"), n, len(edges) + 1)
     return _Found(found, effect, exchanged, histogram(before, now), table)
@@ -212,10 +205,10 @@ def _category(pair: _Pair, effort: Effort) -> _Found:
     table = counts_of(codes, n, len(labels))
     frequent = np.argsort(-table.sum(axis=0), kind="stable")[:_SCORED_LABELS]
     scores = (codes[:, None] == frequent).astype(np.float32)
-    exchanged = units((scores[:n], scores[n:]), pair.places)
-    found = chi_square(tests.pooling(table, ordered=False)[codes], exchanged, n, effort)
+    exchanged = units((scores[:n], scores[n:]), pair.origins)
+    found = chi_square(two_samples.pooling(table, ordered=False)[codes], exchanged, n, effort)
     shown = Histogram(list(labels), *table.astype(np.int64).tolist())
-    effect = tests.total_variation(table)
+    effect = two_samples.total_variation(table)
     return _Found(found, effect, exchanged, shown, table[:, table.sum(axis=0) > 0])
 
 
@@ -226,7 +219,7 @@ def _embedding(pair: _Pair, settings: Settings, effort: Effort) -> _Found:
     sides were two points: at most 1.
     """
     scores = [one.values.astype(np.float32) for one in (pair.baseline, pair.current)]
-    exchanged = units((scores[0], scores[1]), pair.places)
+    exchanged = units((scores[0], scores[1]), pair.origins)
     apart = kernels.distances(np.concatenate(scores))
     current = np.arange(len(apart)) >= len(scores[0])
     kernel = kernels.kernel_of(apart, settings.kernel)
@@ -236,7 +229,7 @@ def _embedding(pair: _Pair, settings: Settings, effort: Effort) -> _Found:
     chances = dealing(kernels.quadratic(kernel, exchanged), exchanged)
     p, usual = fitted(chances, effort._replace(most=settings.permutations))
     effect = (chances.there - usual) / scale if scale > 0 else 0.0
-    return _Found(tests.Test(statistic, p), effect, exchanged)
+    return _Found(two_samples.Test(statistic, p), effect, exchanged)
 
 
 def histogram(before: Numbers, now: Numbers, bins: int = BINS) -> Histogram:

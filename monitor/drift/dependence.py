@@ -29,7 +29,7 @@ _SIGNIFICANT = 3.3
 """Standard errors of a lag-1 correlation that is believed; the median of four has 1.1/sqrt(n)."""
 
 
-class Place(NamedTuple):
+class Origin(NamedTuple):
     """Where the values of one side come from, in time order."""
 
     sources: Codes
@@ -61,27 +61,27 @@ class Units(NamedTuple):
     side asks for scatter alike, even if one side remembers and the other does not."""
 
 
-def units(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
+def units(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Units:
     """Find what may change places.
 
     Args:
         scores: (P, D) of baseline and current: numbers by which resemblance is measured.
-        places: Of baseline and current; sources have the same codes in both.
+        origins: Of baseline and current; sources have the same codes in both.
     """
-    if places[0].keyed and places[1].keyed and not _shared(*places):
-        return _groups(scores, places)
-    if _constant(scores, places):
-        one = (each._replace(sources=np.zeros_like(each.sources)) for each in places)
-        places = (next(one), next(one))
-    before, now = (correlation_time(*both) for both in zip(scores, places, strict=True))
+    if origins[0].keyed and origins[1].keyed and not _shared(*origins):
+        return _groups(scores, origins)
+    if _constant(scores, origins):
+        first, second = (each._replace(sources=np.zeros_like(each.sources)) for each in origins)
+        origins = (first, second)
+    before, now = (correlation_time(*both) for both in zip(scores, origins, strict=True))
     if max(before, now) <= 1:
         return _rows((len(scores[0]), len(scores[1])))
     if now > _ALIKE * before and len(scores[0]) >= _CERTAIN_ROWS:
-        return _blocks(places, (before, now), even=True)
-    return _blocks(places, (max(before, now), max(before, now)), even=False)
+        return _blocks(origins, (before, now), even=True)
+    return _blocks(origins, (max(before, now), max(before, now)), even=False)
 
 
-def correlation_time(scores: Scores, place: Place) -> float:
+def correlation_time(scores: Scores, origin: Origin) -> float:
     """Return the integrated correlation time in rows: how many rows say as much as an independent one.
 
     1 where neighbours are not significantly alike. Each correlation is the median of those in the quarters of
@@ -90,10 +90,10 @@ def correlation_time(scores: Scores, place: Place) -> float:
 
     Args:
         scores: (P, D).
-        place: Of the same rows.
+        origin: Of the same rows.
     """
-    order = np.lexsort((place.runs, place.sources))
-    runs, sources = place.runs[order], place.sources[order]
+    order = np.lexsort((origin.runs, origin.sources))
+    runs, sources = origin.runs[order], origin.sources[order]
     if len(runs) < 3:
         return 1.0
     lengths = np.diff(np.r_[_starts(sources), len(sources)])
@@ -172,26 +172,26 @@ def _correlation(rows: Scores, segments: Codes, runs: Codes, quarter: Codes, lag
     return float(np.median(sums[used] / pairs[used] / (squares[used] / counts)))
 
 
-def _shared(baseline: Place, current: Place) -> bool:
+def _shared(baseline: Origin, current: Origin) -> bool:
     """Tell whether most rows are of sources that are on both sides."""
     both = np.intersect1d(baseline.sources, current.sources)
     shares = [np.isin(one.sources, both).mean() for one in (baseline, current)]
     return bool(sum(shares) >= 1)
 
 
-def _constant(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> bool:
+def _constant(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> bool:
     """Tell whether a source says it all: no value differs within one, on either side."""
     return all(
-        np.allclose(one, _means(one, place.sources)[place.sources], atol=1e-6)
-        for one, place in zip(scores, places, strict=True)
+        np.allclose(one, _means(one, origin.sources)[origin.sources], atol=1e-6)
+        for one, origin in zip(scores, origins, strict=True)
     )
 
 
-def _groups(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> Units:
+def _groups(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> Units:
     """Let whole sources change places; one that is on both sides is one on each."""
-    alike = _likeness(scores, places)
+    alike = _likeness(scores, origins)
     n = (len(scores[0]), len(scores[1]))
-    sources = [np.unique(place.sources, return_inverse=True)[1] for place in places]
+    sources = [np.unique(origin.sources, return_inverse=True)[1] for origin in origins]
     counts = [int(one.max(initial=-1)) + 1 for one in sources]
     if sum(counts) == sum(n):
         return _rows(n)
@@ -213,27 +213,27 @@ def _rows(n: tuple[int, int]) -> Units:
     )
 
 
-def _likeness(scores: tuple[Scores, Scores], places: tuple[Place, Place]) -> float:
+def _likeness(scores: tuple[Scores, Scores], origins: tuple[Origin, Origin]) -> float:
     """Return how many rows of a source say as much as an independent one, on average, 1 at least."""
     together, apart = 0.0, 0.0
-    for rows, place in zip(scores, places, strict=True):
+    for rows, origin in zip(scores, origins, strict=True):
         centred = rows - rows.mean(axis=0)
-        together += float((_sums(centred, place.sources) ** 2).sum())
+        together += float((_sums(centred, origin.sources) ** 2).sum())
         apart += float((centred**2).sum())
     return max(together / apart, 1.0) if apart else 1.0
 
 
-def _blocks(places: tuple[Place, Place], times: tuple[float, float], *, even: bool) -> Units:
+def _blocks(origins: tuple[Origin, Origin], times: tuple[float, float], *, even: bool) -> Units:
     """Cut each source into blocks of nearly equal length, in proportion to the memory of its side."""
-    n = [len(place.sources) for place in places]
+    n = [len(origin.sources) for origin in origins]
     least = [BLOCK_TIMES * time for time in times]
     stretch = max(sum(count / one for count, one in zip(n, least, strict=True)) / _MOST_UNITS, 1.0)
     of, current, strata = [], [], []
     made = 0
     comparable = True
-    for side, place in enumerate(places):
-        order = np.lexsort((place.runs, place.sources))
-        sources, runs = place.sources[order], place.runs[order]
+    for side, origin in enumerate(origins):
+        order = np.lexsort((origin.runs, origin.sources))
+        sources, runs = origin.sources[order], origin.runs[order]
         starts = _starts(sources, runs)
         lengths = np.diff(np.r_[starts, len(order)])
         cut = np.maximum(np.round(lengths / (least[side] * stretch)), 1).astype(np.int64)
@@ -244,13 +244,13 @@ def _blocks(places: tuple[Place, Place], times: tuple[float, float], *, even: bo
         current.append(np.full(int(cut.sum()), bool(side)))
         strata.append(np.repeat(sources[starts], cut))
         usual = float(np.median(np.repeat(lengths, lengths)))
-        comparable &= not (place.drawn and usual < least[side] / 2)
+        comparable &= not (origin.drawn and usual < least[side] / 2)
     codes = np.concatenate(strata)
     return Units(
         "blocks",
         np.concatenate(of),
         np.concatenate(current),
-        codes if places[0].keyed == places[1].keyed else np.zeros_like(codes),
+        codes if origins[0].keyed == origins[1].keyed else np.zeros_like(codes),
         (n[0] / times[0], n[1] / times[1]),
         comparable,
         even,

@@ -20,7 +20,7 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 """Of signals; all others are told by their values."""
 
-PLACES = ("latitude", "longitude")
+COORDINATES = ("latitude", "longitude")
 """Keys of the metadata, also below others, that are numbers even where there are few."""
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -57,13 +57,9 @@ _decoder = msgspec.json.Decoder(list[_Said])
 
 
 def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) -> list[Metric]:
-    """Estimate how many stored answers are right; nothing where the baseline has too little truth.
+    """Estimate how many stored answers of a classifier, by their ids, are right.
 
-    Args:
-        inferences: The store.
-        task: Of the model; only single labels are estimated.
-        baseline: (N,) ids.
-        current: (M,) ids.
+    There is nothing of other tasks, and where the baseline has too little truth.
 
     Raises:
         StoreError: The database does not answer.

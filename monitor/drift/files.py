@@ -14,14 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.columns import (
-    UnlikeError,
-    as_labels,
-    as_numbers,
-    as_vectors,
-    in_time,
-    look,
-)
+from monitor.drift.columns import UnlikeError, as_labels, as_numbers, as_vectors, in_time, look
 from monitor.drift.comparison import compare
 from monitor.drift.decision import Settings
 from monitor.drift.samples import DriftError, Kind, sample
@@ -69,13 +62,7 @@ def compare_files(
     asked: Asked = Asked(),  # noqa: B008 - it is immutable
     settings: Settings | None = None,
 ) -> Report:
-    """Compare two files.
-
-    Args:
-        baseline: CSV, JSON lines or Parquet; see `read_table`.
-        current: As `baseline`, and not necessarily of the same format.
-        asked: What the columns are.
-        settings: How they are compared.
+    """Compare two files, CSV, JSON lines or Parquet, not necessarily of the same format.
 
     Raises:
         DriftError: A file is none of these, a column is not what it was said to be, or is not there; the

@@ -89,11 +89,7 @@ def decode_parameters(body: bytes) -> DriftParameters:
 
 
 def absolute(parameters: DriftParameters, now_us: int) -> DriftParameters:
-    """Say at which moments windows begin and end; the current one ends now at the latest.
-
-    Args:
-        parameters: As they were asked for.
-        now_us: What `now` means, in microseconds since 1970.
+    """Say at which moments windows begin and end, by what `now` means; the current one ends then at the latest.
 
     Raises:
         QueryError: A filter or a time means nothing, or a window begins after its end.
@@ -155,10 +151,12 @@ def span_s(text: str, name: str = "") -> int:
 def where_of(model: str, window: StoredWindow) -> dict[str, Any]:
     """Return the filter that finds a window of a model."""
     time = {"ge": window.start, "lt": window.end}
-    asked: dict[str, Any] = {
-        "model": {"eq": model},
-        "version": None if window.version is None else {"eq": window.version},
-        "ts": {op: at for op, at in time.items() if at is not None} or None,
-    }
-    named = [{name: compared} for name, compared in asked.items() if compared is not None]
-    return {"and": named if window.where is None else [*named, window.where]}
+    asked = [
+        {"model": {"eq": model}},
+        None if window.version is None else {"version": {"eq": window.version}},
+        {"ts": {op: at for op, at in time.items() if at is not None}}
+        if any(time.values())
+        else None,
+        window.where,
+    ]
+    return {"and": [one for one in asked if one is not None]}

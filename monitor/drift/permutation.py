@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift import tests
+from monitor.drift import two_samples
 from monitor.drift.dependence import Codes, Units
 
 Numbers = npt.NDArray[np.float64]
@@ -17,9 +17,6 @@ Sides = npt.NDArray[np.float32]
 Dealt = npt.NDArray[np.float32]
 Statistic = Callable[[Dealt], Numbers]
 """Returns (B,) of what is current in each permutation: units (B, K), or counts (B, C) of them."""
-
-Draw = Callable[[int, np.random.Generator], Numbers]
-"""Returns the statistic of that many permutations."""
 
 
 class Effort(NamedTuple):
@@ -33,7 +30,8 @@ class Chances(NamedTuple):
     """A statistic of what is there, and of what might as well be."""
 
     there: float
-    draw: Draw
+    draw: Callable[[int, np.random.Generator], Numbers]
+    """Returns the statistic of that many permutations."""
 
 
 _CERTAIN = 20.0
@@ -141,10 +139,10 @@ def counts_of(codes: Codes, n: int, cells: int) -> Numbers:
     return np.array(sides, np.float64)
 
 
-def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> tests.Test:
+def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> two_samples.Test:
     """Compare cells (P,), the first n the baseline's; the distribution is trusted where many are expected in each."""
     table = counts_of(cells, n, int(cells.max()) + 1)
-    found = tests.chi_square(table)
+    found = two_samples.chi_square(table)
     least = table.sum(axis=0).min() * table.sum(axis=1).min() / table.sum()
     if table.shape[1] < 2 or (exchanged.kind == "rows" and least >= _CERTAIN):
         return found
@@ -160,12 +158,7 @@ def permuted(
 ) -> float:
     """Return a p-value of a statistic of the counts of all rows (C,) and of current ones (B, C).
 
-    Args:
-        distance: The statistic.
-        codes: (P,) the cell of each row, the baseline's first.
-        exchanged: What changes places.
-        n: Rows of the baseline.
-        effort: How many permutations.
+    Codes (P,) are the cells of the rows, the first n the baseline's.
     """
     table = counts_of(codes, n, int(codes.max()) + 1)
     if exchanged.kind == "rows":

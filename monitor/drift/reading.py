@@ -91,6 +91,24 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
     return Shard(kept, signals, spaces, list(answered), dict(+excluded))
 
 
+def merged(shards: Sequence[Shard]) -> Shard:
+    """Put shards together, in their order."""
+    names = dict.fromkeys(name for shard in shards for name in shard.signals)
+    signals = {
+        name: [
+            one for shard in shards for one in shard.signals.get(name) or [None] * len(shard.ids)
+        ]
+        for name in names
+    }
+    return Shard(
+        [one for shard in shards for one in shard.ids],
+        signals,
+        [one for shard in shards for one in shard.spaces],
+        list(dict.fromkeys(model for shard in shards for model in shard.models)),
+        sum((Counter(shard.excluded) for shard in shards), Counter()),
+    )
+
+
 def _pictured(picture: bytes | None) -> dict[str, Value]:
     """Return what was measured in the pixels of an image."""
     if picture is None or len(picture) != 4 * len(PICTURE):
@@ -128,12 +146,7 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
 def sources_of(
     inferences: Inferences, ids: Ids, keys: Iterable[str]
 ) -> tuple[str, tuple[str, ...], Ids] | None:
-    """Look up what inferences come from, in the index of the metadata.
-
-    Args:
-        inferences: The store.
-        ids: (N,) ascending.
-        keys: Of the metadata.
+    """Look up what inferences (N,), ascending, come from, in the index of the metadata.
 
     Returns:
         The first of the keys that any of them has, its values in the order of their text, and (N,) positions

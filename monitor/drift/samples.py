@@ -69,13 +69,10 @@ def sample(
     sources: Sequence[Any] | None = None,
     order: Sequence[int] | Codes | None = None,
 ) -> Sample:
-    """Put columns of equal length together; None, NaN and infinite values are missing.
+    """Put columns together: numbers, texts, booleans, or lists of numbers of equal length.
 
-    Args:
-        columns: Values by name: numbers, texts, booleans, or lists of numbers of equal length.
-        kinds: By name, where they shall not be inferred (see `kind_of`).
-        sources: Of each row; None is a source of its own.
-        order: Of each row; without it rows are taken as they come.
+    None, NaN and infinite values are missing. Kinds that are not given are inferred; a source that is None is one
+    of its own; without an order rows are taken as they come.
 
     Raises:
         DriftError: Lengths differ, or values are not of their kind.
@@ -121,6 +118,16 @@ def used(names: Sequence[str], codes: Codes) -> tuple[tuple[str, ...], Codes]:
     """Leave out names that no position names."""
     there, codes = np.unique(codes, return_inverse=True)
     return tuple(names[at] for at in there), codes.astype(np.int64)
+
+
+def differ(before: Column, now: Column) -> tuple[str, str] | None:
+    """Say what two columns are that cannot be compared; integers may be few on one side only."""
+    if not len(before.rows) or not len(now.rows):
+        return None
+    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
+        return before.kind, now.kind
+    length, other = before.values.shape[1:], now.values.shape[1:]
+    return None if length == other else (f"of length {length[0]}", f"{other[0]}")
 
 
 def kind_of(values: Sequence[Any] | npt.NDArray[Any]) -> Kind:

@@ -45,13 +45,7 @@ class References:
         apart: float32 (N, NEAREST), the distances of each to its nearest others; measured if not given.
     """
 
-    def __init__(
-        self,
-        embeddings: Half,
-        ids: Ids,
-        space: str,
-        apart: Floats | None = None,
-    ) -> None:
+    def __init__(self, embeddings: Half, ids: Ids, space: str, apart: Floats | None = None) -> None:
         self.ids = ids
         self.space = space
         self._units = _unit(embeddings)
@@ -139,8 +133,7 @@ def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space
         ids: (N,), of their inferences.
         space: Which embedding this is.
 
-    Returns:
-        How many there are.
+    Returns how many there are.
 
     Raises:
         DriftError: They are fewer than `LEAST` or more than `MOST`.
@@ -174,10 +167,7 @@ def write(path: Path, embeddings: npt.NDArray[np.floating[Any]], ids: Ids, space
 def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
     """Return the images of a window that are farthest from their neighbours in the baseline.
 
-    Args:
-        baseline: With embeddings (N, D), and inferences as its order.
-        current: With embeddings (M, D) of the same space.
-        space: Which that is.
+    Both have embeddings of this space, and inferences as their order; where one has none, there are no images.
     """
     before, now = (one.column(EMBEDDING) for one in (baseline, current))
     if before is None or now is None or len(before.rows) <= NEAREST or not len(now.rows):
@@ -194,11 +184,7 @@ def least_like(baseline: Sample, current: Sample, space: str) -> list[Unlike]:
 
 
 def _unit(embeddings: Half) -> Floats:
-    """Scale embeddings (..., D) to length 1; those of length 0 stay.
-
-    Each by itself: what is learnt of the references, such as their mean, would fit them better than it fits
-    the next one, and the score would not be exact.
-    """
+    """Scale embeddings (..., D) to length 1, each by itself; those of length 0 stay."""
     found = embeddings.astype(np.float32)
     lengths = np.linalg.norm(found, axis=-1, keepdims=True)
     np.divide(found, lengths, out=found, where=lengths > 0)

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,12 +13,12 @@ from monitor.drift.decision import Settings
 from monitor.drift.derived import META
 from monitor.drift.estimates import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.samples import EMBEDDING, Column, DriftError
+from monitor.drift.samples import EMBEDDING, DriftError, differ
 from monitor.drift.similarity import least_like
 from monitor.drift.summary import Summary
 from monitor.drift.what_moved import slices
 from monitor.drift.windows import About, Reading, WindowRead, read_window
-from monitor.evaluation.reading import read
+from monitor.evaluation.reading import read as read_records
 from monitor.places import Here, Places, Tell
 from monitor.report import Data, Neighbour, Report, Slice, Unlike, Window, by_effect, provenance
 from store.errors import NotReadyError, QueryTimeoutError
@@ -49,9 +50,9 @@ def compare_stored(
 
     Args:
         inferences: The store.
-        parameters: What to compare; checked.
+        parameters: What to compare, from `absolute`.
         baseline: The one that the parameters name; None where they say which window it is.
-        tell: See `Tell`.
+        tell: See there.
         places: Where inferences are read; None: here.
         now_us: What `now` means, in microseconds since 1970; None: now.
 
@@ -63,18 +64,24 @@ def compare_stored(
     places = places or Here(inferences)
     settings = msgspec.convert(parameters, Settings, from_attributes=True)
     asked = reading(inferences, parameters, now_us)
+    read = partial(read_window, inferences, tell=tell, places=places)
     if baseline is None:
-        now = _read(inferences, asked, tell, places)
-        before = _baseline(inferences, parameters, (asked, now.about), tell, places)
+        now = read(asked)
+        _check_current(inferences, asked, now)
+        before = read(_baseline(parameters, _like(asked, now.about)))
+        if not before.about.window.n:
+            model = parameters.model
+            raise DriftError(f"expected inferences of {model!r:.80} in the baseline, got none")
     else:
         before = baseline
-        now = _read(inferences, _like(asked, before.about), tell, places)
+        now = read(_like(asked, before.about))
+        _check_current(inferences, asked, now)
     sides, left_out = _comparable(before, now, parameters)
     passed = {META + one.about.source_key for one in (before, now) if one.about.source_key}
     passed |= {*parameters.ignore}
     if parameters.signals:
         passed |= _names(*sides) - {*parameters.signals}
-    signals = [_without(side, passed) for side in sides]
+    signals = [side.without(passed) for side in sides]
     tell(now.about.window.n, now.about.window.n)
     report = compare(signals[0], signals[1], settings, task=now.about.task)
     moved = [one.name for one in by_effect(report.signals) if one.alarm]
@@ -114,14 +121,12 @@ def reading(
     )
 
 
-def _read(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
-    """Read the current window; an empty one says too little, of a model that never answered it is an error."""
-    found = read_window(inferences, asked, tell, places)
+def _check_current(inferences: Inferences, asked: Reading, found: WindowRead) -> None:
+    """See that the model ever answered: an empty window only says too little."""
     if not found.about.window.n:
         anything = {"model": {"eq": asked.model}}
         if not any(ids for ids in inferences.ids(anything, asked.now_us)):
             raise DriftError(f"expected inferences of {asked.model!r:.80}, got none")
-    return found
 
 
 def _like(asked: Reading, other: About) -> Reading:
@@ -130,24 +135,12 @@ def _like(asked: Reading, other: About) -> Reading:
     return replace(asked, task=other.task or asked.task, space=other.space, source_keys=keys)
 
 
-def _baseline(
-    inferences: Inferences,
-    parameters: DriftParameters,
-    current: tuple[Reading, About],
-    tell: Tell,
-    places: Places,
-) -> WindowRead:
-    """Read the window that is the baseline."""
+def _baseline(parameters: DriftParameters, alike: Reading) -> Reading:
+    """Ask for the window that is the baseline."""
     window = parameters.baseline
     if not isinstance(window, StoredWindow):
         raise DriftError(f"expected the baseline {window!r:.80} to be at hand, got its name alone")
-    asked = replace(_like(*current), window=window, rows=BASELINE_ROWS)
-    found = read_window(inferences, asked, tell, places)
-    if not found.about.window.n:
-        raise DriftError(
-            f"expected inferences of {parameters.model!r:.80} in the baseline, got none"
-        )
-    return found
+    return replace(alike, window=window, rows=BASELINE_ROWS)
 
 
 def _comparable(
@@ -163,31 +156,15 @@ def _comparable(
             raise DriftError(f"expected a signal among {listed}, got {name!r:.80}")
     for one in before.summary.sample.columns:
         other = now.summary.sample.column(one.name)
-        if other is not None and (reason := _unlike_kinds(one, other)):
-            left_out[one.name] = reason
-    kept = _without(sides[0], {*left_out}), _without(sides[1], {*left_out})
+        if other is not None and (found := differ(one, other)):
+            left_out[one.name] = f"{found[0]} in the baseline, {found[1]} in the window"
+    kept = sides[0].without(left_out), sides[1].without(left_out)
     told = {name: why for name, why in left_out.items() if name not in parameters.ignore}
     return kept, dict(sorted(told.items()))
 
 
 def _names(*sides: Summary) -> set[str]:
     return {column.name for side in sides for column in side.sample.columns}
-
-
-def _unlike_kinds(before: Column, now: Column) -> str:
-    """Say why two columns cannot be compared; nothing where they can."""
-    if not len(before.rows) or not len(now.rows):
-        return ""
-    if before.kind != now.kind and {before.kind, now.kind} != {"numeric", "count"}:
-        return f"{before.kind} in the baseline, {now.kind} in the window"
-    length, other = before.values.shape[1:], now.values.shape[1:]
-    if length != other:
-        return f"{length[0]} numbers in the baseline, {other[0]} in the window"
-    return ""
-
-
-def _without(side: Summary, names: set[str]) -> Summary:
-    return side.of(one for one in side.sample.columns if one.name not in names)
 
 
 def _slices(
@@ -211,7 +188,9 @@ def _unlike(inferences: Inferences, sides: tuple[Summary, Summary], space: str) 
     found = least_like(sides[0].sample, sides[1].sample, space)
     ids = {one.inference_id for one in found}
     ids |= {near.inference_id for one in found for near in one.nearest}
-    records = {one.id: one for one in read(inferences, sorted(map(int, ids)))} if ids else {}
+    records = (
+        {one.id: one for one in read_records(inferences, sorted(map(int, ids)))} if ids else {}
+    )
 
     def shown(one: Shown) -> Shown:
         """Add what is stored of an inference; nothing of one that was deleted since."""

@@ -6,7 +6,7 @@ hold the rows that one would have drawn from the whole, however they were dealt 
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -47,9 +47,10 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         left = self.first_embedding_left if kind == "embedding" else self.first_left
         return left is not None
 
-    def of(self, columns: Iterable[Column]) -> "Summary":
-        """Return these rows with other columns."""
-        return replace(self, sample=self.sample.of(columns))
+    def without(self, names: Container[str]) -> "Summary":
+        """Return these rows without some columns."""
+        kept = (one for one in self.sample.columns if one.name not in names)
+        return replace(self, sample=self.sample.of(kept))
 
     def with_embeddings(self, most: int = 2_000) -> "Summary":
         """Return this with no more embeddings than so many."""
@@ -71,7 +72,7 @@ def summarise(
     Args:
         sample: The baseline, or a shard of it.
         rows: Kept, at most.
-        embeddings: Kept, at most.
+        embeddings: As `rows`.
         run: Span of `sample.order` that is drawn as a whole, so that rows that resemble their neighbours, as
             in a video, stay together. Shards need the same. None: one of about 50 rows of a source.
         seed: Of the draw.
@@ -117,12 +118,6 @@ def usual_run(order: Codes, sources: Codes) -> int:
 
 def drawn(of: Sample, most: int, *, run: int, seed: int = 0) -> tuple[Codes, int | None]:
     """Draw rows as summaries do, by their order and sources alone.
-
-    Args:
-        of: The rows; its columns do not matter.
-        most: Rows to be drawn, at most.
-        run: As of `summarise`.
-        seed: Of the draw.
 
     Returns:
         Positions of the rows in the order of their draw, and the smallest key that was left out; None if all
@@ -217,12 +212,8 @@ def _cut(summary: Summary) -> Summary:
             columns.append(replace(column, values=codes, labels=labels))
         else:
             columns.append(column)
-    return replace(
-        summary,
-        sample=sample.of(columns),
-        first_left=left,
-        first_embedding_left=embedding_left,
-    )
+    sample = sample.of(columns)
+    return replace(summary, sample=sample, first_left=left, first_embedding_left=embedding_left)
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:

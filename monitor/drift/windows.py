@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.derived import KINDS, META, PLACES
+from monitor.drift.derived import COORDINATES, KINDS, META
 from monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
 from monitor.drift.reading import (
     SHARD,
@@ -17,6 +17,7 @@ from monitor.drift.reading import (
     Shard,
     embeddings_of,
     labels_of,
+    merged,
     other_labels,
     read_shard,
     source_name,
@@ -28,7 +29,7 @@ from monitor.places import Places, Tell
 from monitor.report import ReportedModel, Window
 from store.ids import milliseconds
 from store.inferences import Inferences
-from store.records import timestamp_text
+from store.records import ModelReference, timestamp_text
 
 MOST_TEXTS = 1000
 """A key of the metadata with more different texts than this is no signal, nor one with more than a few, \
@@ -101,12 +102,6 @@ class _Chosen(NamedTuple):
 def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
     """Read a window; one without inferences has no signals.
 
-    Args:
-        inferences: The store.
-        asked: What to read.
-        tell: Is told how many inferences are read.
-        places: Where they are read.
-
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """
@@ -119,19 +114,20 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         return WindowRead(empty, About(model, asked.task, Window(filter=filter_)))
     task = asked.task or inferences.get(str(ids[-1])).task
     chosen = _choose(inferences, ids, asked)
-    shards = []
     parts = [chosen.ids[at : at + SHARD].tolist() for at in range(0, len(chosen.ids), SHARD)]
+    shards = []
     tell(0, len(chosen.ids))
     for shard in places.map(partial(read_shard, task), parts):
         shards.append(shard)
         tell(min(len(shards) * SHARD, len(chosen.ids)), len(chosen.ids))
-    excluded = sum((Counter(shard.excluded) for shard in shards), Counter())
-    columns, left_out = _columns(shards)
-    read = np.array([one for shard in shards for one in shard.ids], np.int64)
-    key, sources = _sources(chosen, read, shards, asked.source_keys)
+    whole = merged(shards)
+    excluded = Counter(whole.excluded)
+    columns, left_out = _columns(whole.signals)
+    read = np.array(whole.ids, np.int64)
+    key, sources = _sources(chosen, whole, asked.source_keys)
     made = sample(columns, kinds=_kinds(columns), sources=sources, order=read)
     run = chosen.run or usual_run(read, made.sources)
-    spaces = [one for shard in shards for one in shard.spaces]
+    spaces = whole.spaces
     counts = Counter(one for one in spaces if one)
     space = (asked.space or counts.most_common(1)[0][0]) if counts else ""
     embeddings_left = None
@@ -153,7 +149,7 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         known |= labels_of(inferences, read)
     start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
-    about = About(_model(asked, shards), task, window, key, space, dict(+excluded), left_out)
+    about = About(_model(asked, whole.models), task, window, key, space, dict(+excluded), left_out)
     return WindowRead(summary, about)
 
 
@@ -174,35 +170,24 @@ def _choose(inferences: Inferences, ids: Ids, asked: Reading) -> _Chosen:
     return _Chosen(ids[rows], left, run, key, named)
 
 
-def _columns(shards: Sequence[Shard]) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Put the shards together, and say which keys of the metadata are no signals."""
-    counts: Counter[str] = Counter()
-    for shard in shards:
-        for name, values in shard.signals.items():
-            counts[name] += len(values) - values.count(None)
+def _columns(signals: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Put signals in order, and say which keys of the metadata are none."""
+    counts = {name: len(values) - values.count(None) for name, values in signals.items()}
     frequent = sorted(counts, key=lambda name: (-counts[name], name))
     keys = [name for name in frequent if name.startswith(META)]
     left_out = dict.fromkeys(keys[MOST_KEYS:], f"{MOST_KEYS} keys are there more often")
+    places = {name: at for at, name in enumerate(KINDS)}
     columns = {}
-    for name in sorted(counts.keys() - left_out.keys(), key=_place):
-        values = _values(shards, name)
-        if name.startswith(META) and (reason := _no_label(values)):
+    for name in sorted(
+        counts.keys() - left_out.keys(),
+        key=lambda name: (name.startswith(META), places.get(name, len(places)), name),
+    ):
+        reason = _no_label(signals[name]) if name.startswith(META) else ""
+        if reason:
             left_out[name] = reason
         else:
-            columns[name] = values
+            columns[name] = signals[name]
     return columns, left_out
-
-
-def _values(shards: Sequence[Shard], name: str) -> list[Any]:
-    """Return the values (N,) of a signal; None where there is none."""
-    return [
-        value for shard in shards for value in shard.signals.get(name) or [None] * len(shard.ids)
-    ]
-
-
-def _place(name: str) -> tuple[bool, int, str]:
-    known = list(KINDS)
-    return name.startswith(META), known.index(name) if name in known else len(known), name
 
 
 def _no_label(values: Sequence[Any]) -> str:
@@ -220,26 +205,22 @@ def _kinds(columns: dict[str, list[Any]]) -> dict[str, Kind]:
     """Return the kinds that are known; a key with a text or a boolean is one of labels."""
     kinds = {name: kind for name, kind in KINDS.items() if name in columns}
     for name, values in columns.items():
-        is_place = name.startswith(META) and name.rpartition(".")[2] in PLACES
-        if name.startswith("image.") or (is_place and not _has_texts(values)):
+        is_place = name.startswith(META) and name.rpartition(".")[2] in COORDINATES
+        has_texts = is_place and any(isinstance(one, str | bool) for one in values)
+        if name.startswith("image.") or (is_place and not has_texts):
             kinds[name] = "numeric"
     return kinds
 
 
-def _has_texts(values: Sequence[Any]) -> bool:
-    return any(isinstance(one, str | bool) for one in values)
-
-
 def _sources(
-    chosen: _Chosen, read: Ids, shards: Sequence[Shard], keys: Sequence[str]
+    chosen: _Chosen, read: Shard, keys: Sequence[str]
 ) -> tuple[str | None, list[str] | None]:
     """Return what tells the sources, and the source of each row that was read."""
     if chosen.left is not None:
-        at = np.searchsorted(chosen.ids, read).tolist()
+        at = np.searchsorted(chosen.ids, read.ids).tolist()
         return chosen.source_key, chosen.sources and [chosen.sources[one] for one in at]
-    there = {name for shard in shards for name in shard.signals}
-    key = next((one for one in keys if META + one in there), None)
-    return key, None if key is None else [source_name(one) for one in _values(shards, META + key)]
+    key = next((one for one in keys if META + one in read.signals), None)
+    return key, None if key is None else [source_name(one) for one in read.signals[META + key]]
 
 
 def _embedded(
@@ -257,11 +238,9 @@ def _embedded(
     return Column(EMBEDDING, "embedding", rows[best], values), left
 
 
-def _model(asked: Reading, shards: Sequence[Shard]) -> ReportedModel:
+def _model(asked: Reading, models: Sequence[ModelReference]) -> ReportedModel:
     """Name the model by all of its versions that answered."""
-    models = {model for shard in shards for model in shard.models}
     versions = sorted({model.version for model in models}) or [asked.window.version or ""]
     digests = {model.sha256 for model in models}
-    return ReportedModel(
-        asked.model, ", ".join(versions), digests.pop() if len(digests) == 1 else ""
-    )
+    digest = digests.pop() if len(digests) == 1 else ""
+    return ReportedModel(asked.model, ", ".join(versions), digest)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, ratio, within
+from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, ratio, within
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label
 from monitor.evaluation.label_scores import LabelScores, curves
@@ -19,7 +19,7 @@ from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabil
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
 from monitor.evaluation.wire_tables import read_lists
-from monitor.report import Confusion, Example, Metric
+from monitor.report import Example, Metric
 
 THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""
@@ -134,27 +134,21 @@ class SingleLabel:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = LabelCounts.of(weights, self._rows, self._labels)
-        roc, precision = self._scores.areas(weights)
         expected, _ = self._reliability.errors(weights)
-        averages = [
-            Headline(name, {"average": "macro"}, counts.macro(values))
-            for name, values in counts.rates().items()
-        ]
         return [
             Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
             self._top(5, weights),
-            *averages,
-            Headline("ROCAUC", {"average": "macro"}, mean_known(roc)),
-            Headline("AveragePrecision", {"average": "macro"}, mean_known(precision)),
+            *counts.headlines(),
+            *self._scores.headlines(weights),
             Headline("ECE", _CALIBRATION, expected),
             Headline("Brier", {"rule": "sum over labels"}, ratio(weights @ self._brier, count)),
         ]
 
     def _top(self, k: int, weights: Doubles) -> Headline:
         """Tell how often the truth is among the best `k`; undefined where it could not but be."""
-        found = ratio(weights @ (self._answers.true_rank < k), weights.sum(axis=1))
+        found = weights @ (self._answers.true_rank < k)
         return Headline(
-            "TopKAccuracy", {"k": k}, found if self._labels > k else np.full_like(found, np.nan)
+            "TopKAccuracy", {"k": k}, ratio(found, weights.sum(axis=1) * (self._labels > k))
         )
 
     def findings(self) -> Findings:
@@ -165,6 +159,10 @@ class SingleLabel:
         values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
         _, most = self._reliability.errors(weights)
         top = self._top(3, weights)
+        answers, ones = self._answers, np.ones(self._images, np.int64)
+        wrong = (answers.label >= 0) & ~self._is_right
+        lead = np.where(wrong, answers.score - answers.true_score, 0.0)
+        taken = confusion(self._state.labels, self._true, answers.label, ones, of="images")
         metrics = [
             Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
             *averaged(counts, self._images),
@@ -174,26 +172,10 @@ class SingleLabel:
         return Findings(
             metrics=metrics,
             curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
-            confusion=self._confusion(),
-            badness=self._badness(),
+            confusion=msgspec.structs.replace(taken, examples=self._examples()),
+            badness={"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)},
             parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
         )
-
-    def _badness(self) -> dict[str, Doubles]:
-        answers = self._answers
-        wrong = (answers.label >= 0) & ~self._is_right
-        lead = np.where(wrong, answers.score - answers.true_score, 0.0)
-        return {"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)}
-
-    def _confusion(self) -> Confusion:
-        found = confusion(
-            self._state.labels,
-            self._true,
-            self._answers.label,
-            np.ones(self._images, np.int64),
-            of="images",
-        )
-        return msgspec.structs.replace(found, examples=self._examples())
 
     def _examples(self) -> list[Example]:
         """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""
@@ -223,7 +205,7 @@ class MultiLabel:
         rows, truths = state.tables["predictions"], state.tables["truths"]
         self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
         self._truths = truths["image"], truths["label"]
-        right = np.isin(_pairs(rows, self._labels), _pairs(truths, self._labels))
+        right = np.isin(joined(rows["image"], rows["label"]), joined(*self._truths))
         shape = self._images, self._labels
         self._scores = LabelScores(rows, right, self._truths, shape)
         said = rows["score"] >= THRESHOLD
@@ -233,29 +215,21 @@ class MultiLabel:
         )
         found, answered, true = (np.bincount(of, minlength=self._images) for of, _ in self._rows)
         self._wrong = answered + true - 2 * found
-        both = (answered + true).astype(np.float64)
-        self._f1 = np.divide(2 * found, both, out=np.zeros(self._images), where=both > 0)
+        self._f1 = np.nan_to_num(ratio(2 * found, answered + true))
 
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute the headlines over weightings (B, I) of the images."""
         count = weights.sum(axis=1)
         counts = LabelCounts.of(weights, self._rows, self._labels)
-        roc, precision = self._scores.areas(weights)
         at = {"score": THRESHOLD}
-        rates = counts.rates()
+        right = ratio(weights @ (self._wrong == 0), count)
         return [
-            Headline(
-                "Accuracy", {**at, "rule": "all labels"}, ratio(weights @ (self._wrong == 0), count)
-            ),
+            Headline("Accuracy", {**at, "rule": "all labels"}, right),
             Headline("F1", {**at, "average": "micro"}, counts.micro()["F1"]),
-            *(
-                Headline(name, {**at, "average": "macro"}, counts.macro(values))
-                for name, values in rates.items()
-            ),
+            *counts.headlines(**at),
             Headline("F1", {**at, "average": "samples"}, ratio(weights @ self._f1, count)),
             Headline("HammingLoss", at, ratio(weights @ self._wrong, count * self._labels)),
-            Headline("ROCAUC", {"average": "macro"}, mean_known(roc)),
-            Headline("AveragePrecision", {"average": "macro"}, mean_known(precision)),
+            *self._scores.headlines(weights),
         ]
 
     def findings(self) -> Findings:
@@ -264,12 +238,10 @@ class MultiLabel:
         counts = LabelCounts.of(weights, self._rows, self._labels)
         roc, precision = self._scores.areas(weights)
         areas = {"ROCAUC": roc, "AveragePrecision": precision}
+        rates = averaged(counts, self._images, score=THRESHOLD)
+        headline = "F1", "micro"
         metrics = [
-            *(
-                one
-                for one in averaged(counts, self._images, score=THRESHOLD)
-                if (one.type, one.parameters["average"]) != ("F1", "micro")  # a headline
-            ),
+            *(one for one in rates if (one.type, one.parameters["average"]) != headline),
             *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
             *per_label(self._state.labels, areas, counts.true),
         ]
@@ -279,8 +251,3 @@ class MultiLabel:
             badness={"wrong_label": self._wrong.astype(np.float64)},
             parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
         )
-
-
-def _pairs(table: dict[str, Integers], labels: int) -> Integers:
-    """Number image and label together."""
-    return table["image"] * labels + table["label"]

@@ -177,28 +177,23 @@ def _stray(
 def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     """Return the value that each image is sliced by."""
     path = f"{by.removeprefix('meta.')}."
-    known: list[dict[str, Any]] = [msgspec.json.decode(image) for image in images]
-    return slice_values(
-        [
-            EvaluatedImage(
-                "", metadata={key: image[key] for key in image if path.startswith(f"{key}.")}
-            )
-            for image in known
-        ],
-        by,
-    )
+    known = []
+    for image in images:
+        fields: dict[str, Any] = msgspec.json.decode(image)
+        searched = {key: value for key, value in fields.items() if path.startswith(f"{key}.")}
+        known.append(EvaluatedImage("", metadata=searched))
+    return slice_values(known, by)
 
 
 def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
     """Return the tables of boxes."""
 
     def boxes(listed: Listed) -> Doubles:
-        for at, row in enumerate(listed.rows):
-            if row.bbox is None or row.bbox[2] < 0 or row.bbox[3] < 0:
-                raise EvaluationError(
-                    f"{listed.where(at)}: expected bbox to be x, y, width and height, got {row.bbox}"
-                )
-        return np.array([row.bbox for row in listed.rows], np.float64).reshape(-1, 4)
+        none = 0, 0, -1, -1
+        found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
+        expected = "bbox to be x, y, width and height"
+        listed.check(found[:, 2:].min(axis=1) >= 0, expected, lambda at: str(listed.rows[at].bbox))
+        return found
 
     return box_tables(found, boxes(found), there, boxes(there))
 

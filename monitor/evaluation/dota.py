@@ -9,6 +9,8 @@ Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`; equal 
 the images and of their predictions, which the kit leaves open.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from monitor.evaluation.arrays import (
@@ -22,7 +24,9 @@ from monitor.evaluation.arrays import (
     ratio,
 )
 from monitor.evaluation.evaluators import Findings, Headline
+from monitor.evaluation.label_counts import totals
 from monitor.evaluation.matching import Overlap
+from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State, Table
 from monitor.report import Metric
 
@@ -49,16 +53,12 @@ class DotaObjects:
 
     def __init__(self, state: State, overlap: Overlap) -> None:
         found, there = state.tables["predictions"], state.tables["truths"]
-        self._labels = state.labels
+        self._labels, self._images = state.labels, len(state.ids)
         ignored = there["difficult"] | there["crowd"]
-        self._there = [
-            rows[~ignored[rows]] for rows in _by_label(there["label"], len(state.labels))
-        ]
-        self._truth_image = there["image"]
-        self._images = len(state.ids)
+        self._there = there["image"], np.where(ignored, -1, there["label"])
         order = np.lexsort((-found["score"], found["label"]))
         self._image = found["image"][order]
-        self._found = _by_label(found["label"][order], len(state.labels))
+        self._bounds = np.searchsorted(found["label"][order], np.arange(len(self._labels) + 1))
         best, truth = best_truths(found, there, overlap, order)
         near = best > np.array(THRESHOLDS)[:, None]
         skipped = near & np.append(ignored, False)[truth]
@@ -69,8 +69,8 @@ class DotaObjects:
         """Compute the mean over labels for each threshold, rule and weighting (B, I)."""
         means = mean_known(self._precisions(weights))
         return [
-            Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, number])
-            for number, threshold in enumerate(THRESHOLDS)
+            Headline("AP", {"rule": rule, "iou": threshold, "label": None}, means[:, at, of])
+            for of, threshold in enumerate(THRESHOLDS)
             for at, rule in enumerate(RULES)
         ]
 
@@ -78,14 +78,10 @@ class DotaObjects:
         """Compute the average precision of each label."""
         [values] = self._precisions(np.ones((1, self._images)))
         metrics = [
-            Metric(
-                "AP",
-                float(value) if len(self._there[label]) else None,
-                {"rule": rule, "iou": threshold, "label": name},
-            )
-            for label, name in enumerate(self._labels)
-            for number, threshold in enumerate(THRESHOLDS)
-            for rule, value in zip(RULES, values[:, number, label], strict=True)
+            Metric("AP", number(value), {"rule": rule, "iou": threshold, "label": label})
+            for at, label in enumerate(self._labels)
+            for of, threshold in enumerate(THRESHOLDS)
+            for rule, value in zip(RULES, values[:, of, at], strict=True)
         ]
         rules = {"rules": RULES, "iou_above": THRESHOLDS, "difficult": "ignored"}
         return Findings(metrics=metrics, parameters={"dota": rules})
@@ -94,16 +90,17 @@ class DotaObjects:
         """Return (B, R, T, K) average precisions of weightings (B, I), NaN without objects."""
         shape = len(RULES), len(THRESHOLDS), len(self._labels)
         values = np.full((len(weights), *shape), np.nan)
-        for label, (rows, objects) in enumerate(zip(self._found, self._there, strict=True)):
-            block = max(_AT_ONCE // max(len(rows), 1), 1)
+        to_find = totals(weights, *self._there, len(self._labels))
+        for label, span in enumerate(pairwise(self._bounds)):
+            of = slice(*span)
+            image, right, wrong = self._image[of], self._right[:, of], self._wrong[:, of]
+            block = max(_AT_ONCE // max(len(image), 1), 1)
             for first in range(0, len(weights), block):
-                part = weights[first : first + block]
-                to_find = part[:, self._truth_image[objects]].sum(axis=1)
-                counts = part[:, self._image[rows]]
-                for number in range(len(THRESHOLDS)):
-                    right, wrong = self._right[number, rows], self._wrong[number, rows]
-                    values[first : first + block, :, number, label] = _average_precisions(
-                        counts, right, wrong, to_find
+                some = slice(first, first + block)
+                counts = weights[some][:, image]
+                for at in range(len(THRESHOLDS)):
+                    values[some, :, at, label] = _average_precisions(
+                        counts, right[at], wrong[at], to_find[some, label]
                     )
         return values
 
@@ -146,12 +143,6 @@ def _first(near: Flags, truth: Integers) -> Flags:
     right = np.zeros(len(near), bool)
     right[at[first]] = True
     return right
-
-
-def _by_label(label: Integers, labels: int) -> list[Integers]:
-    """Return the positions of the rows of each label, in their order."""
-    order = np.argsort(label, kind="stable")
-    return np.split(order, np.searchsorted(label[order], np.arange(1, labels)))[:labels]
 
 
 def _average_precisions(counts: Doubles, right: Flags, wrong: Flags, to_find: Doubles) -> Doubles:

@@ -1,9 +1,10 @@
 """Instance masks: how segments on the wire become tables, and how far two masks overlap."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,24 +61,18 @@ _THERE = msgspec.json.Decoder(list[There])
 _NOTHING = EvaluatedImage("", width=1, height=1)
 
 
-class Segments(NamedTuple):
-    """Those of one image."""
-
-    image: EvaluatedImage
-    found: list[Found]
-    there: list[There]
+TablesOf = Callable[[EvaluatedImage, list[Found], list[There]], dict[str, Table]]
+"""Gives the tables of one image."""
 
 
-def tables_of_each(
-    images: Sequence[EvaluatedImage], tables_of: Callable[[Segments], dict[str, Table]]
-) -> dict[str, Table]:
+def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dict[str, Table]:
     """Read image by image, whose points take much memory, and put the tables of all together."""
-    parts = []
-    for image in images:
-        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
-        parts.append(tables_of(Segments(image, found, there)))
+    parts = [
+        tables_of(image, read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth"))
+        for image in images
+    ]
     tables = {}
-    for name, columns in tables_of(Segments(_NOTHING, [], [])).items():
+    for name, columns in tables_of(_NOTHING, [], []).items():
         of = [part[name] for part in parts]
         whole = {
             key: np.concatenate([column[:0], *(part[key] for part in of)])
@@ -96,7 +91,7 @@ class Instances:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read contours; see `Evaluator.tables`."""
-        return tables_of_each(images, lambda segments: object_tables(segments, labels))
+        return tables_of_each(images, partial(object_tables, labels))
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
@@ -123,20 +118,21 @@ def pair_overlap(state: State) -> Overlap:
     return Pairs(prediction, truth, pairs["overlap"]).overlaps()
 
 
-def object_tables(segments: Segments, labels: Labels) -> dict[str, Table]:
+def object_tables(
+    labels: Labels, image: EvaluatedImage, predictions: list[Found], truths: list[There]
+) -> dict[str, Table]:
     """Return the tables of one image."""
-    image = segments.image
-    found = listed([image], "predictions", [segments.found], labels, NO_OBJECTS)
-    there = listed([image], "ground_truth", [segments.there], labels, NO_OBJECTS)
+    found = listed([image], "predictions", [predictions], labels, NO_OBJECTS)
+    there = listed([image], "ground_truth", [truths], labels, NO_OBJECTS)
     masks = _masks(image, "predictions", found.rows)
     others = _masks(image, "ground_truth", there.rows)
-    truths = truths_table(there, others.area)
-    images = found.table["image"], truths["image"]
-    of, taken, overlap = overlaps(masks, others, images, truths["crowd"])
-    numbers = found.table["number"][of], truths["number"][taken]
+    table = truths_table(there, others.area)
+    images = found.table["image"], table["image"]
+    of, taken, overlap = overlaps(masks, others, images, table["crowd"])
+    numbers = found.table["number"][of], table["number"][taken]
     return {
         "predictions": predictions_table(found, masks.area),
-        "truths": truths,
+        "truths": table,
         "pairs": pairs_table(np.zeros(len(of), np.int64), *numbers, overlap),
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from monitor.evaluation.evaluators import Headline
 from monitor.evaluation.reporting import number
 from monitor.report import Confusion, Metric
 
@@ -94,6 +95,11 @@ class LabelCounts(NamedTuple):
         present = self.answered + self.true > 0
         known = np.where(present & ~np.isnan(values), values, 0.0)
         return ratio(known.sum(axis=1), present.sum(axis=1))
+
+    def headlines(self, **parameters: Any) -> list[Headline]:
+        """Return precision, recall and F1, each averaged by `macro`."""
+        named = {**parameters, "average": "macro"}
+        return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
 
     def weighted(self, values: Doubles) -> Doubles:
         """Average (B,) over the labels by how often each is true."""

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before, ratio
+from monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from monitor.evaluation.evaluators import Headline
 from monitor.evaluation.label_counts import portions, totals
 from monitor.evaluation.state import Table
 
@@ -65,6 +66,11 @@ class LabelScores:
         for some in portions(weights):
             roc[some], precision[some] = self._areas(weights[some])
         return roc, precision
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Average both areas over labels."""
+        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
 
     def _areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
         used = weights.max(axis=0, initial=0) > 0

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, held, joined, ranges, starts, within
+from monitor.evaluation.state import Table
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""
@@ -30,29 +31,6 @@ _AT_ONCE = 1 << 17
 """Pairs looked at together: as many as caches hold."""
 
 
-class Predictions(NamedTuple):
-    """What a model found, one element each (N,)."""
-
-    image: Integers
-    """Position of the image; the order of images decides between equal scores."""
-    label: Integers
-    score: Doubles
-    area: Doubles
-    """Square pixels."""
-
-
-class Truths(NamedTuple):
-    """What is there, one element each (M,)."""
-
-    image: Integers
-    label: Integers
-    area: Doubles
-    crowd: Flags
-    """Many objects as one: taken by any number of predictions, missed by none."""
-    ignore: Flags
-    """Neither found nor missed."""
-
-
 class Ranking(NamedTuple):
     """What became of predictions and objects, per threshold (T) and range of area (A).
 
@@ -62,6 +40,7 @@ class Ranking(NamedTuple):
     row: Integers
     """Positions of the predictions."""
     image: Integers
+    label: Integers
     score: Doubles
     rank: Integers
     """Place within image and label, from 0."""
@@ -110,8 +89,8 @@ class Pairs(NamedTuple):
 
 
 def match(
-    predictions: Predictions,
-    truths: Truths,
+    predictions: Table,
+    truths: Table,
     overlap: Overlap,
     *,
     thresholds: Doubles,
@@ -122,8 +101,10 @@ def match(
     """Match predictions with objects.
 
     Args:
-        predictions: Of any number of images and labels.
-        truths: Of the same.
+        predictions: `image`, `label`, `score` and `area` of any number of images and labels; the order of
+            images decides between equal scores.
+        truths: Of the same: `image`, `label`, `area`, `crowd` and `difficult`. A crowd is taken by any
+            number of predictions, and missed by none; a difficult one is neither found nor missed.
         overlap: Asked once for each pair within an image and a label.
         thresholds: (T,) smallest overlaps.
         areas: (A, 2) least and greatest area, in square pixels, of objects that count.
@@ -131,13 +112,13 @@ def match(
         shape: How many labels (K) and images (I) there are.
     """
     order, rank, by_label = _ranked(predictions, most)
-    groups = joined(truths.image, truths.label)
+    groups = joined(truths["image"], truths["label"])
     by_group = np.argsort(groups, kind="stable")
-    asked = joined(predictions.image, predictions.label)[order]
+    asked = joined(predictions["image"], predictions["label"])[order]
     first, counts = held(groups[by_group], asked)
-    truth_ignored = _outside(truths.area, areas) | truths.crowd | truths.ignore
+    truth_ignored = _outside(truths["area"], areas) | truths["crowd"] | truths["difficult"]
     least = np.minimum(thresholds, _ALMOST_ONE)
-    outside = _outside(predictions.area[order], areas)
+    outside = _outside(predictions["area"][order], areas)
     outcome = np.empty((len(least), len(areas), len(order)), np.uint8)
     outcome[:] = np.where(outside, IGNORED, WRONG)
     taken = np.full(len(order), -1, np.int64)
@@ -149,7 +130,7 @@ def match(
         found = _take(
             pairs,
             rank[low:high],
-            (truths.crowd[some], truth_ignored[:, some]),
+            (truths["crowd"][some], truth_ignored[:, some]),
             least,
             outcome[:, :, low:high],
         )
@@ -158,28 +139,30 @@ def match(
     labels, images = shape
     area, which = np.nonzero(~truth_ignored)
     to_find = sparse.csr_array(
-        (np.ones(len(which)), (area * labels + truths.label[which], truths.image[which])),
+        (np.ones(len(which)), (area * labels + truths["label"][which], truths["image"][which])),
         shape=(len(areas) * labels, images),
     )
+    label = predictions["label"][row]
     return Ranking(
         row,
-        predictions.image[row],
-        predictions.score[row],
+        predictions["image"][row],
+        label,
+        predictions["score"][row],
         rank[by_label],
         outcome[:, :, by_label],
         outside[:, by_label],
         taken[by_label],
         truth_ignored,
-        np.searchsorted(predictions.label[row], np.arange(labels + 1)),
+        np.searchsorted(label, np.arange(labels + 1)),
         to_find,
     )
 
 
-def near_pairs(predictions: Predictions, truths: Truths, overlap: Overlap, least: float) -> Pairs:
+def near_pairs(predictions: Table, truths: Table, overlap: Overlap, least: float) -> Pairs:
     """Return the pairs within an image, of any labels, that overlap at least so much."""
-    order = np.argsort(predictions.image, kind="stable")
-    by_image = np.argsort(truths.image, kind="stable")
-    asked, images = predictions.image[order], truths.image[by_image]
+    order = np.argsort(predictions["image"], kind="stable")
+    by_image = np.argsort(truths["image"], kind="stable")
+    asked, images = predictions["image"][order], truths["image"][by_image]
     first, counts = held(images, asked)
     found = [Pairs(order[:0], by_image[:0], np.zeros(0))]
     for low, high in _chunks(asked, counts):
@@ -255,18 +238,18 @@ def _chunks(groups: Integers, pairs: Integers) -> Iterator[tuple[int, int]]:
     return pairwise([*cuts.tolist(), len(groups)])
 
 
-def _ranked(predictions: Predictions, most: int) -> tuple[Integers, Integers, Integers]:
+def _ranked(predictions: Table, most: int) -> tuple[Integers, Integers, Integers]:
     """Sort predictions, and cut each image and label to its first ones.
 
     Returns:
         Their positions (D,) by image, label and falling score; the rank of each within image and label; and
         the places in these, by label, then falling score, then image.
     """
-    by_image = _sorted(np.arange(len(predictions.image)), predictions.image)
-    by_score = by_image[np.argsort(-predictions.score[by_image], kind="stable")]
-    by_label = _sorted(by_score, predictions.label)
-    order = _sorted(by_label, predictions.image)
-    rank = within(joined(predictions.image, predictions.label)[order])
+    by_image = _sorted(np.arange(len(predictions["image"])), predictions["image"])
+    by_score = by_image[np.argsort(-predictions["score"][by_image], kind="stable")]
+    by_label = _sorted(by_score, predictions["label"])
+    order = _sorted(by_label, predictions["image"])
+    rank = within(joined(predictions["image"], predictions["label"])[order])
     kept = rank < most
     place = np.empty(len(order), np.int64)
     place[order] = np.where(kept, np.cumsum(kept) - 1, -1)

@@ -13,8 +13,8 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, within
 from monitor.evaluation.label_counts import confusion as confusion_of
-from monitor.evaluation.matching import IGNORED, Overlap, Predictions, Truths, match
-from monitor.evaluation.state import State
+from monitor.evaluation.matching import IGNORED, Overlap, match
+from monitor.evaluation.state import State, Table
 from monitor.report import Confusion, Example
 
 IOU = 0.5
@@ -31,20 +31,19 @@ class Confused(NamedTuple):
     truth: Integers
 
 
-def confused(
-    predictions: Predictions, truths: Truths, rows: Integers, overlap: Overlap
-) -> Confused:
+def confused(predictions: Table, truths: Table, rows: Integers, overlap: Overlap) -> Confused:
     """Match all labels of an image at once, of the predictions at these rows."""
     rows = np.sort(rows)
-    image, score = predictions.image[rows], predictions.score[rows]
+    image, none = predictions["image"][rows], np.zeros(len(rows), np.int64)
+    asked = {"image": image, "label": none}
     ranking = match(
-        Predictions(image, np.zeros_like(image), score, predictions.area[rows]),
-        truths._replace(label=np.zeros_like(truths.label)),
+        asked | {name: predictions[name][rows] for name in ("score", "area")},
+        truths | {"label": np.zeros_like(truths["label"])},
         lambda prediction, truth: overlap(rows[prediction], truth),
         thresholds=np.array([IOU]),
         areas=_ANY_AREA,
         most=max(len(rows), 1),
-        shape=(1, int(max(image.max(initial=-1), truths.image.max(initial=-1))) + 1),
+        shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
     )
     counts = ranking.outcome[0, 0] != IGNORED
     taken = ranking.truth[counts]

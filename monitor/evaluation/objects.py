@@ -25,13 +25,11 @@ from monitor.evaluation.matching import (
     IGNORED,
     RIGHT,
     Overlap,
-    Predictions,
-    Truths,
     match,
     near_pairs,
 )
 from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
-from monitor.evaluation.operating import Answers, at_thresholds
+from monitor.evaluation.operating import at_thresholds
 from monitor.evaluation.reliability import BINS, RULE, Reliability
 from monitor.evaluation.reporting import number
 from monitor.evaluation.state import State
@@ -56,14 +54,7 @@ class EvaluatedObjects:
         self.state = state
         self.overlap = overlap
         self.parameters = parameters or {}
-        found, there = state.tables["predictions"], state.tables["truths"]
-        self.predictions = Predictions(
-            found["image"], found["label"], found["score"], found["area"]
-        )
-        self.truths = Truths(
-            there["image"], there["label"], there["area"], there["crowd"], there["difficult"]
-        )
-
+        self.predictions, self.truths = state.tables["predictions"], state.tables["truths"]
         self.ranking = match(
             self.predictions,
             self.truths,
@@ -88,35 +79,33 @@ class EvaluatedObjects:
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
         labels, ranking = self.state.labels, self.ranking
-        seen = np.isin(np.arange(len(labels)), self.truths.label)
-        label = np.repeat(np.arange(len(labels)), np.diff(ranking.bounds))
+        seen = np.isin(np.arange(len(labels)), self.truths["label"])
         to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
         drawn = curves(ranking)
-        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[label])
-        right = ranking.outcome[0, 0, counted] == RIGHT
-        score = ranking.score[counted]
+        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
+        right, score = ranking.outcome[0, 0, counted] == RIGHT, ranking.score[counted]
         reliability = Reliability(ranking.image[counted], score, right)
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
         near = near_pairs(
-            self._ranked(),
+            {"image": ranking.image},
             self.truths,
             lambda prediction, truth: self.overlap(ranking.row[prediction], truth),
             FAR,
         )
-        mistakes = errors(ranking, self.truths, label, near)
-        sure = ranking.score >= SCORE
-        pairs = confused(
-            self.predictions,
-            self.truths,
-            ranking.row[sure],
-            near._replace(prediction=ranking.row[near.prediction]).overlaps(),
-        )
+        mistakes = errors(ranking, self.truths, near)
+        overlap = near._replace(prediction=ranking.row[near.prediction]).overlaps()
+        sure = ranking.row[ranking.score >= SCORE]
+        pairs = confused(self.predictions, self.truths, sure, overlap)
+        excluded = {  # from all numbers but the confusion
+            "unseen_label": int(np.count_nonzero(~seen[self.predictions["label"]])),
+            "over_max_dets": len(self.predictions["label"]) - len(ranking.row),
+        }
         return Findings(
             metrics=[
                 *label_metrics(drawn, labels, to_find),
-                *at_thresholds(Answers(label[counted], score, right, to_find), labels),
+                *at_thresholds(labels, ranking.label[counted], score, right, to_find),
                 *(
                     Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
@@ -124,7 +113,7 @@ class EvaluatedObjects:
             ],
             curves={"pr": precision_curves(drawn, labels), **reliability.curves(ones)},
             confusion=confusion(self.state, pairs),
-            errors_tide=worth(ranking, self.truths, label, mistakes),
+            errors_tide=worth(ranking, self.truths, mistakes),
             badness=self._badness(pairs, mistakes),
             parameters={
                 **self.parameters,
@@ -137,38 +126,24 @@ class EvaluatedObjects:
                 },
                 "tide": {"iou": NEAR, "background_iou": FAR},
             },
-            excluded=self._excluded(seen),
+            excluded={reason: count for reason, count in excluded.items() if count},
         )
-
-    def _ranked(self) -> Predictions:
-        """Return the predictions that count, as ranked."""
-        row, found = self.ranking.row, self.predictions
-        return Predictions(found.image[row], found.label[row], found.score[row], found.area[row])
-
-    def _excluded(self, seen: Flags) -> dict[str, int]:
-        """Count predictions that no number but the confusion takes in."""
-        reasons = {
-            "unseen_label": int(np.count_nonzero(~seen[self.predictions.label])),
-            "over_max_dets": len(self.predictions.label) - len(self.ranking.row),
-        }
-        return {reason: count for reason, count in reasons.items() if count}
 
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:
         """Add up by image what the confusion matrix has beside its diagonal, by score."""
         rows, truth = pairs.prediction, pairs.truth
-        kind = np.full(len(self.predictions.label) + 1, -1, np.int64)  # the last is for -1
+        kind = np.full(len(self.predictions["label"]) + 1, -1, np.int64)  # the last is for -1
         kind[self.ranking.row] = mistakes.kind
         loose = (kind[rows] == KINDS.index("Loc")) & (truth < 0)
-        predicted, true = self.predictions.label, self.truths.label
+        predicted, true = self.predictions["label"], self.truths["label"]
         other = np.append(predicted, -1)[rows] != np.append(true, -1)[truth]
 
         def per_image(which: Flags) -> Doubles:
             of = rows[which & (rows >= 0)]
-            sums: Doubles = np.zeros(len(self.state.ids))
-            np.add.at(sums, self.predictions.image[of], self.predictions.score[of])
-            return sums
+            image, score = self.predictions["image"][of], self.predictions["score"][of]
+            return np.bincount(image, score, len(self.state.ids)).astype(np.float64)
 
-        missed = self.truths.image[truth[rows < 0]]
+        missed = self.truths["image"][truth[rows < 0]]
         return {
             "miss": np.bincount(missed, minlength=len(self.state.ids)).astype(np.float64),
             "false_positive": per_image((truth < 0) & ~loose),

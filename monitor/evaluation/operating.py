@@ -1,6 +1,6 @@
 """Precision, recall and F1 of objects where only predictions of some score or more are believed."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +13,33 @@ SCORE = 0.5
 IOU = 0.5
 
 
-class Answers(NamedTuple):
-    """Predictions that count (N,), with what there is to find."""
+def at_thresholds(
+    labels: list[str], label: Integers, score: Doubles, right: Flags, to_find: Integers
+) -> list[Metric]:
+    """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1.
 
-    label: Integers
-    score: Doubles
-    right: Flags
-    to_find: Integers
-    """(K,) objects of each label."""
+    Args:
+        labels: (K,) names.
+        label: (N,) of predictions that count.
+        score: (N,)
+        right: (N,)
+        to_find: (K,) objects of each label.
+    """
 
+    def at(least: float, more: dict[str, Any]) -> list[Metric]:
+        kept = score >= least
+        sides = (np.bincount(label[of], minlength=len(labels)) for of in (kept & right, kept))
+        return _rates(labels, [*sides, to_find], {"score": least, "iou": IOU}, more)
 
-def at_thresholds(answers: Answers, labels: list[str]) -> list[Metric]:
-    """Return counts and rates at a score of 0.5, at that of the best F1, and each label's best F1."""
-    metrics = _at(answers, labels, SCORE, {})
-    best, _ = best_f1(answers.score, answers.right, int(answers.to_find.sum()))
+    metrics = at(SCORE, {})
+    best, _ = best_f1(score, right, int(to_find.sum()))
     if best is not None:
-        metrics += _at(answers, labels, best, {"chosen": "best F1"})
-    for at in np.flatnonzero(answers.to_find):
-        of = answers.label == at
-        score, f1 = best_f1(answers.score[of], answers.right[of], int(answers.to_find[at]))
-        named = {"label": labels[at], "chosen": "best F1 of the label"}
-        metrics.append(Metric("F1", f1, {"score": score, "iou": IOU, **named}))
+        metrics += at(best, {"chosen": "best F1"})
+    for one in np.flatnonzero(to_find):
+        of = label == one
+        least, f1 = best_f1(score[of], right[of], int(to_find[one]))
+        named = {"label": labels[one], "chosen": "best F1 of the label"}
+        metrics.append(Metric("F1", f1, {"score": least, "iou": IOU, **named}))
     return metrics
 
 
@@ -48,29 +54,25 @@ def best_f1(score: Doubles, right: Flags, to_find: int) -> tuple[float | None, f
     return float(score[order][at]), float(f1[at])
 
 
-def _at(answers: Answers, labels: list[str], score: float, more: dict[str, Any]) -> list[Metric]:
-    """Count what has a score of `score` or more, per label and in all (None)."""
-    kept = answers.score >= score
-    rows = [
-        np.bincount(answers.label[of], minlength=len(labels)) for of in (kept & answers.right, kept)
-    ]
-    counts = LabelCounts(
-        *(np.append(of.sum(), of)[None].astype(np.float64) for of in (*rows, answers.to_find))
-    )
+def _rates(
+    labels: list[str], sides: list[Integers], at: dict[str, Any], more: dict[str, Any]
+) -> list[Metric]:
+    """Name what is right, answered and true (K,) of each label, and in all (None)."""
+    counts = LabelCounts(*(np.append(of.sum(), of)[None].astype(np.float64) for of in sides))
     rates = counts.rates()
     metrics = []
-    for at, label in enumerate([None, *labels]):
-        right, answered, there = (float(column[0, at]) for column in counts)
+    for column, label in enumerate([None, *labels]):
+        right, answered, there = (float(of[0, column]) for of in counts)
         if label is not None and not (answered or there):
             continue
-        parameters = {"score": score, "iou": IOU, "label": label, **more}
+        parameters = {**at, "label": label, **more}
         numbers = {
             "true positives": right,
             "false positives": answered - right,
             "false negatives": there - right,
         }
         metrics += [
-            *(Metric(kind, number(values[0, at]), parameters) for kind, values in rates.items()),
+            *(Metric(kind, number(of[0, column]), parameters) for kind, of in rates.items()),
             *(Metric("Counts", value, {**parameters, "of": of}) for of, value in numbers.items()),
         ]
     return metrics

@@ -7,7 +7,7 @@ not count.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from monitor.evaluation.instances import (
     NO_OBJECTS,
     Found,
     Instances,
-    Segments,
     There,
     object_tables,
     tables_of_each,
@@ -40,7 +39,7 @@ class Segmentation:
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read contours, as masks and as labels of pixels; see `Evaluator.tables`."""
         return tables_of_each(
-            images, lambda segments: object_tables(segments, labels) | _pixels(segments, labels)
+            images, lambda *image: object_tables(labels, *image) | _pixels(labels, *image)
         )
 
     def evaluate(self, state: State) -> Evaluated:
@@ -58,16 +57,17 @@ class Semantic:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Paint and count; see `Evaluator.tables`."""
-        return tables_of_each(images, lambda segments: _pixels(segments, labels))
+        return tables_of_each(images, partial(_pixels, labels))
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
         return EvaluatedPixels(state)
 
 
-def _pixels(segments: Segments, labels: Labels) -> dict[str, Table]:
+def _pixels(
+    labels: Labels, image: EvaluatedImage, found: list[Found], there: list[There]
+) -> dict[str, Table]:
     """Paint and count one image."""
-    image, found, there = segments
     where = f"image {image.id!r}"
     width, height = image.width or 0, image.height or 0
     if width <= 0 or height <= 0 or width * height > _LARGEST_PX:
@@ -93,13 +93,8 @@ def _pixels(segments: Segments, labels: Labels) -> dict[str, Table]:
     return {"pixels": table | {"predicted_label": prediction, "count": count}}
 
 
-class _Painted(NamedTuple):
-    """An image of labels."""
-
-    canvas: npt.NDArray[np.int32]
-    """(H, W) positions in `labels`."""
-    labels: Integers
-    """Those of the image."""
+_Painted = tuple[npt.NDArray[np.int32], Integers]
+"""A canvas (H, W) of positions in labels, and these: those of the image."""
 
 
 def _painted(
@@ -116,20 +111,21 @@ def _painted(
                 f"{where}[{at}]: expected points near the image, got one beyond {FARTHEST_PX} pixels"
             )
         paint(canvas, outlines, places.setdefault(label, len(places)))
-    return _Painted(canvas, np.array([*places], np.int64))
+    return canvas, np.array([*places], np.int64)
 
 
 def _counted(true: _Painted, predicted: _Painted) -> tuple[Integers, Integers, Integers]:
     """Count (N,) the pixels of each pair of a true and a predicted label."""
-    width = len(predicted.labels)
-    cells = (true.canvas.astype(np.int64) * width + predicted.canvas).ravel()
-    if len(true.labels) * width < len(cells):
+    (canvas, labels), (other_canvas, other_labels) = true, predicted
+    width = len(other_labels)
+    cells = (canvas.astype(np.int64) * width + other_canvas).ravel()
+    if len(labels) * width < len(cells):
         counts = np.bincount(cells)
         pairs = np.flatnonzero(counts)
         counts = counts[pairs]
     else:
         pairs, counts = np.unique(cells, return_counts=True)
-    truth, prediction = true.labels[pairs // width], predicted.labels[pairs % width]
+    truth, prediction = labels[pairs // width], other_labels[pairs % width]
     kept = truth != _HIDDEN
     return truth[kept], prediction[kept], counts[kept]
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.average_precision import average_precisions
-from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Ranking, Truths
+from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Ranking
+from monitor.evaluation.state import Table
 
 NEAR = 0.5
 FAR = 0.1
@@ -37,22 +38,18 @@ class Errors(NamedTuple):
     """(M,) those of them that no error would have found: `Miss`."""
 
 
-def errors(ranking: Ranking, truths: Truths, label: Integers, pairs: Pairs) -> Errors:
-    """Tell what is wrong.
+def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
+    """Tell what is wrong, matched first at `NEAR`, over all areas.
 
-    Args:
-        ranking: Matched first at `NEAR`, over all areas.
-        truths: As matched.
-        label: (D,) of the predictions, as ranked.
-        pairs: All that overlap by `FAR` or more, by place in the ranking and position of the truth.
+    The pairs are all that overlap by `FAR` or more, by place in the ranking and position of the truth.
     """
     wrong = ranking.outcome[0, 0] == WRONG
-    taken = np.zeros(len(truths.image), bool)
+    taken = np.zeros(len(truths["image"]), bool)
     taken[ranking.truth[ranking.truth >= 0]] = True
-    counts = ~(truths.crowd | truths.ignore)
+    counts = ~(truths["crowd"] | truths["difficult"])
     pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
     pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
-    same = label[pairs.prediction] == truths.label[pairs.truth]
+    same = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
     own, own_truth = _best(pairs.of(same), len(wrong))
     other, other_truth = _best(pairs.of(~same), len(wrong))
     used, _ = _best(pairs.of(same & taken[pairs.truth]), len(wrong))
@@ -82,9 +79,7 @@ def _best(pairs: Pairs, count: int) -> tuple[Doubles, Integers]:
     return overlap, truth
 
 
-def worth(
-    ranking: Ranking, truths: Truths, label: Integers, found: Errors
-) -> dict[str, float | None]:
+def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | None]:
     """Return by how much the mean average precision at `NEAR` would rise without each kind of error.
 
     An error that would have found an object which nothing else took, with the highest score of those, is
@@ -92,19 +87,21 @@ def worth(
     objects; a label of which neither objects nor predictions are left is no longer in the mean: there
     is nothing to find. None where there is nothing to find, or nothing is left.
     """
-    outcome, score = ranking.outcome[0, 0], ranking.score
+    outcome, score, label = ranking.outcome[0, 0], ranking.score, ranking.label
     counted, right = outcome <= RIGHT, outcome == RIGHT
     labels = len(ranking.bounds) - 1
 
     def per_label(objects: Flags) -> Integers:
-        return np.bincount(truths.label[objects], minlength=labels)
+        return np.bincount(truths["label"][objects], minlength=labels)
 
-    to_find = per_label(~(truths.crowd | truths.ignore))
+    to_find = per_label(~(truths["crowd"] | truths["difficult"]))
     if not to_find.any():
         return dict.fromkeys((*KINDS, "FalsePos", "FalseNeg"))
 
     def precision(keep: Flags, turned: Flags, less: Integers) -> float:
-        labeled = np.where(turned, truths.label[found.target] if len(truths.label) else 0, label)
+        labeled = np.where(
+            turned, truths["label"][found.target] if len(truths["label"]) else 0, label
+        )
         left = to_find - less
         averages = average_precisions(labeled[keep], score[keep], (right | turned)[keep], left)
         answered = np.bincount(labeled[keep], minlength=labels) > 0

@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from monitor.kept import path_of, read, write
 from monitor.watch.schedules import Schedules, Webhook
@@ -82,16 +84,11 @@ class Outbox:
         Raises:
             OSError: It could not be kept.
         """
-        try:
-            hooks = self._schedules.get(model).schedule.webhooks
-        except NotFoundError:  # removed since
-            return
         body = msgspec.json.encode({"event": event, "model": model, **about}).decode()
-        for hook in hooks:
-            place = hashlib.sha256(hook.url.encode()).hexdigest()[:8]
-            delivery = Delivery(
-                f"{about['report'].rpartition('/')[2]}-{event}-{place}", model, hook.url, body
-            )
+        report = about["report"].rpartition("/")[2]
+        for url in self._hooks(model):
+            place = hashlib.sha256(url.encode()).hexdigest()[:8]
+            delivery = Delivery(f"{report}-{event}-{place}", model, url, body)
             self._folder.mkdir(parents=True, exist_ok=True)
             write(self._folder / f"{delivery.id}.json", delivery)
 
@@ -106,7 +103,7 @@ class Outbox:
             now = time.time() if now_s is None else now_s
             if delivery.due_s > now or delivery.url in failed:
                 continue
-            hook = self._hook(delivery)
+            hook = self._hooks(delivery.model).get(delivery.url)
             if hook is None:  # it is told no more
                 path.unlink(missing_ok=True)
                 continue
@@ -120,16 +117,11 @@ class Outbox:
 
     def told(self, model: str) -> dict[str, Told]:
         """Return how deliveries to the webhooks of a model went, by URL."""
-        found = read(path_of(self._directory, model, DELIVERIES), _ToldByUrl)
-        return {} if found is None else found.urls
+        return (read(path_of(self._directory, model, DELIVERIES), _ToldByUrl) or _ToldByUrl()).urls
 
     def waiting(self, model: str) -> dict[str, int]:
         """Return how many deliveries of a model wait, by URL."""
-        counts: dict[str, int] = {}
-        for _, delivery in self._waiting():
-            if delivery.model == model:
-                counts[delivery.url] = counts.get(delivery.url, 0) + 1
-        return counts
+        return Counter(one.url for _, one in self._waiting() if one.model == model)
 
     def _waiting(self) -> Iterator[tuple[Path, Delivery]]:
         for path in sorted(self._folder.glob("*.json")):
@@ -137,11 +129,11 @@ class Outbox:
             if delivery is not None:  # else it is gone, or damaged
                 yield path, delivery
 
-    def _hook(self, delivery: Delivery) -> Webhook | None:
+    def _hooks(self, model: str) -> dict[str, Webhook]:
+        """Return who is told of a model, by URL; nobody where its schedule was removed since."""
         with suppress(NotFoundError):
-            hooks = self._schedules.get(delivery.model).schedule.webhooks
-            return next((hook for hook in hooks if hook.url == delivery.url), None)
-        return None
+            return {hook.url: hook for hook in self._schedules.get(model).schedule.webhooks}
+        return {}
 
     def _put_off(self, path: Path, delivery: Delivery, error: str, now: float) -> None:
         tries = delivery.tries + 1
@@ -150,18 +142,18 @@ class Outbox:
             path.unlink(missing_ok=True)
         else:
             due = now + min(FIRST_PAUSE_S * 3 ** (tries - 1), LONGEST_PAUSE_S)
-            write(path, msgspec.structs.replace(delivery, tries=tries, due_s=due))
+            write(path, replace(delivery, tries=tries, due_s=due))
         if ended or tries == 1:
             place = urlsplit(delivery.url).netloc  # the path may be a secret
             end = "given up" if ended else "tried again"
             _log.warning("alert of %s to %s is %s: %s", delivery.model, place, end, error)
-        before = self.told(delivery.model).get(delivery.url, Told())
-        self._tell(delivery, failed_at=_text(now), error=error, given_up=before.given_up + ended)
+        self._tell(delivery, ended, failed_at=_text(now), error=error)
 
-    def _tell(self, delivery: Delivery, **changed: Any) -> None:
+    def _tell(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
         urls = self.told(delivery.model)
         before = urls.get(delivery.url, Told())
-        urls[delivery.url] = msgspec.structs.replace(before, **changed)
+        given_up += before.given_up
+        urls[delivery.url] = replace(before, given_up=given_up, **changed)
         write(path_of(self._directory, delivery.model, DELIVERIES), _ToldByUrl(urls))
 
 

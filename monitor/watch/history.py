@@ -143,12 +143,12 @@ def history(
     end_us: int | None = None,
     signal: str | None = None,
 ) -> History:
-    """Return the windows that start within a time, in microseconds since 1970, and the detectors.
+    """Return the windows of a model that start within a time, and what the detectors say.
 
     Args:
         directory: Of schedules.
         model: Its name.
-        start_us: The first moment that counts.
+        start_us: The first moment that counts, in microseconds since 1970.
         end_us: The first moment that does not.
         signal: The only one to be told of.
 

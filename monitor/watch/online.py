@@ -38,22 +38,16 @@ class Adwin(msgspec.Struct):
     def update(self, value: float) -> bool:
         """Take the next value; tells whether the level changed."""
         self.buckets.append((1, value, 0.0))
-        self._put_together()
+        size = 1
+        while sum(bucket[0] == size for bucket in self.buckets) > ADWIN_BUCKETS:
+            at = next(at for at, bucket in enumerate(self.buckets) if bucket[0] == size)
+            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
+            size *= 2
         changed = False
         while (cut := self._cut()) is not None:
             del self.buckets[:cut]
             changed = True
         return changed
-
-    def _put_together(self) -> None:
-        size = 1
-        while True:
-            alike = [at for at, bucket in enumerate(self.buckets) if bucket[0] == size]
-            if len(alike) <= ADWIN_BUCKETS:
-                return
-            at = alike[0]
-            self.buckets[at : at + 2] = [joined(self.buckets[at], self.buckets[at + 1])]
-            size *= 2
 
     def _cut(self) -> int | None:
         """Return where the means on both sides differ most beyond what chance allows, if they do."""
@@ -138,16 +132,12 @@ class Series(msgspec.Struct):
             if self.n < WARM_UP:
                 return []
             self.mean, self.unit = usual(self.first)
-            values, self.first = self.first, []
-        else:
-            values = [value]
+        values, self.first = self.first or [value], []
         said = []
         for each in values:
             scaled = (each - self.mean) / max(self.unit, self.least, 1e-12)
-            found = {
-                "adwin": self.adwin.update(scaled),
-                "page_hinkley": self.page_hinkley.update(scaled),
-            }
+            adwin, page_hinkley = self.adwin.update(scaled), self.page_hinkley.update(scaled)
+            found = {"adwin": adwin, "page_hinkley": page_hinkley}
             said = [name for name, changed in found.items() if changed]
         return said
 

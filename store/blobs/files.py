@@ -43,8 +43,7 @@ class BlobStore:
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
-        self._synced_folders: set[Path] = set()
-        """Whose own entries are on the disk."""
+        self._synced_folders: set[Path] = set()  # whose own entries are on the disk
         self.grace_s = grace_s
 
     def put(self, data: bytes) -> str:

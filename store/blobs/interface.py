@@ -14,9 +14,7 @@ from blake3 import blake3
 
 from store.errors import StoreError
 
-GRACE_S = 3600.0
-"""No blob is removed so soon after its last put."""
-
+GRACE_S = 3600.0  # no blob is removed so soon after its last put
 _PREFIX = "blake3:"
 _DIGITS = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _log = logging.getLogger(__name__)
@@ -26,10 +24,8 @@ class BlobEntry(NamedTuple):
     """A blob in a list of them."""
 
     key: str
-    size: int
-    """Bytes."""
-    put_at: float
-    """Seconds since 1970: the last put."""
+    size: int  # bytes
+    put_at: float  # seconds since 1970: the last put
 
 
 class Blobs(Protocol):

@@ -40,9 +40,7 @@ _RETRY: Any = {
 }
 _REMEMBERED = 20_000
 _REMOVING = ".removing"
-_REMOVAL_S = 300.0
-"""A removal is over, or its process dead, long before."""
-
+_REMOVAL_S = 300.0  # a removal is over, or its process dead, long before
 _RENEWALS = 30
 _log = logging.getLogger(__name__)
 

@@ -16,19 +16,11 @@ from store.blobs.interface import Blobs
 from store.database import Readers, journal_offsets, run
 from store.ids import milliseconds
 
-STEP = 500
-"""Blobs looked up by one statement."""
-
-REMOVALS = 8
-"""How many blobs a sweep removes at once."""
-
-SHARE = 0.2
-"""Of the time, what a sweep may take."""
-
+STEP = 500  # blobs looked up by one statement
+REMOVALS = 8  # how many blobs a sweep removes at once
+SHARE = 0.2  # of the time, what a sweep may take
 FIRST_S = 60.0
-EVERY_S = 3600.0
-"""Between the sweeps of `keep_swept`, the first of which comes earlier."""
-
+EVERY_S = 3600.0  # between the sweeps of `keep_swept`, the first of which comes earlier
 UNREFERENCED = (
     " WITH blob (hash) AS (VALUES {}) SELECT hash FROM blob WHERE NOT EXISTS"
     " (SELECT 1 FROM inference AS i WHERE i.input_hash = blob.hash AND i.input_kept = 1)"

@@ -11,9 +11,7 @@ from typing import Any
 from store import metadata
 from store.errors import ChangeError, MetadataError
 
-MAX_ANNOTATIONS = 10_000
-"""Of one image."""
-
+MAX_ANNOTATIONS = 10_000  # of one image
 _BOX = ("xmin", "ymin", "xmax", "ymax")
 _ORIENTED = ("cx", "cy", "w", "h", "r")
 _NESTED = {"bbox": _BOX, "oriented_bbox": _ORIENTED}
@@ -173,7 +171,6 @@ class _Annotation:
 
 
 def _contour(value: Any, place: str) -> list[list[dict[str, float]]]:
-    """Read rings of points."""
     if not isinstance(value, list) or not value:
         raise _unexpected(place, "a list of rings", value)
     rings = []

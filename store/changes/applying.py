@@ -30,8 +30,7 @@ _ADD_SIGNALS = (
 )
 
 
-Given = list[tuple[int, Any]]
-"""Changes of one kind, each with its id."""
+Given = list[tuple[int, Any]]  # changes of one kind, each with its id
 
 
 def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledChange]) -> set[str]:
@@ -146,8 +145,7 @@ def _add_feedback(connection: sa.Connection, given: Given) -> None:
         for seq, one in given
         if one.target in there
     ]
-    if rows:
-        upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
+    upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
 
 
 def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:

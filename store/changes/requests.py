@@ -15,12 +15,8 @@ from store.ids import LARGEST
 from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
 from store.rows import text
 
-MAX_STATEMENTS = 10_000
-"""Of one request."""
-
-MAX_JOIN_BYTES = 2000
-"""Of a join and its value, as UTF-8: what an index of PostgreSQL takes."""
-
+MAX_STATEMENTS = 10_000  # of one request
+MAX_JOIN_BYTES = 2000  # of a join and its value, as UTF-8: what an index of PostgreSQL takes
 MAX_DAYS = 1_000_000
 MAX_MODEL_BYTES = 2000
 MAX_KIND_CHARACTERS = 64
@@ -184,7 +180,6 @@ def _statement(
 
 
 def _join_value(join: str, value: Any, where: str) -> str:
-    """Return a value as statements name it."""
     is_text = isinstance(value, str) and value != ""
     if join.startswith("meta.") and len(join) > 5:
         is_right = "\0" not in join and (is_text or isinstance(value, int | float))

@@ -29,16 +29,10 @@ from store.records import (
 )
 from store.rows import text
 
-MAX_MATCHES = 20_000
-"""Stored inferences that the statements of one request may be joined to."""
-
-MAX_DELETED = 10_000
-"""Inferences that one request deletes."""
-
+MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
+MAX_DELETED = 10_000  # inferences that one request deletes
 MAX_HISTORY = 1000
-SEARCH_S = 20.0
-"""How long a deletion looks for inferences."""
-
+SEARCH_S = 20.0  # how long a deletion looks for inferences
 _PAGE = 1000
 _MADE = msgspec.json.Decoder(MetadataChange)
 
@@ -50,8 +44,7 @@ class MadeChange(msgspec.Struct, frozen=True):
     created_at: str
     set: dict[str, Any]
     remove: list[str]
-    before: Any
-    """`msgspec.Raw` in fact: the metadata until then."""
+    before: Any  # `msgspec.Raw` in fact: the metadata until then
 
 
 class History(msgspec.Struct, frozen=True):
@@ -72,10 +65,8 @@ class Deleted(msgspec.Struct, frozen=True):
     """Inferences that were deleted, or would be."""
 
     count: int
-    ids: list[str]
-    """Newest first."""
-    more: bool
-    """Whether there may be more that match: the same request deletes them."""
+    ids: list[str]  # newest first
+    more: bool  # whether there may be more that match: the same request deletes them
 
 
 class Retention(msgspec.Struct, frozen=True):

@@ -29,8 +29,7 @@ class _Subject(NamedTuple):
     request_id: str
     image_no: int
     input_hash: str | None
-    metadata: str | msgspec.Raw
-    """JSON."""
+    metadata: str | msgspec.Raw  # JSON
 
 
 def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
@@ -81,7 +80,6 @@ def candidates(
 
 
 def _request(value: str) -> str:
-    """Return the request of `request#image`."""
     request, separator, image = value.rpartition("#")
     return request if separator and image.isdecimal() else value
 

@@ -16,8 +16,7 @@ EXTENSIONS = {
     "image/gif": "gif",
 }
 
-_LEVEL = 1
-"""Of compression: higher ones take several times as long for a tenth less."""
+_LEVEL = 1  # of compression: higher ones take several times as long for a tenth less
 
 
 class Archive:

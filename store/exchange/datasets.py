@@ -60,7 +60,6 @@ def write_chariot(pages: Pages, target: Path, images: Blobs | None, annotated: A
 
 
 def _described(record: StoredInference, source: str) -> dict[str, Any]:
-    """Return metadata as Chariot takes it: flat, with its names of place and time."""
     flat = metadata.flatten(metadata.decode(record.metadata))
     own = {key: attrgetter(field)(record) for field, key in OWN.items()}
     return {

@@ -64,16 +64,12 @@ class ImportedInference(msgspec.Struct, frozen=True):
 class Item(NamedTuple):
     """One inference or image of a file."""
 
-    place: str
-    """Where it stands, for errors."""
+    place: str  # where it stands, for errors
     image: Callable[[], bytes | None]
     inference: ImportedInference | None
-    truth: Any
-    """Annotations in any of the forms that are taken; None for none."""
-    metadata: dict[str, Any]
-    """Checked."""
-    names: Mapping[str, str]
-    """What the file says of `id`, `request_id` and `input.hash`."""
+    truth: Any  # annotations in any of the forms that are taken; None for none
+    metadata: dict[str, Any]  # checked
+    names: Mapping[str, str]  # what the file says of `id`, `request_id` and `input.hash`
 
     def value(self, join: str) -> str | None:
         """Return the value of a field to join a ground truth by; None where it has none."""
@@ -87,9 +83,7 @@ class Item(NamedTuple):
 
 
 _NOT_METADATA = {*OWN.values(), *GPS.values(), "created_at", "annotations_from"}
-Images = Callable[[str], bytes | None]
-"""Gives the image of a name; None where there is none."""
-
+Images = Callable[[str], bytes | None]  # gives the image of a name; None where there is none
 _inference = msgspec.json.Decoder(ImportedInference)
 
 

@@ -30,17 +30,11 @@ from store.records import (
 )
 from store.writer import Writer
 
-WORKER = WORKERS - 1
-"""The number of whoever imports, which no worker of a server has."""
-
+WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
 BATCH = 500
 BATCH_BYTES = 8 << 20
-LAG_BYTES = 256 << 20
-"""The import waits while more than this waits in the journal."""
-
-MOVED_S = 60.0
-"""How long the end waits for the server's writer."""
-
+LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
+MOVED_S = 60.0  # how long the end waits for the server's writer
 _DAY_MS = 86_400_000
 What = Literal["inferences", "ground-truth"]
 Entry = JournaledRecord | JournaledChange
@@ -52,8 +46,7 @@ class Imported(msgspec.Struct):
     inferences: int = 0
     images: int = 0
     ground_truths: int = 0
-    passed_over: int = 0
-    """Without ground truth, where only that is imported."""
+    passed_over: int = 0  # without ground truth, where only that is imported
 
 
 class Importer:
@@ -127,7 +120,6 @@ class Importer:
         )  # fmt: skip
 
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
-        """Keep the image, if it came along; returns its key."""
         if image is None:
             return key
         found = key_of(image)
@@ -163,7 +155,6 @@ def _batches(entries: Iterable[list[Entry]]) -> Iterator[tuple[int, list[Entry]]
 
 
 def _size(entry: Entry) -> int:
-    """Return about how many bytes an entry takes."""
     if isinstance(entry, JournaledRecord):
         return len(bytes(entry.predictions)) + len(bytes(entry.metadata))
     return len(msgspec.json.encode(entry))

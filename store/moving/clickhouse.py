@@ -40,23 +40,18 @@ from store.moving.copying import FEEDBACK, TRUTH, Progress, records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20
-POLL_S = 1.0
-"""ClickHouse takes few large inserts rather than many small ones."""
-
+POLL_S = 1.0  # ClickHouse takes few large inserts rather than many small ones
 MAX_BACK_OFF_S = 30.0
 _FILLED_AT_ONCE = 5000
 _log = logging.getLogger(__name__)
-Range = tuple[int, int]
-"""Bytes of a segment, from and to."""
+Range = tuple[int, int]  # bytes of a segment, from and to
 
 
 class Position(msgspec.Struct):
     """How far the journal is sent."""
 
-    offsets: dict[str, int] = {}
-    """By segment."""
-    sending: dict[str, Range] = {}
-    """What may have arrived already, or in part."""
+    offsets: dict[str, int] = {}  # by segment
+    sending: dict[str, Range] = {}  # what may have arrived already, or in part
 
 
 class Sink:
@@ -119,7 +114,6 @@ class Sink:
         return next(journal.frames(segment, offset), None) is not None
 
     def _next(self) -> dict[str, Range]:
-        """Return the parts of segments that one insert takes."""
         found: dict[str, Range] = {}
         records = size = 0
         for path in journal.segments(self._directory):
@@ -162,14 +156,12 @@ def _connect(url: str) -> Any:
 
 
 def _insert(client: Any, table: str, rows: list[Row]) -> None:
-    """Insert rows, if there are any."""
     if rows:
         block = msgspec.json.Encoder().encode_lines(rows)
         client.raw_insert(table, insert_block=block, fmt="JSONEachRow")
 
 
 def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
-    """Return those rows that a ClickHouse does not have."""
     key = [name for name in ("id", "seq") if name in rows[0]]
     first = ",".join({str(row[key[0]]) for row in rows})  # 20 bytes each, of 256 kiB that are read
     text = f"SELECT {', '.join(key)} FROM {table} WHERE {key[0]} IN ({first})"

@@ -59,9 +59,7 @@ _TABLES = {
 }
 """The id that is the time, columns and order of each table."""
 
-Row = dict[str, Any]
-"""A value for each column; `time` comes by itself."""
-
+Row = dict[str, Any]  # a value for each column; `time` comes by itself
 _log = logging.getLogger(__name__)
 _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)

@@ -11,9 +11,7 @@ from blake3 import blake3
 from store.database import Readers, run
 from store.ids import TIME_SHIFT, milliseconds
 
-DAY_IDS = 86_400_000 << TIME_SHIFT
-"""Ids of one day in UTC; the first day begins at 0."""
-
+DAY_IDS = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 TIMEOUT_S = 3600.0
 _PAGE = 5000
 _ROWS = """
@@ -27,10 +25,8 @@ class Table(NamedTuple):
 
     name: str
     key: str
-    compared: str = "0"
-    """An integer that tells whether a row of the same key is the same."""
-    columns: tuple[str, ...] = ()
-    """All, where rows are copied as they are."""
+    compared: str = "0"  # an integer that tells whether a row of the same key is the same
+    columns: tuple[str, ...] = ()  # all, where rows are copied as they are
 
 
 INFERENCES = Table("inference", "seq", "input_kept")
@@ -40,8 +36,7 @@ class Sum(NamedTuple):
     """What one side holds of a day."""
 
     inferences: int
-    checksum: int
-    """64 bits, over (id, predictions, metadata, ground truth) of each."""
+    checksum: int  # 64 bits, over (id, predictions, metadata, ground truth) of each
 
 
 class Day(NamedTuple):

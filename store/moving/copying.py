@@ -6,7 +6,6 @@ lacks is added. So a copy that was killed goes on, and one that is repeated adds
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,16 +23,11 @@ from store.moving.comparison import (
     reading,
     summary,
 )
-from store.partitions import make_room
 from store.records import JournaledRecord
 from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
 
-_BATCH = 1000
-"""Rows of one transaction."""
-
-_PAGE = 20_000
-"""Ids compared at once."""
-
+_BATCH = 1000  # rows of one transaction
+_PAGE = 20_000  # ids compared at once
 _CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
 TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
 FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
@@ -60,17 +54,15 @@ class Progress(NamedTuple):
 
     table: str
     day: str
-    copied: dict[str, int]
-    """Rows by table; inferences whose metadata changed count again."""
+    copied: dict[str, int]  # rows by table; inferences whose metadata changed count again
     removed: int
     seconds: float
 
     def __str__(self) -> str:
         done = ", ".join(f"{name} {n:,}" for name, n in self.copied.items() if n)
         per_second = self.copied.get("inference", 0) / max(self.seconds, 0.001)
-        return (
-            f"{done or 'nothing'} copied, {self.removed:,} removed, {per_second:,.0f} inferences/s"
-        )
+        done = f"{done or 'nothing'} copied, {self.removed:,} removed"
+        return f"{done}, {per_second:,.0f} inferences/s"
 
 
 def copy(
@@ -131,8 +123,7 @@ class _Copier:
         self._copy_rollups()
         with self._engine.begin() as connection:
             for name, rows in settings.items():
-                if rows:
-                    database.upsert(connection, name, _SETTINGS[name], rows)
+                database.upsert(connection, name, _SETTINGS[name], rows)
         return self._progress()
 
     def _progress(self) -> Progress:
@@ -158,7 +149,10 @@ class _Copier:
                 self._copy_rows(table, keys, [key for key in keys if key in here])
             if self._delete:
                 for keys in _batches([key for key in here if key not in there]):
-                    self._remove_rows(table, keys)
+                    with self._names.transaction(self._engine, alone=True) as connection:
+                        self._remove(connection, table, keys)
+                    self._removed += len(keys)
+                    self._report(self._progress())
             position = end
 
     def _copy_rows(self, table: Table, keys: list[int], replaced: list[int]) -> None:
@@ -174,34 +168,22 @@ class _Copier:
             inferences = {row[1] for row in rows} if table is _CHANGES else ()
         with self._source.snapshot() as connection:
             added = records(connection, inferences)
+        seqs = [record.seq for record in added]
         alone = table is not INFERENCES or bool(replaced)
-        with self._transaction(added, alone=alone) as connection:
-            gone = replaced if table is INFERENCES else [record.seq for record in added]
-            remove_inferences(connection, self._names, gone)
+        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
+            if table is _CHANGES:
+                remove_inferences(connection, self._names, seqs)
+            self._remove(connection, table, replaced)
             Rows(self._names).insert(connection, added)
-            if table is not INFERENCES:
-                _remove(connection, table, replaced)
-                database.insert(connection, table.name, table.columns, rows)
+            database.insert(connection, table.name, table.columns, rows)
         self._copied[table.name] += len(keys)
         self._report(self._progress())
 
-    def _remove_rows(self, table: Table, keys: list[int]) -> None:
-        with self._transaction() as connection:
-            if table is INFERENCES:
-                remove_inferences(connection, self._names, keys)
-            else:
-                _remove(connection, table, keys)
-        self._removed += len(keys)
-        self._report(self._progress())
-
-    @contextmanager
-    def _transaction(
-        self, records: Sequence[JournaledRecord] = (), *, alone: bool = True
-    ) -> Iterator[sa.Connection]:
-        with self._engine.connect() as connection:
-            make_room(connection, (record.seq for record in records))
-        with self._names.transaction(self._engine, alone=alone) as connection:
-            yield connection
+    def _remove(self, connection: sa.Connection, table: Table, keys: list[int]) -> None:
+        if table is INFERENCES:
+            remove_inferences(connection, self._names, keys)
+        else:
+            run_in(connection, f"DELETE FROM {table.name} WHERE {table.key} IN ({{}})", keys)
 
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
@@ -210,14 +192,13 @@ class _Copier:
             self._at = ("rollup", str(name[0]))
             last = -1
             while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):
-                with self._transaction() as connection:
+                with self._names.transaction(self._engine, alone=True) as connection:
                     own = self._names.id("model", *name)
                     were = run(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
                     there = {(*row,) for row in were}
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
-                    if new:
-                        database.upsert(connection, "rollup", rollups.COLUMNS, new, keys=2)
+                    database.upsert(connection, "rollup", rollups.COLUMNS, new, keys=2)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())
@@ -237,10 +218,6 @@ def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledR
         " WHERE i.seq IN ({})"
     )
     return [record_of(row) for row in run_in(connection, statement, seqs)]
-
-
-def _remove(connection: sa.Connection, table: Table, keys: Sequence[int]) -> None:
-    run_in(connection, f"DELETE FROM {table.name} WHERE {table.key} IN ({{}})", keys)
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run
-from store.query.syntax import Compare, Filter, Range, leaves
+from store.database import run, run_in
 from store.schema import MAX_KEYS, KeyType
 
 TASKS = {
@@ -35,60 +34,57 @@ class Catalog:
     A name keeps its id, so those found before are known of the connection.
     """
 
-    def __init__(self, connection: sa.Connection, tree: Filter) -> None:
-        found = leaves(tree)
-        compares = [leaf for leaf in found if isinstance(leaf, Compare)]
+    def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
         self._labels: dict[str, int] = connection.info.setdefault("labels", {})
-        self._read_paths: set[str] = set()
-        paths = {
-            leaf.field[5:]
-            for leaf in found
-            if isinstance(leaf, Compare | Range) and leaf.field.startswith("meta.")
-        }
-        self._read_keys({path for path in paths if path not in self._keys})
-        self.models: list[Model] = []
-        if any(leaf.field in {"model", "version", "task"} for leaf in compares):
-            rows: Iterable[Any] = run(connection, "SELECT id, name, version, task FROM model").all()
-            self.models = [Model(*row) for row in rows]
+        self._read_now: dict[str, dict[KeyType, int]] = {}
 
     def key(self, path: str, type_: KeyType) -> int | None:
         """Return the id of a metadata key; `None` where nobody has it with a value of this type."""
-        if type_ not in self._keys.get(path, ()) and path not in self._read_paths:
-            self._read_keys({path})
-        return self._keys.get(path, {}).get(type_)
+        known = self._keys.get(path, {})
+        return known[type_] if type_ in known else self._read(path).get(type_)
 
     def is_indexed(self, path: str) -> bool:
         """Tell whether an index has all that metadata has at a path."""
-        return path in self._keys or not self._is_spent
+        return path in self._keys or bool(self._read(path)) or not self._is_spent
 
     def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the labels that have one of these names."""
         names = set(names)
-        rows = _named(
-            self._connection,
-            "SELECT name, id FROM label WHERE name IN ({})",
-            names - self._labels.keys(),
-        )
-        self._labels |= {name: int(number) for name, number in rows}
+        new = names - self._labels.keys()
+        for name, number in run_in(
+            self._connection, "SELECT name, id FROM label WHERE name IN ({})", new
+        ):
+            self._labels[name] = int(number)
         return tuple(self._labels[name] for name in names if name in self._labels)
 
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the models that have one of these names, versions or tasks, in any case."""
         wanted = {str(name).lower() for name in names}
-        return tuple(model.id for model in self.models if wanted & _aliases(field, model))
+        return tuple(model.id for model in self._models if wanted & _aliases(field, model))
 
     @cached_property
     def _is_spent(self) -> bool:
         there = run(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
         return int(there) >= MAX_KEYS
 
-    def _read_keys(self, paths: set[str]) -> None:
-        keys = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
-        for path, type_, number in _named(self._connection, keys, paths):
-            self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
-        self._read_paths |= paths
+    @cached_property
+    def _models(self) -> list[Model]:
+        rows: Iterable[Any] = run(
+            self._connection, "SELECT id, name, version, task FROM model"
+        ).all()
+        return [Model(*row) for row in rows]
+
+    def _read(self, path: str) -> dict[KeyType, int]:
+        if path not in self._read_now:
+            rows: Iterable[Any] = run(
+                self._connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)
+            ).all()
+            self._read_now[path] = {KeyType(type_): int(number) for type_, number in rows}
+            if self._read_now[path]:
+                self._keys[path] = self._read_now[path]
+        return self._read_now[path]
 
 
 def _aliases(field: str, model: Model) -> set[str]:
@@ -99,14 +95,3 @@ def _aliases(field: str, model: Model) -> set[str]:
     if field == "version":
         return {model.version.lower()}
     return {model.task.lower(), TASKS.get(model.task, model.task.lower())}
-
-
-def _named(connection: sa.Connection, statement: str, names: set[str]) -> list[Any]:
-    if not names:
-        return []
-    return list(run(connection, statement.format(marks(names)), tuple(names)).all())
-
-
-def marks(values: Collection[Any]) -> str:
-    """Return a placeholder for each value."""
-    return ", ".join("?" * len(values))

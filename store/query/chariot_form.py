@@ -3,7 +3,7 @@
 Source: Chariot, Inference Store, `MetadataFilter`, `GPSBox`, `TimeRange`.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ TYPES: dict[str, type] = {
     "str": str, "string": str, "float": float, "int": int, "bool": bool, "dict": dict,
 }  # fmt: skip
 MAX_FILTERS = 200
+_Meaning = TypeVar("_Meaning")
 
 
 class MetadataFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,11 +55,7 @@ class TimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse(
     filters: list[MetadataFilter], box: GPSBox | None, times: TimeRange | None, now_us: int
 ) -> Filter:
-    """Read filters, all of which must hold.
-
-    Raises:
-        QueryError: They mean nothing.
-    """
+    """Read filters, all of which must hold; raise a `QueryError` where they mean nothing."""
     comparisons = Comparisons(now_us)
     counted(len(filters), MAX_FILTERS, "filters in metadata_filter")
     parts: list[Filter] = []
@@ -76,16 +73,8 @@ def parse(
 
 
 def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[Filter]:
-    operator = OPERATORS.get(one.operator.lower())
-    if operator is None:
-        raise QueryError(
-            f"expected {path}.operator to be one of {', '.join(OPERATORS)}, got {one.operator[:80]!r}"
-        )
-    type_ = TYPES.get(one.type.lower())
-    if type_ is None:
-        raise QueryError(
-            f"expected {path}.type to be one of {', '.join(TYPES)}, got {one.type[:80]!r}"
-        )
+    operator = _known(OPERATORS, one.operator, f"{path}.operator")
+    type_ = _known(TYPES, one.type, f"{path}.type")
     field = f"meta.{one.key}"
     if operator == "exists":
         return comparisons.read(field, {"exists": _typed(one.value, bool, path)}, path)
@@ -93,9 +82,8 @@ def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[
         values = one.value.split(",") if isinstance(one.value, str) else one.value
         if not isinstance(values, list) or type_ is dict:
             raise unexpected(f"{path}.value", "a list, or text with commas, of one type", one.value)
-        return comparisons.read(
-            field, {"in": [_typed(value, type_, path) for value in values]}, path
-        )
+        typed = [_typed(value, type_, path) for value in values]
+        return comparisons.read(field, {"in": typed}, path)
     value = _typed(one.value, type_, path)
     if type_ is not dict:
         return comparisons.read(field, {operator: value}, path)
@@ -105,6 +93,12 @@ def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[
         )
     inner = joined(And, _entries(field, value, path, comparisons))
     return [Not(inner) if operator == "ne" else inner]
+
+
+def _known(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:
+    if name.lower() not in table:
+        raise QueryError(f"expected {path} to be one of {', '.join(table)}, got {name[:80]!r}")
+    return table[name.lower()]
 
 
 def _entries(
@@ -122,22 +116,16 @@ def _entries(
 
 
 def _typed(value: Any, type_: type, path: str) -> Any:
-    """Return the value that text of a type stands for."""
-    if not isinstance(value, str) or type_ is str:
-        if type_ is str and not isinstance(value, str):
-            raise unexpected(f"{path}.value", "a string", value)
-        return _checked(value, type_, path)
-    try:
-        return _checked(
-            msgspec.json.decode(value.strip().lower() if type_ is bool else value), type_, path
-        )
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise unexpected(f"{path}.value", f"text of type {type_.__name__}", value) from error
-
-
-def _checked(value: Any, type_: type, path: str) -> Any:
+    """Return the value that text of a type stands for, or a value of that type itself."""
+    path = f"{path}.value"
+    if isinstance(value, str) and type_ is not str:
+        text = value.strip().lower() if type_ is bool else value
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise unexpected(path, f"text of type {type_.__name__}", value) from error
     allowed = (int, float) if type_ is float else type_
-    is_boolean = isinstance(value, bool) and type_ is not bool
-    if not isinstance(value, allowed) or is_boolean:
-        raise unexpected(f"{path}.value", f"of type {type_.__name__}", value)
+    if not isinstance(value, allowed) or (isinstance(value, bool) and type_ is not bool):
+        what = "a string" if type_ is str else f"of type {type_.__name__}"
+        raise unexpected(path, what, value)
     return value

@@ -40,11 +40,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def parse(text: str, comparisons: Comparisons) -> Filter:
-    """Read a filter; empty text matches everything.
-
-    Args:
-        text: The filter.
-        comparisons: Reads and counts what is compared, of the filter that this one stands in too.
+    """Read a filter, whose comparisons count as the outer one's; empty text matches everything.
 
     Raises:
         QueryError: It is no filter; the message says where and what was expected.
@@ -53,13 +49,10 @@ def parse(text: str, comparisons: Comparisons) -> Filter:
 
 
 def split_url(query: str) -> tuple[list[str], dict[str, str]]:
-    """Read the query of a URL: comparisons, all of which must hold, `q=` with a whole filter, and options.
-
-    Returns:
-        Filters as text, and the parameters named in `OPTIONS`.
+    """Return the filters of a URL's query as text, all of which must hold, and its `OPTIONS`.
 
     Raises:
-        QueryError: They mean nothing.
+        QueryError: A parameter is none, or there twice.
     """
     try:
         given = parse_qsl(query, keep_blank_values=True, max_num_fields=250, errors="strict")
@@ -80,8 +73,7 @@ def split_url(query: str) -> tuple[list[str], dict[str, str]]:
 def _parameter(name: str, value: str) -> str:
     if name == "q":
         return value
-    found = _OPERAND.match(value)
-    if found is None or found.end() < len(value):
+    if not _OPERAND.fullmatch(value):
         raise QueryError(
             f"expected {name[:80]} to have an operator as in ge:5, or quotes around & | ( ) < > and "
             f"quotes, got {value[:80]!r}"
@@ -103,70 +95,60 @@ class _Parser:
         self._comparisons = comparisons
 
     def whole(self) -> Filter:
-        tree = And(()) if not self._text.strip() else self._either(1)
-        self._end()
-        return tree
-
-    def _end(self) -> None:
-        if self._skip_space() < len(self._text):
+        tree = self._either(1) if self._text.strip() else And(())
+        self._past(_SPACE)
+        if self._at < len(self._text):
             raise self._expected(
                 "& or | and another comparison, an operator as in ge:5, or quotes around the value"
             )
+        return tree
 
     def _either(self, depth: int) -> Filter:
-        parts = [self._both(depth)]
-        while self._take("|"):
-            parts.append(self._both(depth))
-        return joined(Or, parts)
-
-    def _both(self, depth: int) -> Filter:
-        parts = [self._one(depth)]
-        while self._take("&"):
-            parts.append(self._one(depth))
-        return joined(And, parts)
+        either = [[self._one(depth)]]
+        while True:
+            if self._take("&"):
+                either[-1].append(self._one(depth))
+            elif self._take("|"):
+                either.append([self._one(depth)])
+            else:
+                return joined(Or, [joined(And, both) for both in either])
 
     def _one(self, depth: int) -> Filter:
         if depth > MAX_DEPTH:
             raise QueryError(f"expected the filter to be at most {MAX_DEPTH} deep, got more")
         if self._take("!"):
             return Not(self._one(depth + 1))
-        if self._take("("):
-            if self._take(")"):
-                return And(())
-            if self._take("|"):
-                tree: Filter = Or(())
-            else:
-                tree = self._either(depth + 1)
-            if not self._take(")"):
-                raise self._expected("a closing parenthesis")
-            return tree
-        found = _FIELD.match(self._text, self._skip_space())
-        if found is None:
-            raise self._expected("a comparison such as meta.camera=north")
-        self._at = found.end()
-        if not self._take("="):
-            raise self._expected(f"= after {found[0].strip()[:80]!r}, as in meta.altitude=ge:100,")
-        return self._comparison(_plain(found[0]))
+        if not self._take("("):
+            return self._comparison()
+        if self._take(")"):
+            return And(())
+        tree = Or(()) if self._take("|") else self._either(depth + 1)
+        if not self._take(")"):
+            raise self._expected("a closing parenthesis")
+        return tree
 
-    def _comparison(self, field: str) -> Filter:
-        found = _OPERAND.match(self._text, self._at)
-        assert found is not None  # it matches nothing, too
-        self._at = found.end()
+    def _comparison(self) -> Filter:
+        found = self._past(_FIELD)
+        if not found:
+            raise self._expected("a comparison such as meta.camera=north")
+        if not self._take("="):
+            raise self._expected(f"= after {found.strip()[:80]!r}, as in meta.altitude=ge:100,")
+        field, text = _plain(found), self._past(_OPERAND)
         if self._text.startswith('"', self._at):
             raise self._expected("a closing quote")
-        return joined(And, self._comparisons.read(field, _operand(field, found[0]), field[:80]))
+        return joined(And, self._comparisons.read(field, _operand(field, text), field[:80]))
 
     def _take(self, mark: str) -> bool:
-        if self._text.startswith(mark, self._skip_space()):
-            self._at += 1
-            return True
-        return False
+        self._past(_SPACE)
+        is_there = self._text.startswith(mark, self._at)
+        self._at += is_there
+        return is_there
 
-    def _skip_space(self) -> int:
-        found = _SPACE.match(self._text, self._at)
-        assert found is not None  # as above
-        self._at = found.end()
-        return self._at
+    def _past(self, pattern: re.Pattern[str]) -> str:
+        """Go behind what a pattern matches here, and return it; nothing where it does not."""
+        found = pattern.match(self._text, self._at)
+        self._at = found.end() if found else self._at
+        return found[0] if found else ""
 
     def _expected(self, what: str) -> QueryError:
         got = self._text[self._at : self._at + 40]
@@ -191,14 +173,13 @@ def _operand(field: str, text: str) -> Any:
     if found is None:
         return _typed(field, text)
     operator, rest = found[1], text[found.end() :]
-    value: Any = _typed(field, rest) if operator not in {"in", "contains", "exists"} else None
     if operator == "in":
-        value = [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
-    elif operator == "contains":
-        value = _plain(rest)
-    elif operator == "exists":
-        value = _scalar(rest)
-    return {operator: value}
+        return {
+            "in": [_typed(field, piece) for piece in _pieces(rest, ",")] if rest.strip() else []
+        }
+    if operator == "contains":
+        return {"contains": _plain(rest)}
+    return {operator: _scalar(rest) if operator == "exists" else _typed(field, rest)}
 
 
 def _prediction(field: str, text: str) -> Any:

@@ -26,6 +26,7 @@ from store.query.wrong import check_number, check_text, counted, unexpected
 
 MAX_DEPTH = 16
 MAX_LEAVES = 200
+MAX_OBJECTS = 1000
 MAX_IN = 1000
 MAX_VALUES = 10_000
 """Of all `in` lists together: a statement binds so many values at most."""
@@ -43,18 +44,13 @@ class Comparisons:
 
     def __init__(self, now_us: int) -> None:
         self._now_us = now_us
-        self._leaves = self._values = 0
+        self._leaves = self._values = self._objects = 0
 
     def read(self, field: str, value: Any, path: str) -> list[Filter]:
-        """Read what a field is compared with.
-
-        Args:
-            field: Its name.
-            value: Decoded JSON: a value, or operators with their operands.
-            path: Where that stands, for the messages.
+        """Read a value that a field is compared with, or operators and operands, as decoded JSON.
 
         Raises:
-            QueryError: The field or the value means nothing; the message says what is allowed.
+            QueryError: Field or value mean nothing; the message says what is allowed at `path`.
         """
         check_text(field, "the name of a field")
         if field in {"label", "box"}:
@@ -103,45 +99,43 @@ class Comparisons:
         if field == "label" and not (
             isinstance(value, dict) and not value.keys().isdisjoint(names)
         ):
-            return [
-                Not(Predicted(labels)) if operator == "ne" else Predicted(labels)
-                for operator, labels in self._labels(value, path, ("eq", "ne", "in"))
-            ]
+            found: list[Filter] = []
+            for operator, operand, here in _operators(value, path, ("eq", "ne", "in")):
+                some = Predicted(self._labels(operator, operand, here))
+                found.append(Not(some) if operator == "ne" else some)
+            return found
         if not isinstance(value, dict) or not value:
             raise unexpected(path, f"an object with some of {', '.join(names)}", value)
         labels: tuple[str, ...] | None = None
         if field == "box":
             self._count_leaf()
         else:
-            ((_, labels),) = self._labels(value.get("name"), f"{path}.name", ("in",))
-        found: dict[str, list[tuple[str, float]]] = {}
-        for name, bounds in value.items():
+            ((operator, name, here),) = _operators(value.get("name"), f"{path}.name", ("in",))
+            labels = self._labels(operator, name, here)
+        bounds: dict[str, list[tuple[str, float]]] = {}
+        for name, operand in value.items():
             if name not in names:
                 raise QueryError(
                     f"expected {path} to have some of {', '.join(names)}, got {str(name)[:80]!r}"
                 )
             if name != "name":
-                found[name] = [
+                bounds[name] = [
                     (operator, float(self._scalar("number", bound, here)))
-                    for operator, bound, here in _operators(bounds, f"{path}.{name}", BOUNDS)
+                    for operator, bound, here in _operators(operand, f"{path}.{name}", BOUNDS)
                 ]
-        count = found.pop("n", [])
-        within = tuple((name, *bound) for name, bounds in found.items() for bound in bounds)
+        count = bounds.pop("n", [])
+        within = tuple((name, *bound) for name, some in bounds.items() for bound in some)
         return [Predicted(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
 
-    def _labels(
-        self, value: Any, path: str, allowed: tuple[str, ...]
-    ) -> list[tuple[str, tuple[str, ...]]]:
-        found: list[tuple[str, tuple[str, ...]]] = []
-        for operator, operand, here in _operators(value, path, allowed):
-            self._count_leaf()
-            if operator == "in":
-                found.append((operator, tuple(map(str, self._list("text", operand, here)))))
-            else:
-                found.append((operator, (str(self._scalar("text", operand, here)),)))
-        if len(found) > 1 and "eq" not in allowed:
-            raise unexpected(path, "a string, or an object with in", value)
-        return found
+    def _labels(self, operator: str, value: Any, path: str) -> tuple[str, ...]:
+        self._count_leaf()
+        if operator == "in":
+            return tuple(map(str, self._list("text", value, path)))
+        return (str(self._scalar("text", value, path)),)
+
+    def count_object(self) -> None:
+        """Count an object that holds comparisons; raise a `QueryError` where they are too many."""
+        self._objects = counted(self._objects + 1, MAX_OBJECTS, "objects in a filter")
 
     def _count_leaf(self) -> None:
         self._leaves = counted(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")

@@ -5,7 +5,7 @@ a place.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 BITS = 16
 """Of each axis: cells of 1/182 of a degree of longitude, half that of latitude."""
@@ -16,9 +16,9 @@ _LAST = (1 << BITS) - 1
 def cell(paths: Mapping[str, Any]) -> int | None:
     """Return the cell of flat metadata, 32 bits; None where it has no place."""
     latitude, longitude = paths.get("latitude"), paths.get("longitude")
-    if not (_is_within(latitude, 90) and _is_within(longitude, 180)):
+    if not (is_within(latitude, 90) and is_within(longitude, 180)):
         return None
-    return morton(row(latitude), column(longitude))  # type: ignore[arg-type]  # numbers, as just seen
+    return morton(row(latitude), column(longitude))
 
 
 def row(latitude: float) -> int:
@@ -44,6 +44,7 @@ def _spread(value: int) -> int:
     return (value | value << 1) & 0x55555555
 
 
-def _is_within(value: Any, bound: float) -> bool:
+def is_within(value: Any, bound: float) -> TypeGuard[float]:
+    """Tell whether a value is a number within a bound on both sides of 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and -bound <= value <= bound

@@ -3,7 +3,6 @@
 The client's is indexed by key, type and value: numbers as REAL, strings by their first characters.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from store.query.catalog import Catalog
@@ -19,7 +18,7 @@ from store.query.sql import (
     table_of,
     values_of,
 )
-from store.query.syntax import Compare, Range, Scalar, merged
+from store.query.syntax import BOUNDS, Compare, Range, Scalar
 from store.query.words import Words
 from store.schema import INDEXED_CHARACTERS, KeyType
 
@@ -31,12 +30,11 @@ _RELAXED = {"eq": "=", "gt": ">=", "ge": ">=", "lt": "<=", "le": "<="}
 
 def compile_metadata(leaf: Compare | Range, catalog: Catalog, words: Words) -> Test:
     """Translate a comparison of `meta.` or `std.` and a path."""
+    if isinstance(leaf, Compare) and leaf.operator in BOUNDS and leaf.operator != "eq":
+        leaf = Range(leaf.field, ((leaf.operator, values_of(leaf)[0]),))
     if isinstance(leaf, Range):
         return _range(leaf, catalog, words)
-    (either,) = merged([leaf])
-    return (
-        _range(either, catalog, words) if isinstance(either, Range) else _meta(leaf, catalog, words)
-    )
+    return _meta(leaf, catalog, words)
 
 
 def _meta(leaf: Compare, catalog: Catalog, words: Words) -> Test:
@@ -77,7 +75,7 @@ def _range(leaf: Range, catalog: Catalog, words: Words) -> Test:
     key = catalog.key(path, type_)
     if key is None:
         return FALSE
-    exact, cut = _exact[type_](values)
+    exact, cut = _indexed(type_, values)
     symbols = SYMBOLS if exact else _RELAXED
     condition = "".join(f" AND d.val {symbols[operator]} ?" for operator, _ in leaf.bounds)
     scan = Scan(table_of(type_), Sql("d.key = ?" + condition, (key, *cut)), ordered=False)
@@ -96,8 +94,8 @@ def _on_key(field: str, tests: list[Sql], words: Words) -> Sql:
     is_given = root == "meta"
     source = words.metadata if is_given else words.standard
     bound = (path,) if is_given else words.standard_path(path)
-    text = f"EXISTS (SELECT 1 FROM {source} AND ({' OR '.join(test.text for test in tests)}))"
-    return Sql(text, (*bound, *(value for test in tests for value in test.values)))
+    text, values = Sql.joined(" OR ", tests)
+    return Sql(f"EXISTS (SELECT 1 FROM {source} AND ({text}))", (*bound, *values))
 
 
 def _json_test(type_: KeyType, operator: str, values: tuple[Scalar, ...], words: Words) -> Sql:
@@ -114,33 +112,22 @@ def _value_scans(
     """Return the parts of an index that hold all matches, and whether they hold nothing else."""
     if operator == "contains":
         return (key_scan(type_, key),), False
-    exact, cut = _exact[type_](values)
+    exact, cut = _indexed(type_, values)
     return scan_each(table_of(type_), "d.val", tuple(dict.fromkeys(cut)), key), exact
 
 
-def _exact_numbers(values: tuple[Scalar, ...]) -> tuple[bool, tuple[Any, ...]]:
+def _indexed(type_: KeyType, values: tuple[Scalar, ...]) -> tuple[bool, tuple[Any, ...]]:
+    """Return whether the index tells values from all others, and as what it has them."""
+    if type_ is KeyType.STR:
+        cut = tuple(str(value)[:INDEXED_CHARACTERS] for value in values)
+        return all(len(value) < INDEXED_CHARACTERS for value in cut), cut
     numbers = tuple(float(value) for value in values)
     return all(abs(number) < EXACT_INTEGERS for number in numbers), numbers
-
-
-def _exact_strings(values: tuple[Scalar, ...]) -> tuple[bool, tuple[Any, ...]]:
-    cut = tuple(str(value)[:INDEXED_CHARACTERS] for value in values)
-    return all(len(value) < INDEXED_CHARACTERS for value in cut), cut
-
-
-_exact: dict[KeyType, Callable[[tuple[Scalar, ...]], tuple[bool, tuple[Any, ...]]]] = {
-    KeyType.NUM: _exact_numbers,
-    KeyType.STR: _exact_strings,
-    KeyType.BOOL: _exact_numbers,
-}
 
 
 def _by_type(values: tuple[Scalar, ...]) -> dict[KeyType, tuple[Scalar, ...]]:
     found: dict[KeyType, list[Scalar]] = {}
     for value in values:
-        if isinstance(value, str):
-            found.setdefault(KeyType.STR, []).append(value)
-        else:
-            type_ = KeyType.BOOL if isinstance(value, bool) else KeyType.NUM
-            found.setdefault(type_, []).append(value)
+        type_ = {str: KeyType.STR, bool: KeyType.BOOL}.get(type(value), KeyType.NUM)
+        found.setdefault(type_, []).append(value)
     return {type_: tuple(dict.fromkeys(group)) for type_, group in found.items()}

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from store.errors import QueryError
+from store.query.geo import is_within
 from store.query.syntax import Box, Near, Place, Polygon
 from store.query.wrong import unexpected
 
@@ -19,11 +20,7 @@ _SHAPES = '{"near": [latitude, longitude], "within": "5km"}, {"box": [south, wes
 
 
 def place(value: Any, path: str) -> Place:
-    """Read a shape.
-
-    Raises:
-        QueryError: It is none; the message says what is.
-    """
+    """Read a shape; raise a `QueryError` that says what is one."""
     keys = value.keys() if isinstance(value, dict) else set()
     if keys == {"near", "within"}:
         latitude, longitude = _point(value["near"], f"{path}.near")
@@ -54,7 +51,7 @@ def _polygon(value: Any, path: str) -> Polygon:
 def _point(value: Any, path: str) -> tuple[float, float]:
     if isinstance(value, list) and len(value) == 2:
         latitude, longitude = value
-        if _is_within(latitude, 90) and _is_within(longitude, 180):
+        if is_within(latitude, 90) and is_within(longitude, 180):
             return float(latitude), float(longitude)
     raise unexpected(path, "a latitude of -90 to 90 degrees and a longitude of -180 to 180", value)
 
@@ -65,8 +62,3 @@ def _metres(value: Any, path: str) -> float:
     if not math.isfinite(metres):
         raise unexpected(path, "a distance with m, km, mi or nmi, such as 5km", value)
     return metres
-
-
-def _is_within(value: Any, bound: float) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -bound <= value <= bound

@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
     scans: tuple[Scan, ...] | None
     """What drives; `None` is a walk through the inferences."""
-    tests: tuple[Sql, ...]
+    test: Sql | None
     """What rows `i` must pass, beside lying in the window."""
     window: Window
     is_bounded: bool
@@ -85,7 +85,7 @@ class Planner:
         self._narrow = narrow
         self._probes = 0
         self._wide: set[Any] = connection.info.setdefault("wide", set())
-        catalog = Catalog(connection, tree)
+        self._catalog = Catalog(connection)
         asked, rest = Window(), []
         for part in _conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
@@ -94,12 +94,8 @@ class Planner:
                 rest.append(part)
         self._is_bounded = asked != Window()
         self._window = asked if asked.low <= asked.high else Window(*EMPTY_RANGE)
-        self._parts = [
-            part for part in (self._compile(part, catalog) for part in rest) if part != TRUE
-        ]
-        self._usable = sorted(
-            (part for part in self._parts if part.scans is not None), key=_preference
-        )
+        self._parts = [part for part in map(self._compile, rest) if part != TRUE]
+        self._usable = _usable(self._parts)
 
     @cached_property
     def plan(self) -> Plan:
@@ -111,7 +107,7 @@ class Planner:
 
         `None` where `plan` needs no look either, or what would drive it was narrow lately.
         """
-        ordered = next((part for part in self._usable if _in_order(part)), None)
+        ordered = _first_in_order(self._usable)
         if ordered:
             return self._planned(ordered) if len(self._usable) > 1 else None
         plan = self._planned(None)
@@ -119,10 +115,11 @@ class Planner:
         return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
 
     def _planned(self, chosen: Test | None) -> Plan:
-        tests = tuple(part.test for part in self._parts if not (part is chosen and part.exact))
+        tests = [part.test for part in self._parts if not (part is chosen and part.exact)]
+        test = Sql.joined(" AND ", tests) if tests else None
         is_dense = all(part.scans is not None and part.dense for part in self._parts)
         scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
-        return Plan(scans, tests, self._window, self._is_bounded, is_dense, is_apart)
+        return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart)
 
     def _choose(self) -> Test | None:
         """Return the part that drives, `None` to walk."""
@@ -131,7 +128,7 @@ class Planner:
             return usable[0]
         best, rows = self._narrowest(usable, self._window)
         if best is None:
-            return next((part for part in usable if _in_order(part)), None)
+            return _first_in_order(usable)
         if self._is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
             if self._count((WALK,), self._window, cap + 1) <= cap:
@@ -154,34 +151,32 @@ class Planner:
 
     def _count(self, scans: Sequence[Scan], window: Window, cap: int) -> int:
         """Count the rows that scans read, up to a cap."""
-        texts: list[str] = []
-        values: list[Any] = []
-        for scan in scans:
-            texts.append(f"SELECT 1 FROM {scan.source} WHERE {scan.condition.text}")
-            values += scan.condition.values
-            if scan.ordered:
-                texts[-1] += " AND d.seq BETWEEN ? AND ?"
-                values += window
-        if not scans:
+        parts = []
+        for source, (condition, values), ordered in scans:
+            text = f"SELECT 1 FROM {source} WHERE {condition}"
+            if ordered:
+                parts.append(Sql(f"{text} AND d.seq BETWEEN ? AND ?", (*values, *window)))
+            else:
+                parts.append(Sql(text, values))
+        if not parts:
             return 0
-        text = f"SELECT count(*) FROM ({' UNION ALL '.join(texts)} LIMIT ?) AS c"
+        text, values = Sql.joined(" UNION ALL ", parts)
+        text = f"SELECT count(*) FROM ({text} LIMIT ?) AS c"
         ((rows,),) = fetched(self._connection, text, (*values, cap))
         return int(rows)
 
-    def _compile(self, tree: Filter, catalog: Catalog) -> Test:
+    def _compile(self, tree: Filter) -> Test:
         if isinstance(tree, Leaf):
-            return self._compile_leaf(tree, catalog)
+            return self._compile_leaf(tree)
         if isinstance(tree, Not):
-            test = self._compile(tree.part, catalog).test
+            test = self._compile(tree.part).test
             return Test(Sql(f"NOT {test.text}", test.values))
-        inner = _conjuncts(tree) if isinstance(tree, And) else tree.parts
-        parts = [self._compile(part, catalog) for part in inner]
+        parts = list(map(self._compile, _conjuncts(tree) if isinstance(tree, And) else tree.parts))
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
-            usable = sorted((part for part in parts if part.scans is not None), key=_preference)
-            best, _ = self._narrowest(usable, Window())
-            best = best or next((part for part in usable if _in_order(part)), None)
+            usable = _usable(parts)
+            best = self._narrowest(usable, Window())[0] or _first_in_order(usable)
             dense = all(part.scans is not None and part.dense for part in parts)
             scans, few = (best.scans, best.few) if best else (None, ())
             return Test(_joined(" AND ", parts), scans, dense=dense, few=few)
@@ -194,14 +189,14 @@ class Planner:
         is_dense = any(part.dense for part in parts)
         return Test(_joined(" OR ", parts), scans, is_exact, is_dense)
 
-    def _compile_leaf(self, leaf: Leaf, catalog: Catalog) -> Test:
+    def _compile_leaf(self, leaf: Leaf) -> Test:
         if isinstance(leaf, Predicted):
-            return compile_predicted(leaf, catalog, self._words)
+            return compile_predicted(leaf, self._catalog, self._words)
         if isinstance(leaf, Place):
-            return compile_place(leaf, catalog, self._words)
+            return compile_place(leaf, self._catalog, self._words)
         if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
-            return compile_metadata(leaf, catalog, self._words)
-        return compile_compare(leaf, catalog, self._words)
+            return compile_metadata(leaf, self._catalog, self._words)
+        return compile_compare(leaf, self._catalog, self._words)
 
 
 def _conjuncts(tree: Filter) -> list[Filter]:
@@ -219,13 +214,18 @@ def _is_range(part: Compare) -> bool:
     return part.field in {"id", "ts"} and part.operator not in {"in", "exists"}
 
 
-def in_order(scans: tuple[Scan, ...]) -> bool:
-    """Tell whether the first ids in order can be had without all of them."""
-    return len(scans) <= MAX_MERGED and all(scan.ordered for scan in scans)
-
-
 def _in_order(part: Test) -> bool:
-    return part.scans is not None and in_order(part.scans)
+    """Tell whether the first ids in order can be had without all of them."""
+    scans = part.scans
+    return scans is not None and len(scans) <= MAX_MERGED and all(scan.ordered for scan in scans)
+
+
+def _first_in_order(parts: list[Test]) -> Test | None:
+    return next(filter(_in_order, parts), None)
+
+
+def _usable(parts: list[Test]) -> list[Test]:
+    return sorted((part for part in parts if part.scans is not None), key=_preference)
 
 
 def _subject(part: Test) -> tuple[Any, ...]:
@@ -240,5 +240,5 @@ def _preference(part: Test) -> tuple[bool, bool, int]:
 
 
 def _joined(word: str, parts: list[Test]) -> Sql:
-    values = tuple(value for part in parts for value in part.test.values)
-    return Sql(f"({word.join(part.test.text for part in parts)})", values)
+    text, values = Sql.joined(word, [part.test for part in parts])
+    return Sql(f"({text})", values)

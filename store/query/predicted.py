@@ -7,7 +7,8 @@ band of best scores its ids are in order, so that the newest of some bands are h
 
 import math
 
-from store.query.catalog import Catalog, marks
+from store.database import marks
+from store.query.catalog import Catalog
 from store.query.sql import FALSE, MAX_MERGED, SYMBOLS, TRUE, Scan, Sql, Test
 from store.query.syntax import Bound, Predicted
 from store.query.words import Words
@@ -33,7 +34,7 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
         return Test(_counted(leaf, words))
     best, worst = _sieve(scores, "+")
     is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
-    possible = Sql(f"{is_label}{best.text}{worst.text}", (*labels, *best.values, *worst.values))
+    possible = Sql.joined("", (Sql(is_label, labels), best, worst))
     scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
@@ -130,35 +131,14 @@ def _bounded(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
 
 def _property(name: str, words: Words) -> str:
     """Return a length in pixels of the image: of a box, an oriented box, or the box around contours."""
-
-    def number(key: str) -> str:
-        return words.number_of.format(key)
-
-    def end(axis: str, which: str) -> str:
-        return words.end_of_contour.format(axis, which)
-
-    width = (
-        f"coalesce({number('xmax')} - {number('xmin')}, {number('w')} * i.input_width,"
-        f" {end('x', 'max')} - {end('x', 'min')})"
-    )
-    height = (
-        f"coalesce({number('ymax')} - {number('ymin')}, {number('h')} * i.input_height,"
-        f" {end('y', 'max')} - {end('y', 'min')})"
-    )
-    if name == "width":
-        return width
-    if name == "height":
-        return height
+    if name == "score":
+        return words.number_of.format(name)
     if name == "area":
-        return f"{width} * {height}"
-    if name == "cx":
-        return (
-            f"coalesce(({number('xmin')} + {number('xmax')}) / 2.0, {number('cx')} * i.input_width,"
-            f" ({end('x', 'min')} + {end('x', 'max')}) / 2.0)"
-        )
-    if name == "cy":
-        return (
-            f"coalesce(({number('ymin')} + {number('ymax')}) / 2.0, {number('cy')} * i.input_height,"
-            f" ({end('y', 'min')} + {end('y', 'max')}) / 2.0)"
-        )
-    return number(name)
+        return f"{_property('width', words)} * {_property('height', words)}"
+    is_size = name in {"width", "height"}
+    axis, side = ("x", "width") if name in {"width", "cx"} else ("y", "height")
+    oriented = words.number_of.format(side[0] if is_size else name)
+    form = "{1} - {0}" if is_size else "({0} + {1}) / 2.0"
+    box = form.format(*(words.number_of.format(f"{axis}{end}") for end in ("min", "max")))
+    contours = form.format(*(words.end_of_contour.format(axis, end) for end in ("min", "max")))
+    return f"coalesce({box}, {oriented} * i.input_{side}, {contours})"

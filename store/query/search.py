@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from store.database import fetched, run
 from store.errors import QueryError
+from store.ids import LARGEST
 from store.query.plan import Plan, Window
-from store.query.sql import WALK, Scan, Sql
+from store.query.sql import TRUE, WALK, Scan, Sql
 
 MOST_ROWS = 10_000
 """Of a window."""
@@ -81,7 +82,7 @@ class Search:
         found: list[Any] = []
         if window.low > window.high or self._plan.scans == ():
             return Found(found, None)
-        if not self._plan.tests:
+        if self._plan.test is None:
             return Found(self._selected(_within(select, self._candidates(window, limit))), None)
         self._check_bounded(budget)
         deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
@@ -96,7 +97,7 @@ class Search:
                 return Found(found, None)
             if left <= 0 or time.monotonic() > deadline:
                 return Found(found, end)
-            window = self._beyond(window, end)
+            window = window.narrowed(*((0, end - 1) if self._descending else (end + 1, LARGEST)))
             if window.low > window.high:
                 return Found(found, None)
             rows = min(rows * 3, MOST_ROWS)
@@ -118,19 +119,15 @@ class Search:
         plan = self._plan
         if plan.window.low > plan.window.high or plan.scans == ():
             return 0
-        tests, values = _all(plan.tests)
+        test, values = plan.test or TRUE.test
         if plan.scans is None:
-            text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ?{tests}"
-            bound = (*plan.window, *values)
-        else:
-            ids = _union(
-                [_select(scan, plan.window) for scan in plan.scans], is_apart=plan.is_apart
-            )
-            text, bound = f"SELECT count(*) FROM ({ids.text}) AS c", ids.values
-            if tests:
-                text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq{tests}"
-                bound += values
-        return int(run(self._connection, text, bound).scalar_one())
+            text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ? AND {test}"
+            return int(run(self._connection, text, (*plan.window, *values)).scalar_one())
+        ids = self._union([_select(scan, plan.window) for scan in plan.scans])
+        text = f"SELECT count(*) FROM ({ids.text}) AS c"
+        if plan.test:
+            text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq AND {test}"
+        return int(run(self._connection, text, ids.values + values).scalar_one())
 
     def _check_bounded(self, budget: Budget) -> None:
         plan = self._plan
@@ -175,18 +172,22 @@ class Search:
                 )
                 for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
             ]  # fmt: skip
-        ids = _union(parts, is_apart=self._plan.is_apart)
-        return Sql(f"{ids.text} {order}", ids.values)
+        text, values = self._union(parts)
+        return Sql(f"{text} {order}", values)
+
+    def _union(self, parts: list[Sql]) -> Sql:
+        """Return the ids that parts give, each once."""
+        return Sql.joined(" UNION ALL " if self._plan.is_apart else " UNION ", parts)
 
     def _matches(self, select: str, window: Window, rows: int, limit: int) -> Sql:
         """Return a query of the matches among so many candidates."""
-        tests, values = _all(self._plan.tests)
+        test, values = self._plan.test or TRUE.test
         direction = self._direction
         if self._plan.scans is None:
-            columns = ", ".join(sorted({"seq", *_COLUMN.findall(tests)}))
+            columns = ", ".join(sorted({"seq", *_COLUMN.findall(test)}))
             text = (
                 f"SELECT i.seq FROM (SELECT {columns} FROM inference AS d WHERE d.seq BETWEEN ? AND ?"
-                f" ORDER BY d.seq {direction} LIMIT ?) AS i WHERE 1 = 1{tests}"
+                f" ORDER BY d.seq {direction} LIMIT ?) AS i WHERE {test}"
             )
             order = "" if self._is_sqlite else f" ORDER BY i.seq {direction}"
             ids = Sql(f"{text}{order} LIMIT ?", (*window, rows, *values, limit))
@@ -195,12 +196,7 @@ class Search:
         text, bound = _within(query, self._candidates(window, rows))
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
-        return Sql(f"{text}{tests}{order} LIMIT ?", (*bound, *values, limit))
-
-    def _beyond(self, window: Window, end: int) -> Window:
-        if self._descending:
-            return window.narrowed(0, end - 1)
-        return Window(max(window.low, end + 1), window.high)
+        return Sql(f"{text} AND {test}{order} LIMIT ?", (*bound, *values, limit))
 
 
 def _select(scan: Scan, window: Window) -> Sql:
@@ -214,14 +210,3 @@ def _select(scan: Scan, window: Window) -> Sql:
 
 def _within(select: str, ids: Sql) -> Sql:
     return Sql(select.format(ids.text), ids.values)
-
-
-def _union(parts: list[Sql], *, is_apart: bool) -> Sql:
-    """Return the ids that parts give, each once."""
-    text = (" UNION ALL " if is_apart else " UNION ").join(part.text for part in parts)
-    return Sql(text, tuple(value for part in parts for value in part.values))
-
-
-def _all(tests: tuple[Sql, ...]) -> Sql:
-    text = "".join(f" AND {test.text}" for test in tests)
-    return Sql(text, tuple(value for test in tests for value in test.values))

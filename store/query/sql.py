@@ -3,11 +3,13 @@
 Row aliases: `i` is `inference`, `d` the index table that drives. Values are always bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
+from store.database import marks
 from store.ids import LARGEST, TIME_SHIFT, first_at
-from store.query.catalog import Catalog, marks
+from store.query.catalog import Catalog
 from store.query.syntax import Compare, Scalar
 from store.query.words import Words
 from store.schema import KeyType
@@ -38,6 +40,12 @@ class Sql(NamedTuple):
 
     text: str
     values: tuple[Any, ...] = ()
+
+    @classmethod
+    def joined(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
+        """Return the parts with a word between."""
+        texts, values = zip(*parts, strict=True)
+        return cls(word.join(texts), tuple(chain.from_iterable(values)))
 
 
 class Scan(NamedTuple):

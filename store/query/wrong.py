@@ -15,11 +15,7 @@ _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a strin
 
 
 def check_text(value: str, path: str) -> None:
-    """See that text is one that a database can be asked for.
-
-    Raises:
-        QueryError: It is not.
-    """
+    """Raise a `QueryError` unless text is one that a database can be asked for."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
@@ -34,11 +30,7 @@ def check_number(
     value: int | float,  # noqa: PYI041 - each is checked its way
     path: str,
 ) -> None:
-    """See that a number is one that metadata can have.
-
-    Raises:
-        QueryError: It is not.
-    """
+    """Raise a `QueryError` unless a number is one that metadata can have."""
     if isinstance(value, float) and not math.isfinite(value):
         raise unexpected(path, "a finite number", value)
     if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
@@ -47,11 +39,7 @@ def check_number(
 
 
 def counted(count: int, limit: int, what: str) -> int:
-    """Return a count that is within its limit.
-
-    Raises:
-        QueryError: It is not.
-    """
+    """Return a count; raise a `QueryError` unless it is within its limit."""
     if count > limit:
         raise QueryError(f"expected at most {limit} {what}, got more")
     return count

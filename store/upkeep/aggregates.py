@@ -20,16 +20,10 @@ from store.records import timestamp_text
 from store.rollups import MINUTE_MS, Tally, decoded
 from store.rows import scored, text
 
-MAX_ROWS = 50_000
-"""Inferences that are counted one by one."""
-
-MAX_MINUTES = 250_000
-"""Rows of rollups whose latencies or labels are added up."""
-
+MAX_ROWS = 50_000  # inferences that are counted one by one
+MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
 MAX_GROUPS = 10_000
-NAMES = ("model", "version", "task")
-"""What inferences are grouped by beside time and label."""
-
+NAMES = ("model", "version", "task")  # what inferences are grouped by beside time and label
 _LATEST = 1 << 40
 _NOTHING = "'{}'"
 
@@ -38,9 +32,7 @@ _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
 _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
 _UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
-_MONDAY_MS = 4 * 86_400_000
-"""The first of all, in 1970: weeks begin with it."""
-
+_MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
 _MINUTE_US = MINUTE_MS * 1000
 _INSTEAD = (
     "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
@@ -69,12 +61,9 @@ class Aggregates(msgspec.Struct, frozen=True):
 class _Grouping(NamedTuple):
     """What tells groups apart."""
 
-    names: tuple[str, ...]
-    """Among `NAMES`."""
-    width_ms: int = 0
-    """Of a group by time; 0 is none."""
-    offset_ms: int = 0
-    """Of the first of them, since 1970."""
+    names: tuple[str, ...]  # among `NAMES`
+    width_ms: int = 0  # of a group by time; 0 is none
+    offset_ms: int = 0  # of the first of them, since 1970
     by_label: bool = False
 
 
@@ -84,8 +73,7 @@ class _Groups:
     def __init__(self, grouping: _Grouping) -> None:
         self.grouping = grouping
         self.tallies: dict[tuple[Any, ...], Tally] = {}
-        self.labels: dict[int, str] = {}
-        """Names of the labels that the tallies count by number."""
+        self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
 
     def of(self, at_ms: int, names: Mapping[str, str]) -> Tally:
         """Return the tally of the group that an inference of this time and these names belongs to."""
@@ -104,11 +92,9 @@ class _Groups:
 class _Span(NamedTuple):
     """A filter that rollups can answer."""
 
-    first: int
-    """Minute since 1970."""
+    first: int  # minute since 1970
     after: int
-    conditions: tuple[Filter, ...]
-    """On model, version and task alone."""
+    conditions: tuple[Filter, ...]  # on model, version and task alone
 
 
 _decoder = msgspec.json.Decoder(AggregateRequest)
@@ -237,7 +223,6 @@ def _span_of(tree: Filter) -> _Span | None:
 
 
 def _parts(tree: Filter) -> list[Filter]:
-    """Return what must all hold."""
     return (
         [leaf for part in tree.parts for leaf in _parts(part)] if isinstance(tree, And) else [tree]
     )
@@ -266,12 +251,10 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
 def _add_rollups(
     connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
 ) -> None:
-    """Add what is counted within a span, latencies and labels where they are asked for."""
     models: dict[int, dict[str, str]] = {}
     tree = And(span.conditions)
-    catalog = Catalog(connection, tree)
-    every = run(connection, "SELECT id, name, version, task FROM model")
-    for model_id, *names in every:
+    catalog = Catalog(connection)
+    for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
         if _holds(tree, catalog, model_id):
             models[model_id] = dict(zip(NAMES, names, strict=True))
     if not models:
@@ -282,15 +265,11 @@ def _add_rollups(
     values = (*models, span.first, span.after)
     _add_counts(connection, condition, values, models, groups)
     if labels:
-        named = run(connection, "SELECT id, name FROM label")
-        groups.labels |= {label: name for label, name in named}  # noqa: C416 - rows, not pairs
+        groups.labels |= dict(run(connection, "SELECT id, name FROM label").tuples())
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
-        found = run(
-            connection,
-            f"SELECT model_id, minute, {columns} {condition} LIMIT ?",
-            (*values, MAX_MINUTES + 1),
-        )
+        statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
+        found = run(connection, statement, (*values, MAX_MINUTES + 1))
         for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
             if number >= MAX_MINUTES:
                 raise QueryError(
@@ -310,11 +289,7 @@ def _add_counts(
 ) -> None:
     width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
     start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
-    counts = run(
-        connection,
-        f"SELECT model_id, start, sum(n), sum(errors) FROM"
-        f" (SELECT model_id, {start} AS start, n, errors {condition}) AS r GROUP BY 1, 2",
-        values,
-    )
-    for model_id, minute, n, errors in counts:
+    each = f"SELECT model_id, {start} AS start, n, errors {condition}"
+    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
+    for model_id, minute, n, errors in run(connection, statement, values):
         groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

@@ -27,9 +27,7 @@ from store.upkeep.retention import limits_of
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
 
-_KEYS = 3
-"""How many of the first columns are the key of an index, the id last."""
-
+_KEYS = 3  # how many of the first columns are the key of an index, the id last
 _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],
@@ -45,8 +43,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     database: str
     table: str
-    after: list[Any]
-    """The key of the last row looked at."""
+    after: list[Any]  # the key of the last row looked at
 
 
 def rebuild(url: str, state: Path, show: Callable[[Progress], None]) -> None:
@@ -99,8 +96,7 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
     found = run(connection, text, (*after, STEP_ROWS)).all()
     rows = derived(names, found)
     for table in INDEXES:
-        if rows[table]:
-            database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
+        database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
     return [found[-1][0]] if found else None
 
 
@@ -120,7 +116,6 @@ def _remove(
 
 
 def _count(connection: sa.Connection, after: list[Any]) -> list[Any] | None:
-    """Count the inferences of the next minutes again."""
     keys: list[tuple[int, int]] = []
     counted = 0
     for key in _minutes(connection, *after):
@@ -166,7 +161,6 @@ def _minute_from(connection: sa.Connection, model_id: int, minute: int) -> int |
 
 
 def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
-    """Count the inferences of a model and minute."""
     first = first_at(minute * MINUTE_MS)
     window = (model_id, first, min(first_at((minute + 1) * MINUTE_MS), LARGEST))
     tally = Tally()

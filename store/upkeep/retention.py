@@ -23,15 +23,9 @@ from store.partitions import Month, drop_month, months
 from store.rollups import MINUTE_MS
 from store.rows import Names
 
-STEP_ROWS = 250
-"""Of one transaction."""
-
-SHARE = 0.2
-"""Of the writer's time, while there is something to remove."""
-
-LOOK_S = 10.0
-"""How often it is looked whether there is something."""
-
+STEP_ROWS = 250  # of one transaction
+SHARE = 0.2  # of the writer's time, while there is something to remove
+LOOK_S = 10.0  # how often it is looked whether there is something
 _DAY_MS = 86_400_000
 _log = logging.getLogger(__name__)
 
@@ -56,8 +50,7 @@ class Upkeep:
         self._journal_directory = journal_directory
         self._max_input_bytes = max_input_bytes
         self._surplus = 0
-        self._reached = (0, 0, 0)
-        """Model, minute and id up to which inputs are removed."""
+        self._reached = (0, 0, 0)  # model, minute and id up to which inputs are removed
         self._due = 0.0
 
     def step(self, engine: sa.Engine, names: Names, freed: set[str]) -> None:
@@ -207,13 +200,13 @@ def _drop_month(connection: sa.Connection, limits: list[Limit]) -> bool:
 
 
 def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> bool:
+    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
     kept = (
         "SELECT 1 FROM rollup WHERE model_id = ? AND kept_bytes > 0"
         " AND minute >= ? AND minute < ? LIMIT 1"
     )
     minutes = (rollups.minute(month.first), rollups.minute(month.after))
-    there = "SELECT 1 FROM inference WHERE model_id = ? AND seq >= ? AND seq < ? LIMIT 1"
-    for (model_id,) in list(run(connection, "SELECT id FROM model")):
+    for model_id in run(connection, "SELECT id FROM model").scalars().all():
         if run(connection, kept, (model_id, *minutes)).first():
             return False
         is_kept = ends.get(model_id, 0) < month.after

@@ -13,9 +13,9 @@ from tasks.resize import Affine
 SEGMENTERS = {
     "semantic_logits": "tasks.segmenters.semantic:class_logits",
     "class_map": "tasks.segmenters.semantic:class_map",
-    "binary": "tasks.segmenters.binary:single",
-    "birefnet": "tasks.segmenters.binary:last",
-    "u2net": "tasks.segmenters.binary:stretched",
+    "binary": "tasks.segmenters.semantic:single",
+    "birefnet": "tasks.segmenters.semantic:last",
+    "u2net": "tasks.segmenters.semantic:stretched",
     "ultralytics_segment": "tasks.segmenters.ultralytics:raw_head",
     "ultralytics_segment_end2end": "tasks.segmenters.ultralytics:end_to_end",
     "mask_rcnn": "tasks.segmenters.mask_rcnn:box_masks",

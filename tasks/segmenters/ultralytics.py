@@ -57,12 +57,7 @@ def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Regio
     rows = rows[~(rows[:, 4] <= asked.score_threshold)].astype(np.float32, copy=False)
     check_finite(rows, what="output 0")
     kept = np.argsort(-rows[:, 4], kind="stable")[: asked.limit]
-    found = Candidates(
-        boxes=rows[:, :4],
-        scores=rows[:, 4],
-        class_ids=rows[:, 5].astype(np.int64),
-        suppress=False,
-    )
+    found = Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
     return _regions(found, kept, rows[:, 6:], prototypes, affine)
 
 

@@ -1,13 +1,9 @@
 """The commands of docs/protocols.md run as they stand."""
 
-import re
-import subprocess
-
 import pytest
 
-from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
-
-PAGE = (ROOT / "docs" / "protocols.md").read_text()
+from tests.pages import blocks, shell
+from tests.server_process import SAMPLE_MODELS, ServerProcess
 
 
 @pytest.fixture
@@ -18,17 +14,13 @@ def server(tmp_path):
 
 
 def test_the_commands_of_the_page_answer_without_errors(server: ServerProcess):
-    blocks = [block for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) if "curl" in block]
-    assert blocks
-    for block in blocks:
-        finished = subprocess.run(
-            ["bash", "-ec", block.replace("localhost:8080", server.host)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
-        assert finished.stdout, block
-        assert '"error"' not in finished.stdout
+    commands = [
+        text
+        for language, text in blocks("docs/protocols.md")
+        if language == "sh" and "curl" in text
+    ]
+    assert commands
+    for command in commands:
+        said = shell(command.replace("localhost:8080", server.host))
+        assert said, command
+        assert '"error"' not in said

@@ -2,12 +2,10 @@
 
 import json
 import re
-import subprocess
 import sys
 
-from tests.server_process import IMAGES, ROOT, ServerProcess, image_input
-
-PAGE = (ROOT / "docs" / "query.md").read_text()
+from tests.pages import blocks, shell
+from tests.server_process import IMAGES, ServerProcess, image_input
 
 
 def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
@@ -22,22 +20,14 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
             assert status == 200, answer
             ids.append(answer["outputs"][0]["parameters"]["inference_id"])
         server.query({})  # waits until all is stored
-        (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+        (block,) = (text for language, text in blocks("docs/query.md") if language == "sh")
         by_url, by_json, by_command = re.split(r"\n(?=curl|quadriga)", block)
         for command in (by_url, by_json):
-            page = json.loads(run(command.replace("localhost:8080", server.host)))
+            page = json.loads(shell(command.replace("localhost:8080", server.host)))
             assert [one["id"] for one in page["inferences"]] == ids[:1]
         by_command = by_command.replace("quadriga", f"{sys.executable} -m engine.cli")
-        found = run(f"{by_command.strip()} --data {data}")
+        found = shell(f"{by_command.strip()} --data {data}")
         assert [json.loads(line)["id"] for line in found.splitlines()] == ids[:1]
-        table = run(f"{by_command.replace('--json', '').strip()} --data {data}")
+        table = shell(f"{by_command.replace('--json', '').strip()} --data {data}")
         assert ids[0] in table
         assert re.search(r"│ \w+ 0\.\d\d", table)  # in 80 columns there is room for a word
-
-
-def run(command: str) -> str:
-    finished = subprocess.run(
-        ["bash", "-ec", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout

@@ -2,37 +2,26 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.server_process import ROOT, ServerProcess
-
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+from tests.pages import blocks, shell
+from tests.server_process import ServerProcess
 
 
 def run(command: str, server: ServerProcess) -> str:
     command = command.replace("localhost:8080", server.host)
     command = re.sub(r"(\.venv/bin/quadriga query .*)", rf"\1 --data {server.data}", command)
     command = command.replace(".venv/bin/quadriga", f"{sys.executable} -m engine.cli")
-    finished = subprocess.run(
-        ["bash", "-ec", command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
+    return shell(command)
 
 
 def test_the_curl_gives_the_answer_and_the_queries_find_it(server: ServerProcess):
-    _, _, infer, queries = blocks("sh")
-    assert "make demo" in blocks("sh")[0]
-    assert "make test" in blocks("sh")[0]
+    setting_up, _, infer, promised, queries = (text for _, text in blocks("README.md"))
+    assert "make demo" in setting_up
+    assert "make test" in setting_up
     answer = json.loads(run(infer, server))
-    (promised,) = blocks("json")
     expected = json.loads(promised)
     inference_id = answer["outputs"][0]["parameters"].pop("inference_id")
     assert expected["outputs"][0]["parameters"].pop("inference_id").isdigit()

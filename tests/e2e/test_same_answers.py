@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from engine.session import Session
+from proto.datatypes import from_raw
 from proto.grpc_messages import SERVICE, message
-from proto.raw_tensors import from_raw
 from tests.server_process import (
     IMAGES,
     SAMPLE_MODELS,

@@ -1,5 +1,6 @@
 """Documents say what the code does: settings, operators, links."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -215,3 +216,23 @@ def test_links_lead_somewhere(page):
         there = page.parent / target if target else page
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_names_of_code_are_there(page):
+    packages = "engine|proto|tasks|store|monitor"
+    text = page.read_text()
+    for path in re.findall(rf"`((?:{packages}|bench|tests|sample_models)/[\w./]+)`", text):
+        assert (ROOT / path).exists() or "acme" in path, path
+    for name in re.findall(rf"`((?:{packages})\.[\w.]+)`", text):
+        if name != "store.db":
+            importing(name)
+
+
+def importing(name):
+    """Find what a dotted name means: a module, or what stands in one."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        module, _, attribute = name.rpartition(".")
+        return getattr(importing(module), attribute)

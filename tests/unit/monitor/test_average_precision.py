@@ -7,7 +7,7 @@ import pytest
 
 from monitor.evaluation.arrays import Doubles, Integers
 from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves
-from monitor.evaluation.matching import Predictions, Truths, match
+from monitor.evaluation.matching import match
 from monitor.evaluation.weighted import twelve_numbers
 from tests import coco_reference
 from tests.coco_reference import Arrays
@@ -54,19 +54,19 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
         own, whole = a[:, 2] * a[:, 3], b[:, 2] * b[:, 3]
         return common / np.where(crowd[of], own, own + whole - common)
 
-    things = Truths(
-        column(truths, "image_id", int),
-        column(truths, "category_id", int) - 1,
-        column(truths, "area", float),
-        crowd,
-        np.zeros(len(truths), bool),
-    )
-    answers = Predictions(
-        column(predictions, "image_id", int),
-        column(predictions, "category_id", int) - 1,
-        column(predictions, "score", float),
-        others[:, 2] * others[:, 3],
-    )
+    things = {
+        "image": column(truths, "image_id", int),
+        "label": column(truths, "category_id", int) - 1,
+        "area": column(truths, "area", float),
+        "crowd": crowd,
+        "difficult": np.zeros(len(truths), bool),
+    }
+    answers = {
+        "image": column(predictions, "image_id", int),
+        "label": column(predictions, "category_id", int) - 1,
+        "score": column(predictions, "score", float),
+        "area": others[:, 2] * others[:, 3],
+    }
     shape = LABELS, IMAGES + 1
     ranking = match(
         answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100, shape=shape

@@ -7,7 +7,7 @@ import pytest
 
 from monitor.drift import permutation
 from monitor.drift.comparison import compare
-from monitor.drift.dependence import Place, Units, correlation_time, units
+from monitor.drift.dependence import Origin, Units, correlation_time, units
 from monitor.drift.permutation import Effort
 from monitor.drift.samples import sample
 
@@ -24,7 +24,7 @@ def chain(n, memory=0.9, seed=0):
 def place(sources, runs=None, *, keyed=True, drawn=False):
     codes = np.asarray(sources, np.int64)
     found = np.zeros_like(codes) if runs is None else np.asarray(runs, np.int64)
-    return Place(codes, found, keyed, drawn)
+    return Origin(codes, found, keyed, drawn)
 
 
 def alone(n):

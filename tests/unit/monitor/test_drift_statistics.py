@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist, jensenshannon
 
-from monitor.drift import kernels, tests
+from monitor.drift import kernels, two_samples
 from monitor.drift.decision import benjamini_hochberg
 
 RNG = np.random.default_rng(7)
@@ -23,35 +23,37 @@ PAIRS = {
 def test_numbers_are_as_far_apart_as_scipy_says(name):
     before, now = PAIRS[name]
     theirs = stats.ks_2samp(before, now)
-    ours = tests.ks(before, now)
+    ours = two_samples.ks(before, now)
     assert ours.statistic == pytest.approx(theirs.statistic, abs=1e-9)
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
     apart = stats.wasserstein_distance(before, now)
-    assert tests.wasserstein(before, now) == pytest.approx(apart, abs=1e-9)
+    assert two_samples.wasserstein(before, now) == pytest.approx(apart, abs=1e-9)
 
 
 @pytest.mark.parametrize("counts", [[[10, 20, 30], [12, 18, 40]], [[5, 1], [0, 9]], [[7], [9]]])
 def test_counts_are_as_unlike_as_scipy_says(counts):
     table = np.array(counts, float)
     theirs = stats.chi2_contingency(table, correction=False)
-    ours = tests.chi_square(table)
+    ours = two_samples.chi_square(table)
     assert ours.statistic == pytest.approx(theirs.statistic, abs=1e-9)
     assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
 
 
 def test_jensen_shannon_is_scipys_and_psi_its_definition():
     table = np.array([[10, 0, 30, 5], [12, 18, 40, 0]], float)
-    assert tests.jensen_shannon(table).value == pytest.approx(jensenshannon(*table), abs=1e-9)
+    assert two_samples.jensen_shannon(table).value == pytest.approx(jensenshannon(*table), abs=1e-9)
     full = np.array([[10, 20, 30], [12, 18, 40]], float)
     p, q = full / full.sum(axis=1, keepdims=True)
-    assert tests.psi(full).value == pytest.approx(float(((q - p) * np.log(q / p)).sum()), abs=1e-9)
-    assert tests.total_variation(full) == pytest.approx(float(abs(p - q).sum() / 2), abs=1e-9)
+    assert two_samples.psi(full).value == pytest.approx(
+        float(((q - p) * np.log(q / p)).sum()), abs=1e-9
+    )
+    assert two_samples.total_variation(full) == pytest.approx(float(abs(p - q).sum() / 2), abs=1e-9)
 
 
 def test_psi_is_as_large_as_expected_where_nothing_changed():
     rng = np.random.default_rng(0)
     tables = [rng.multinomial([400, 200], np.full(10, 0.1)).astype(float) for _ in range(400)]
-    found = [tests.psi(table) for table in tables]
+    found = [two_samples.psi(table) for table in tables]
     assert np.mean([one.value for one in found]) == pytest.approx(found[0].expected, rel=0.1)
 
 
@@ -61,12 +63,12 @@ def test_psi_is_as_large_as_expected_where_nothing_changed():
 )
 def test_pooled_cells_hold_what_was_in_them(table, ordered):
     counts = np.array(table, float)
-    cells = tests.pooling(counts, ordered=ordered)
+    cells = two_samples.pooling(counts, ordered=ordered)
     together = np.zeros((2, int(cells.max()) + 1))
     np.add.at(together.T, cells, counts.T)
     assert together.sum() == counts.sum()
     expected = together.sum(axis=0) * together.sum(axis=1, keepdims=True) / together.sum()
-    few = (expected < tests.LEAST_EXPECTED).any(axis=0)
+    few = (expected < two_samples.LEAST_EXPECTED).any(axis=0)
     assert few.sum() <= 1
     if ordered:
         assert (np.diff(cells) >= 0).all()
@@ -74,13 +76,13 @@ def test_pooled_cells_hold_what_was_in_them(table, ordered):
 
 def test_rare_labels_are_put_together_and_frequent_ones_stay():
     table = np.array([[500, 3, 490, 60, 35, 0], [50, 0, 40, 10, 5, 1]], float)
-    assert tests.pooling(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
+    assert two_samples.pooling(table, ordered=False).tolist() == [3, 0, 2, 1, 0, 0]
 
 
 def test_the_scale_of_an_effect_is_never_zero():
-    assert tests.spread(np.arange(101.0), np.zeros(1)) == 50.0
-    assert tests.spread(np.zeros(10), np.ones(10)) == 0.5
-    assert tests.spread(np.zeros(10), np.zeros(10)) == 1.0
+    assert two_samples.spread(np.arange(101.0), np.zeros(1)) == 50.0
+    assert two_samples.spread(np.zeros(10), np.ones(10)) == 0.5
+    assert two_samples.spread(np.zeros(10), np.zeros(10)) == 1.0
 
 
 def _sides(n, m, dimensions=5):

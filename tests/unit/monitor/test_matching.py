@@ -5,7 +5,7 @@ import pytest
 
 from monitor.evaluation import matching
 from monitor.evaluation.average_precision import AREAS, THRESHOLDS
-from monitor.evaluation.matching import Predictions, Truths, match, near_pairs
+from monitor.evaluation.matching import match, near_pairs
 
 
 @pytest.fixture(params=[1 << 17, 40], ids=["at once", "in parts"])
@@ -17,19 +17,19 @@ def made(seed, images=7, count=60):
     """Make predictions and objects in any order, with overlaps of few values."""
     pick = np.random.default_rng(seed)
     overlaps = pick.choice([0, 0.05, 0.3, 0.5, 0.55, 0.9, 1.0], (count, count))
-    predictions = Predictions(
-        pick.integers(0, images, count),
-        pick.integers(0, 3, count),
-        pick.choice([0.1, 0.5, 0.9], count),
-        pick.uniform(0, 20_000, count),
-    )
-    truths = Truths(
-        pick.integers(0, images, count),
-        pick.integers(0, 3, count),
-        pick.uniform(0, 20_000, count),
-        pick.random(count) < 0.1,
-        pick.random(count) < 0.1,
-    )
+    predictions = {
+        "image": pick.integers(0, images, count),
+        "label": pick.integers(0, 3, count),
+        "score": pick.choice([0.1, 0.5, 0.9], count),
+        "area": pick.uniform(0, 20_000, count),
+    }
+    truths = {
+        "image": pick.integers(0, images, count),
+        "label": pick.integers(0, 3, count),
+        "area": pick.uniform(0, 20_000, count),
+        "crowd": pick.random(count) < 0.1,
+        "difficult": pick.random(count) < 0.1,
+    }
     return predictions, truths, overlaps
 
 
@@ -38,7 +38,7 @@ def made(seed, images=7, count=60):
 def test_near_pairs_are_all_of_an_image_that_overlap_enough(seed):
     predictions, truths, overlaps = made(seed)
     found = near_pairs(predictions, truths, lambda one, other: overlaps[one, other], 0.3)
-    together = predictions.image[:, None] == truths.image
+    together = predictions["image"][:, None] == truths["image"]
     expected = np.argwhere(together & (overlaps >= 0.3))
     order = np.lexsort((found.truth, found.prediction))
     np.testing.assert_array_equal(found.prediction[order], expected[:, 0])

@@ -9,12 +9,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from proto.datatypes import NUMPY_TYPES
+from proto.datatypes import NUMPY_TYPES, from_raw, to_raw
 from proto.errors import InvalidRequest, ProtocolError, TooLarge
 from proto.http import MIN_BYTES, compress, decompress
 from proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
 from proto.operations import Call
-from proto.raw_tensors import from_raw, to_raw
 from proto.v2_envelope import parse_infer, parse_raw, render_infer
 from proto.v2_rest import _json_bytes
 

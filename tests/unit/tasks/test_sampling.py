@@ -24,7 +24,7 @@ PLACES = list(
 
 def affine_of(resize, image_wh, network_wh):
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
-    return place(*image_wh, spec).affine
+    return place(*image_wh, spec)[0]
 
 
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh", "cells_hw"), PLACES)

@@ -195,16 +195,16 @@ def own_segmenter(outputs, affine, asked):
 
 
 def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
-    monkeypatch.setattr("tasks.segmenters.binary.own", own_segmenter, raising=False)
-    task = segmentation("tasks.segmenters.binary:own", labels=("a", "b", "c", "d"))
+    monkeypatch.setattr("tasks.segmenters.semantic.own", own_segmenter, raising=False)
+    task = segmentation("tasks.segmenters.semantic:own", labels=("a", "b", "c", "d"))
     with pytest.raises(OutputError, match="a label for each class, got class 4 and 4 labels"):
         answer(task, picture("1.11"), (9, 4))
     monkeypatch.setattr(
-        "tasks.segmenters.binary.own",
+        "tasks.segmenters.semantic.own",
         lambda *given: [next(own_segmenter(*given))],
         raising=False,
     )
-    task = segmentation("tasks.segmenters.binary:own")
+    task = segmentation("tasks.segmenters.semantic:own")
     [found] = answer(task, picture("1.11"), (9, 4))
     assert (found.label, found.score) == ("cat", 0.75)
     assert [[(point.x, point.y) for point in ring] for ring in found.contour] in (
@@ -252,7 +252,7 @@ def test_a_mask_comes_back_to_the_pixels_it_was_on(decoder, resize, image_wh, ne
     y, x = np.mgrid[:height, :width]
     known = np.hypot((x + 0.5) / width - 0.6, (y + 0.5) / height - 0.4) < 0.3
     known[: height // 3, : width // 2] = True
-    affine = place(width, height, spec).affine
+    affine = place(width, height, spec)[0]
     v, u = np.mgrid[: affine.network_wh[1], : affine.network_wh[0]] + 0.5
     there = np.floor(affine.to_image(np.stack([u, v], axis=2))).astype(int)
     inside = (there >= 0).all(axis=2) & (there < image_wh).all(axis=2)

@@ -28,7 +28,7 @@ RESIZES = [
 
 def affine_of(resize, image_wh, network_wh):
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
-    return place(*image_wh, spec).affine
+    return place(*image_wh, spec)[0]
 
 
 def asked(**changes: Any):

@@ -136,7 +136,7 @@ class Application:
         return model.embed(image), model.embedding_space
 
     def load_models(self, board: Board, worker: int) -> None:
-        """Start to load the models, in a thread of its own, and say so on the board when it is done."""
+        """Start to load the models, in a thread of its own; the board tells when it is done."""
         self.pipeline.board = board
 
         def load() -> None:

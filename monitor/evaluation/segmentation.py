@@ -1,10 +1,4 @@
-"""Segmentation as a label for each pixel: regions are painted one over the other, and pixels compared.
-
-Predictions are painted by rising score, so that of two the surer is seen; truths in their order, so that
-the later is seen. What no region covers, or one of `background`, is nothing: no label, but an answer like
-another to pixel accuracy. Pixels under a truth that is a crowd, or whose label is `ignore` or `void`, do
-not count.
-"""
+"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation.md."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -89,9 +89,7 @@ class Search:
         while True:
             rows = min(rows, left)
             found += self._selected(self._matches(select, window, rows, limit - len(found)))
-            if len(found) >= limit:
-                return Found(found, None)
-            end = self._end(window, rows)
+            end = self._end(window, rows) if len(found) < limit else None
             left -= rows
             if end is None:
                 return Found(found, None)

@@ -15,20 +15,20 @@ def write_whole(path: Path, data: bytes) -> None:
     hidden.replace(path)
 
 
-def made_once(path: Path, data: str, mode: int = 0o644) -> str:
+def made_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
     """Return what a file holds: what the first one wrote, of all who make it at once."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            with os.fdopen(os.open(hidden, flags, mode), "w") as file:
+            with os.fdopen(os.open(hidden, flags, mode), "wb") as file:
                 file.write(data)
             with suppress(FileExistsError):  # whole or not at all, and the first one stays
                 os.link(hidden, path)
         finally:
             hidden.unlink(missing_ok=True)
-    return path.read_text()
+    return path.read_bytes()
 
 
 def locked(path: Path) -> IO[str] | None:

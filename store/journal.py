@@ -147,7 +147,7 @@ def sent_file(directory: Path) -> Path:
 
 def identity(directory: Path) -> str:
     """Return the name that tells this journal from those of other servers; made where missing."""
-    return made_once(directory / "id", secrets.token_hex(8))
+    return made_once(directory / "id", secrets.token_hex(8).encode()).decode()
 
 
 def segments(directory: Path) -> list[Path]:

@@ -64,7 +64,7 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            return made_once(self._key_file, secrets.token_hex(32), 0o600).encode()
+            return made_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
                 f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"

@@ -34,6 +34,9 @@ def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs,
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     with pytest.raises(QueryError, match="another signature"):
         BlobUrls(blobs, tmp_path / "other.key").opened(**parts(url))
+    file.write_bytes(b"\xff\r\n")  # a key of others' making
+    url = BlobUrls(blobs, file).signed(key, "image/png", "http://host:1/")
+    assert BlobUrls(blobs, file).opened(**parts(url)) == b"image"
 
 
 @pytest.mark.parametrize(

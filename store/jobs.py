@@ -263,7 +263,7 @@ def _do(run: Run) -> bool:
         module, _, function = KINDS[run.job.kind].partition(":")
         work: Callable[[Run], str] = getattr(import_module(module), function)
         name = work(run)
-        run.end("succeeded", result=Result(name, (run.directory / name).stat().st_size))
+        result = Result(name, (run.directory / name).stat().st_size)
     except _Stopped:
         run.note(state="queued", starts=run.job.starts - 1)
         return False
@@ -276,6 +276,8 @@ def _do(run: Run) -> bool:
         with suppress(OSError):
             run.log(traceback.format_exc())
         run.end("failed", f"{type(error).__name__}: {error}")
+    else:
+        run.end("succeeded", result=result)
     return True
 
 

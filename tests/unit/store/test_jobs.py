@@ -216,3 +216,19 @@ def test_a_cancellation_that_cannot_be_noted_is_no_fault_of_ours(jobs: Jobs, mon
     monkeypatch.setattr(Path, "touch", full)
     with pytest.raises(JournalError, match="to cancel the job, got: No space left"):
         jobs.cancel(job.id)
+
+
+def test_a_success_that_cannot_be_noted_at_once_is_no_failure(jobs: Jobs, monkeypatch) -> None:
+    job = jobs.submit("test", {"work": "write"})
+    left = [OSError(errno.ENOSPC, "No space left on device")]
+    write_whole = jobs_module.write_whole
+
+    def nearly_full(path: Path, data: bytes) -> None:
+        if b'"succeeded"' in data and left:
+            raise left.pop()
+        write_whole(path, data)
+
+    monkeypatch.setattr(jobs_module, "write_whole", nearly_full)
+    with runner(jobs):
+        until(lambda: ended(jobs, job.id))
+    assert (jobs.read(job.id).state, left) == ("succeeded", [])

@@ -136,7 +136,7 @@ class Application:
         return model.embed(image), model.embedding_space
 
     def load_models(self, board: Board, worker: int) -> None:
-        """Start to load the models, in a thread of its own, and say so on the board when it is done."""
+        """Start to load the models, in a thread of its own; the board tells when it is done."""
         self.pipeline.board = board
 
         def load() -> None:
@@ -289,15 +289,12 @@ def _answer_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes
 
 def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Give the framework's own errors the one shape of ours."""
-    path = request.scope["path"]
+    path = f"{request.scope['path']!r:.200}"
     if error.status_code == NotFound.status:
-        return _answer_error(
-            request, NotFound(f"expected a path of this server, got {path!r:.200}")
-        )
+        return _answer_error(request, NotFound(f"expected a path of this server, got {path}"))
     if error.status_code == MethodNotAllowed.status:
         allowed = (error.headers or {}).get("allow", "")
-        method = request.scope["method"]
-        text = f"expected {allowed} for {path!r:.200}, got {method}"
+        text = f"expected {allowed} for {path}, got {request.scope['method']}"
         return _answer_error(request, MethodNotAllowed(text, allowed))
     if error.status_code >= 500:
         cause = error.__cause__

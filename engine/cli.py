@@ -91,18 +91,9 @@ def _announce(url: str, grpc_address: str) -> None:
 
 
 for _command in (
-    inspect,
-    validate,
-    query,
-    conformance,
-    baseline_command,
-    drift_command,
-    evaluate_command,
-    export_command,
-    import_command,
-    migrate,
-    store,
-):
+    inspect, validate, query, conformance, baseline_command, drift_command, evaluate_command,
+    export_command, import_command, migrate, store,
+):  # fmt: skip
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -119,10 +119,8 @@ def pool(array: npt.NDArray[Any], rows: int) -> list[Vector | None]:
         elif array.ndim > 2:
             array = array.mean(1 if array.ndim == 3 else (2, 3), dtype=np.float32)
         vectors = [np.array(row, np.float32) for row in array]
-    return [
-        vector if 0 < len(vector) <= _LONGEST and np.isfinite(vector).all() else None
-        for vector in vectors
-    ]
+    fits = 0 < array.shape[1] <= _LONGEST
+    return [vector if fits and np.isfinite(vector).all() else None for vector in vectors]
 
 
 def mean(vectors: Sequence[Vector | None]) -> Vector | None:

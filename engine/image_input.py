@@ -85,16 +85,6 @@ def input_of(
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
-    if size_wh and "size" in written and tuple(written["size"]) != size_wh:
-        raise LoadError(
-            f"expected [input] size in model.toml to be {list(size_wh)} (width, height) as in "
-            f"the file, got {list(written['size'])}"
-        )
-    if channels and written.get("channels", channels) != channels:
-        raise LoadError(
-            f"expected [input] channels in model.toml to be {channels} as in the file, "
-            f"got {written['channels']}"
-        )
     fixed = {"size_wh": size_wh, "channels": channels}
     graph = {
         "name": image.name,
@@ -126,12 +116,7 @@ def input_of(
     if missing and hugging_face and not evidence.preprocessor:
         raise LoadError(_PREPROCESSOR_MISSING)
     if missing:
-        lines = (
-            f"expected [input] {name.removesuffix('_wh')} in model.toml, as nothing else gives it"
-            f"{_CHOICES[name]}"
-            for name in missing
-        )
-        raise LoadError("\n".join(lines))
+        raise LoadError("\n".join(_question(name) for name in missing))
     values["size_wh"] = tuple(values["size_wh"])
     for name, usual in (("mean", 0.0), ("std", 1.0)):
         values[name] = tuple(values.get(name, (usual,) * max(values["channels"], 3)))
@@ -143,10 +128,15 @@ def input_of(
     return InputSpec(**values)
 
 
+def _question(name: str) -> str:
+    key = name.removesuffix("_wh")
+    return f"expected [input] {key} in model.toml, as nothing else gives it{_CHOICES[name]}"
+
+
 def _shape(
     image: TensorInfo, written: Mapping[str, Any]
 ) -> tuple[str, tuple[int, int] | None, int | None]:
-    """Read layout, width with height, and channels off an input; None where the graph leaves them open."""
+    """Read layout, width with height, and channels; None where the graph leaves them open to model.toml."""
     axis = channels_axis(image) or channels_axis(image, _ANY_CHANNELS)
     axis = {"nchw": -3, "nhwc": -1}.get(written.get("layout", ""), axis)
     height, width = image.shape[-2:] if axis == -3 else image.shape[-3:-1]
@@ -157,6 +147,16 @@ def _shape(
             f"{list(image.shape)}"
         )
     size_wh = (width, height) if width > 0 and height > 0 else None
+    if size_wh and "size" in written and tuple(written["size"]) != size_wh:
+        raise LoadError(
+            f"expected [input] size in model.toml to be {list(size_wh)} (width, height) as in "
+            f"the file, got {list(written['size'])}"
+        )
+    if channels > 0 and written.get("channels", channels) != channels:
+        raise LoadError(
+            f"expected [input] channels in model.toml to be {channels} as in the file, "
+            f"got {written['channels']}"
+        )
     return "nchw" if axis == -3 else "nhwc", size_wh, channels if channels > 0 else None
 
 

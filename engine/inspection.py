@@ -55,6 +55,8 @@ def inspect_model(path: Path) -> Inspection:
     """Load a model as the server would, and describe it."""
     model = open_model(path)
     header, recognition = model.session.header, model.recognition
+    size = model.images.batch_size if model.images else 0
+    batch = f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
     return Inspection(
         file=str(path),
         size_bytes=sum(part.stat().st_size for part in model.paths),
@@ -65,7 +67,7 @@ def inspect_model(path: Path) -> Inspection:
         external_data=sorted({part.location for part in header.external_data}),
         inputs=list(model.session.inputs),
         outputs=list(model.session.outputs),
-        batch=_batch(model),
+        batch=batch if model.images else "as the graph says",
         task=recognition.task,
         family=recognition.family,
         preprocessing=in_words(model.spec.input) if model.spec else "",
@@ -110,13 +112,6 @@ def _embedding(embedding: Embedding) -> str:
     pooled = f", {embedding.pooling}" if embedding.pooling else ""
     length = f", {embedding.length} numbers" if embedding.length else ""
     return f"{embedding.tensor}{pooled}{length} ({embedding.reason})"
-
-
-def _batch(model: Model) -> str:
-    if model.images is None:
-        return "as the graph says"
-    size = model.images.batch_size
-    return f"variable, up to {size} images at once" if size > 0 else f"fixed at {-size}"
 
 
 def _labels(inspection: Inspection) -> str:

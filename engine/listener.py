@@ -64,7 +64,7 @@ def address(bound: socket.socket) -> str:
 
 
 def turn_away(listener: socket.socket) -> None:
-    """Drop packets of new connections, where the system can; a client tries again until it is closed."""
+    """Drop packets of new connections, where that can be; clients try again until it is closed."""
     program = ctypes.create_string_buffer(_BPF_RETURN_NOTHING)
     header = struct.pack("HP", 1, ctypes.addressof(program))
     with contextlib.suppress(OSError):

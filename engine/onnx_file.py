@@ -94,9 +94,8 @@ def read_onnx(path: Path) -> tuple[OnnxHeader, Graph]:
         with path.open("rb") as file:
             return _read(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as error:
-        raise OnnxFileError(
-            f"expected an ONNX file at {path.name}, got: {error.strerror}"
-        ) from error
+        reason = error.strerror
+        raise OnnxFileError(f"expected an ONNX file at {path.name}, got: {reason}") from error
     except (ValueError, IndexError) as error:
         if path.read_bytes()[: len(_LFS)] == _LFS:
             raise OnnxFileError(
@@ -114,20 +113,17 @@ def check_external_data(path: Path, header: OnnxHeader) -> None:
     folder = path.parent.resolve()
     for part in header.external_data:
         target = (folder / part.location).resolve()
+        name, end = part.location, part.offset + part.length
         if not target.is_relative_to(folder):
-            raise OnnxFileError(
-                f"expected external data inside the model's folder, got {part.location!r}"
-            )
+            raise OnnxFileError(f"expected external data inside the model's folder, got {name!r}")
         if not target.is_file():
             raise OnnxFileError(
-                f"expected the weights in {part.location!r} beside {path.name}, got no such file: "
+                f"expected the weights in {name!r} beside {path.name}, got no such file: "
                 "copy it there, or export again with external_data=False"
             )
-        size = target.stat().st_size
-        if part.offset + part.length > size:
+        if end > (size := target.stat().st_size):
             raise OnnxFileError(
-                f"expected {part.location!r} to hold {part.offset + part.length} bytes, got {size}: "
-                "the copy may be incomplete"
+                f"expected {name!r} to hold {end} bytes, got {size}: the copy may be incomplete"
             )
 
 

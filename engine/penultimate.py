@@ -91,12 +91,8 @@ class Search:
 
     def find(self) -> Embedding:
         """Find the embedding."""
-        return (
-            self._read_by_last_layer()
-            or self._deepest_map()
-            or self._tokens()
-            or Embedding(reason="no last linear layer, no feature map and no tokens were found")
-        )
+        none = Embedding(reason="no last linear layer, no feature map and no tokens were found")
+        return self._read_by_last_layer() or self._deepest_map() or self._tokens() or none
 
     def named(self, tensor: str) -> Embedding | None:
         """Take the tensor of a name; None where no node makes one."""

@@ -2,8 +2,8 @@
 
     room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
-Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code that runs in one
-thread per request (a stream may take another for each step); only `run`, which hands it to the pool, is async.
+Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code in one
+thread per request (a stream may take another for each step); only `run`, which hands it over, is async.
 """
 
 import asyncio
@@ -67,8 +67,8 @@ class _Waited(threading.local):
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
-    The limits are the settings of the same names. Without a recorder nothing is kept, without scores there
-    are none, without a control models are loaded in this process alone.
+    The limits are the settings of the same names. Without a recorder nothing is kept, without scores
+    there are none, without a control models are loaded in this process alone.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Pipeline:
         *,
         per_image: bool,
     ) -> Iterator[Tensor]:
-        """Add to each output the ids of its images' records, or that there was no room, and the scores."""
+        """Add to each output its images' ids, or that there was no room for them, and their scores."""
         start = 0
         for tensor in outputs:
             more: dict[str, Any] = {} if kept.stored else {"stored": False}

@@ -124,8 +124,8 @@ def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads.
 
-    Ids and journal are this process's own. The durability is that of models that say nothing; `embed` asks
-    another model for an embedding.
+    Ids and journal are this process's own. The durability is that of models that say nothing; `embed`
+    asks another model for an embedding.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Recorder:
         return ()
 
     def record(self, handled: Handled, answered: Sequence[Answered], *, shed: bool = False) -> Kept:
-        """Keep one request, unless it is to be shed; when this returns, the model's durability holds.
+        """Keep one request, unless it is to be shed; on return the model's durability holds.
 
         Raises:
             store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
@@ -241,8 +241,8 @@ class Recorder:
     ) -> None:
         """Keep the images, then journal the request, so that no record points to nothing.
 
-        Missing ids, by number, are added just before the append, so that they follow the journal. They stay
-        those of a failed try, of which the writer may have read whole frames.
+        Missing ids, by number, are added just before the append, so that they follow the journal.
+        They stay those of a failed try, of which the writer may have read whole frames.
         """
         recognition, on_disk = handled.model.recognition, durability == "power"
         inputs = [

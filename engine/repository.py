@@ -268,11 +268,7 @@ def _versions_in(folder: Path) -> dict[str, Path]:
     path = find_model(folder)
     if path is not None:
         return {"1": path}
-    numbered = [
-        sub
-        for sub in folder.iterdir()
-        if sub.is_dir() and sub.name.isascii() and sub.name.isdecimal()
-    ]
-    numbered.sort(key=lambda sub: int(sub.name), reverse=True)
+    below = (sub for sub in folder.iterdir() if sub.name.isascii() and sub.name.isdecimal())
+    numbered = sorted(filter(Path.is_dir, below), key=lambda sub: int(sub.name), reverse=True)
     found = ((sub.name, find_model(sub)) for sub in numbered)
     return {version: path for version, path in found if path is not None}

@@ -40,7 +40,7 @@ class RoomLimits(msgspec.Struct, frozen=True):
 
 
 class Counts:
-    """What happened how often since the start of the process, by name; safe from several threads."""
+    """How often things happened since the process began, by name; safe from several threads."""
 
     def __init__(self, *names: str) -> None:
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Room:
         return self.lag_bytes() > self._limits.soft_bytes
 
     def admit(self, full: FullPolicy | None) -> Admission:
-        """Decide before the model is run whether a request can be kept; `full` is the model's policy.
+        """Decide whether a request can be kept, by the model's policy, before the model is run.
 
         Raises:
             JournalError: The journal is full, and what cannot be kept is not to be answered.

@@ -133,7 +133,7 @@ class SemanticScores:
 
 
 def _written(answered: Sequence[Answered]) -> str:
-    """Write scores as a list with commas, in which nothing stands for none; empty where all are none."""
+    """Write scores with commas between, nothing for one that is none; empty where all are."""
     scores = [item.semantic_score for item in answered]
     if scores.count(None) == len(scores):
         return ""

@@ -205,7 +205,7 @@ def load(
     Args:
         flags: Settings given on the command line, by field name.
         environment: Such as `os.environ`.
-        file: A `quadriga.toml`; default: what `QUADRIGA_CONFIG` names, else one in the current folder.
+        file: A `quadriga.toml`; default: that of `QUADRIGA_CONFIG`, else of the current folder.
 
     Raises:
         SettingsError: A key is unknown or a value does not fit.

@@ -53,8 +53,8 @@ class Signalled(msgspec.Struct, frozen=True, eq=False):
 class Signaller:
     """Makes and journals the signals of images; safe to use from several threads.
 
-    They are made of `per_s` images of each model on average. `is_behind` tells whether the journal is to be
-    spared, `embed` asks another model for an embedding.
+    They are made of `per_s` images of each model on average. `is_behind` tells whether the journal is
+    to be spared, `embed` asks another model for an embedding.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Stopwatch(threading.local):
 
 
 def _runs(events: list[Event]) -> list[list[int]]:
-    """Read the runs of the graph off a request: of each its batch, and ns of input, inference and output."""
+    """Give of each run of the graph its batch, and ns of input, inference and output."""
     runs = []
     run: list[int] | None = None  # whose outputs are being read
     before = events[0][1]
@@ -100,7 +100,7 @@ class Counters:
         self._success_ns = self._fail_ns = self._queue_ns = self._last_ns = 0
 
     def succeeded(self, images: int, queue_ns: int, events: list[Event]) -> None:
-        """Count a request that was answered, of so many images or rows, which waited for a thread."""
+        """Count a request that was answered: of so many images or rows, it waited so long."""
         runs, ended = _runs(events), events[-1][1]
         with self._lock:
             for batch, input_ns, infer_ns, output_ns in runs:

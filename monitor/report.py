@@ -60,9 +60,8 @@ class Example(msgspec.Struct, frozen=True):
     predicted: str | None
     inference_id: str
     ground_truth_id: str | None = None
-    """Position in the image's ground truth."""
     prediction_id: str | None = None
-    """Position in the image's predictions."""
+    """Both ids: positions in what the image has."""
 
 
 class Confusion(msgspec.Struct, frozen=True):
@@ -192,11 +191,9 @@ class Neighbour(msgspec.Struct, frozen=True):
     inference_id: str
     distance: float
     image: str | None = None
-    """Hash of the image, or its place."""
     width: int | None = None
     height: int | None = None
     predictions: Any = []
-    """In the form of the wire, to be drawn."""
 
 
 class Unlike(msgspec.Struct, frozen=True):

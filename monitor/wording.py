@@ -13,16 +13,12 @@ _WITHOUT = {"rule": "COCO", "iou": "0.50:0.95", "area": "all", "max_dets": 100}
 
 _WORDS = {
     "iou": "IoU {}",
-    "area": "{}",
     "max_dets": "{} per image",
     "score": "score ≥ {}",
     "k": "k = {}",
     "average": "{} average",
-    "of": "{}",
-    "label": "{}",
-    "chosen": "{}",
-    "rule": "{}",
     "bins": "{} bins",
+    **dict.fromkeys(("area", "of", "label", "chosen", "rule"), "{}"),
 }
 _TELLING = {"iou", "area", "max_dets", "score", "k", "average", "of", "label", "chosen"}
 """What is said in short; of average precision the rule, too."""
@@ -180,7 +176,7 @@ def verdict(report: Report) -> str:
 
 
 def _signals(count: int) -> str:
-    return f"{count:,} signal{'' if count == 1 else 's'}"
+    return f"{count:,} signal{'s' * (count != 1)}"
 
 
 def brief(value: float | None) -> str:

@@ -131,7 +131,10 @@ class Operations:
         for operation in operations:
             verbs = paths.setdefault((operation.path, operation.ignore_case), {})
             verbs.setdefault(operation.method, operation)
-        self._table = [(pattern(*path), verbs) for path, verbs in paths.items()]
+        self._table = [
+            (pattern(path, ignore_case=any_case), verbs)
+            for (path, any_case), verbs in paths.items()
+        ]
         self._fixed = {
             path: verbs for (path, _), verbs in paths.items() if not set(path) & set("{[")
         }
@@ -264,7 +267,7 @@ async def _disconnected(receive: Receive) -> None:
 _PARTS = re.compile(r"(\{\w+(?:\.\.\.)?\}|[\[\]|])")
 
 
-def pattern(path: str, ignore_case: bool = False) -> re.Pattern[str]:  # noqa: FBT001, FBT002 - a field of a row
+def pattern(path: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     """Make the pattern that a path's template stands for."""
     signs = {"[": "(?:", "]": ")?", "|": "|"}
     written = "".join(

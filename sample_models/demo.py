@@ -53,29 +53,19 @@ SHOWN = 4
 
 QUERIES: list[tuple[str, dict[str, Any]]] = [
     ("from camera north", {"meta.camera_id": "north"}),
-    (
-        "higher than 100 m, in building A or B, not in fog",
-        {
-            "and": [
-                {"meta.altitude": {"gt": 100}},
-                {"meta.location.building": {"in": ["A", "B"]}},
-                {"not": {"meta.weather": "fog"}},
-            ]
-        },
-    ),
-    (
-        "a circle above 0.8 in the last hour, floor 2 or higher, from north or below 150 m",
-        {
-            "and": [
-                {"model": "shapes-detector"},
-                {"label": {"name": "circle", "score": {"ge": 0.8}}},
-                {"ts": {"ge": "-1h"}},
-                {"meta.location.floor": {"ge": 2}},
-                {"or": [{"meta.camera_id": "north"}, {"meta.altitude": {"lt": 150}}]},
-            ]
-        },
-    ),
-]
+    ("higher than 100 m, in building A or B, not in fog", {"and": [
+        {"meta.altitude": {"gt": 100}},
+        {"meta.location.building": {"in": ["A", "B"]}},
+        {"not": {"meta.weather": "fog"}},
+    ]}),
+    ("a circle above 0.8 in the last hour, floor 2 or higher, from north or below 150 m", {"and": [
+        {"model": "shapes-detector"},
+        {"label": {"name": "circle", "score": {"ge": 0.8}}},
+        {"ts": {"ge": "-1h"}},
+        {"meta.location.floor": {"ge": 2}},
+        {"or": [{"meta.camera_id": "north"}, {"meta.altitude": {"lt": 150}}]},
+    ]}),
+]  # fmt: skip
 
 
 class Sample(NamedTuple):

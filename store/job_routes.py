@@ -1,5 +1,7 @@
 """HTTP routes of jobs, and of exports, which are jobs; errors as in `store.routes`."""
 
+from typing import Any
+
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -37,27 +39,20 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         """Answer all jobs."""
         return JobList(jobs.all())
 
-    @get("/api/jobs/{job_id:str}", sync_to_thread=True, responses={404: _UNKNOWN})
+    one: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
+    ended: dict[str, Any] = one | {"responses": {404: _UNKNOWN, 503: _UNKEPT}}
+
+    @get("/api/jobs/{job_id:str}", **one)
     def get_job(job_id: FromPath[str]) -> Job:
         """Answer one job, with the end of its log."""
         return jobs.read(job_id, with_log=True)
 
-    @post(
-        "/api/jobs/{job_id:str}/cancel",
-        status_code=200,
-        sync_to_thread=True,
-        responses={404: _UNKNOWN, 503: _UNKEPT},
-    )
+    @post("/api/jobs/{job_id:str}/cancel", status_code=200, **ended)
     def cancel_job(job_id: FromPath[str]) -> Job:
         """End a job at its next step."""
         return jobs.cancel(job_id)
 
-    @get(
-        "/api/jobs/{job_id:str}/result",
-        sync_to_thread=True,
-        responses={404: _UNKNOWN},
-        media_type="*/*",
-    )
+    @get("/api/jobs/{job_id:str}/result", media_type="*/*", **one)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Answer the file that a job made."""
         path = jobs.result(job_id)

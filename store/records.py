@@ -209,8 +209,13 @@ class StoredInference(msgspec.Struct, frozen=True):
 def timestamp_text(milliseconds: int) -> str:
     """Format milliseconds since the epoch as RFC 3339 in UTC, as `2026-01-31T12:00:00.000Z`."""
     day, rest = divmod(milliseconds, _DAY_MS)
-    minutes, ms = divmod(rest, 60_000)
-    return f"{_day_text(day)}T{minutes // 60:02}:{minutes % 60:02}:{ms // 1000:02}.{ms % 1000:03}Z"
+    minute, rest = divmod(rest, 60_000)
+    return f"{_day_text(day)}T{_minute_text(minute)}:{rest / 1000:06.3f}Z"
+
+
+@lru_cache(1440)
+def _minute_text(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
 
 
 @lru_cache

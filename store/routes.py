@@ -146,22 +146,16 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
             return inferences.presigned(inference_id, str(request.base_url))
         return inferences.get(inference_id)
 
-    @get(
-        "/api/inferences/{inference_id:str}/input",
-        sync_to_thread=True,
-        responses=looked_up,
-        media_type="*/*",
-    )
+    as_bytes: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
+
+    @get("/api/inferences/{inference_id:str}/input", responses=looked_up, **as_bytes)
     def get_inference_input(inference_id: FromPath[str]) -> Response[bytes]:
         """Answer the bytes that an inference was asked about."""
         return _picture(*inferences.input_bytes(inference_id))
 
-    @get(
-        PATH + "{digest:str}",
-        sync_to_thread=True,
-        responses={400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY},
-        media_type="*/*",
-    )
+    signed = {400: _UNSIGNED, 404: _UNKNOWN, 503: NOT_READY}
+
+    @get(PATH + "{digest:str}", responses=signed, **as_bytes)
     def get_blob(
         digest: FromPath[str],
         expires: FromQuery[str] = "",

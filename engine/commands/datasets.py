@@ -1,4 +1,4 @@
-"""A model over a dataset, through a server: run over it, each image once, then evaluated there, as a job.
+"""A model over a dataset, through a server: each image once, then evaluated there as a job.
 
 What is done is what is stored: an image whose answer by the same version, under the same snapshot and with
 the same parameters, is there already is not sent again. Then the ground truth follows, joined by id.

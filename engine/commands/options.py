@@ -22,7 +22,7 @@ PATH = click.Path(path_type=Path)
 
 
 def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Decorator:
-    """Return what gives a command an option: click's, with spaces between names; a default is shown."""
+    """Return click's option, with spaces between its names; a default is shown."""
     shown = {"show_default": "default" in more} | more
     return click.option(*names.split(), help=text, metavar=metavar, **shown)
 
@@ -112,7 +112,7 @@ def form_of(
 
 
 def filter_of(text: str | None, flag: str | None = None) -> Any:
-    """Return the filter of an option, or of the argument FILTER, as a query takes it; None for none."""
+    """Return the filter of a flag, or of the argument FILTER, as a query takes it."""
     if not text:
         return None
     try:

@@ -53,12 +53,9 @@ _TIDE = {
 def by_label(report: Report) -> list[Chart]:
     """Draw how good each label is, best first."""
     found: list[Chart] = []
+    of_labels = [one for one in report.metrics if isinstance(one.parameters.get("label"), str)]
     for kind, name in _BY_LABEL:
-        metrics = [
-            one
-            for one in report.metrics
-            if one.type == kind and isinstance(one.parameters.get("label"), str)
-        ]
+        metrics = [one for one in of_labels if one.type == kind]
         # Of several rules and thresholds the first stands for all; the table has the rest.
         metrics = [one for one in metrics if _rest(one) == _rest(metrics[0])]
         if metrics and not (kind in {"F1", "AveragePrecision"} and found):
@@ -71,9 +68,8 @@ def _rest(metric: Metric) -> dict[str, object]:
 
 
 def _by_label(metrics: list[Metric], name: str, heading: str) -> Chart:
-    order = sorted(
-        metrics, key=lambda one: (one.value is None, -(one.value or 0), one.parameters["label"])
-    )
+    order = sorted(metrics, key=lambda one: one.parameters["label"])
+    order.sort(key=lambda one: (one.value is None, -(one.value or 0)))
     half = _MOST_LABELS // 2
     left_out = len(order) - _MOST_LABELS
     middle = half if left_out > 0 or len(order) <= half else (len(order) + 1) // 2
@@ -106,25 +102,18 @@ def _bars(axes: Axes, names: list[str], metrics: Sequence[Metric], color: str = 
 
 def by_size(report: Report) -> Chart | None:
     """Draw average precision by the size of what is to be found."""
-    found = {
-        one.parameters["area"]: one
-        for one in report.metrics
-        if one.type == "AP"
-        and one.parameters.get("area") is not None
-        and one.parameters.get("label") is None
-        and one.parameters.get("iou") == "0.50:0.95"
-    }
+    found = {}
+    for one in report.metrics:
+        area, label, iou = (one.parameters.get(key) for key in ("area", "label", "iou"))
+        if one.type == "AP" and area is not None and label is None and iou == "0.50:0.95":
+            found[area] = one
     sizes = [size for size in ("all", *_SIZES) if size in found]
     if not any(size in found for size in _SIZES):
         return None
     sheet, axes = single(0.8 + 0.3 * len(sizes))
     _dots(axes, sizes, [found[size] for size in sizes])
-    return chart(
-        sheet,
-        "by-size",
-        "Average precision by size",
-        f"Small is below 32² pixels, large above 96². {_INTERVAL}",
-    )
+    caption = f"Small is below 32² pixels, large above 96². {_INTERVAL}"
+    return chart(sheet, "by-size", "Average precision by size", caption)
 
 
 def _dots(axes: Axes, names: list[str], metrics: list[Metric]) -> None:
@@ -151,18 +140,15 @@ def _by_slice(report: Report, by: str, parts: list[Slice], number: int) -> Chart
         parts = sorted(parts, key=lambda one: one.value or "")
     sheet, axes = single(0.8 + 0.26 * len(parts))
     names = [f"{shown(one.value)} (n = {one.n:,})" for one in parts]
-    first = parts[0].metrics[0]
+    name = plain(f"{title(parts[0].metrics[0], short=True)} by {by}", 80)
     whole = headlines(report)[0].value if headlines(report) else None
     if whole is not None:
         axes.axvline(whole, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
     _dots(axes, names, [one.metrics[0] for one in parts])
-    more = f" {left_out} rarer values are left out." if left_out > 0 else ""
-    return chart(
-        sheet,
-        f"slice-{number}",
-        plain(f"{title(first, short=True)} by {by}", 80),
-        f"The dashed line is the whole. {_INTERVAL}{more}",
-    )
+    caption = f"The dashed line is the whole. {_INTERVAL}"
+    if left_out > 0:
+        caption += f" {left_out} rarer values are left out."
+    return chart(sheet, f"slice-{number}", name, caption)
 
 
 def tide(report: Report) -> Chart | None:
@@ -178,13 +164,11 @@ def tide(report: Report) -> Chart | None:
         axes.axhline(at[0] - 0.5, color=FAINT, linewidth=0.8)
     high = max([value for value in found.values() if value is not None], default=0)
     axes.set(xlim=(0, max(0.01, high) * 1.25), xlabel="average precision lost")
-    return chart(
-        sheet,
-        "tide",
-        "What the errors cost",
+    caption = (
         "Average precision at IoU 0.5 that would be won if all errors of this one kind were mended (TIDE); "
-        "the kinds do not add up.",
+        "the kinds do not add up."
     )
+    return chart(sheet, "tide", "What the errors cost", caption)
 
 
 def difference(other: Comparison, number: int) -> Chart | None:
@@ -196,16 +180,12 @@ def difference(other: Comparison, number: int) -> Chart | None:
     ]
     if not rows or not other.n:
         return None
-    metrics = [its for _, its in rows]
-    sheet, axes = single(0.8 + 0.28 * len(metrics))
+    sheet, axes = single(0.8 + 0.28 * len(rows))
     axes.axvline(0, color=INK, linewidth=0.9)
-    _dots(axes, [shown(name, 40) for name, _ in rows], metrics)
+    _dots(axes, [shown(name, 40) for name, _ in rows], [its for _, its in rows])
     reach = max(0.01, *(abs(value) for value in axes.get_xlim()))
     axes.locator_params(axis="x", nbins=5)
     axes.set(xlim=(-reach, reach), xlabel="← less\u2003\u2003more →")
-    return chart(
-        sheet,
-        f"difference-{number}",
-        f"This model less {plain(f'{other.model.name} {other.model.version}')}",
-        "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference.",
-    )
+    name = f"This model less {plain(f'{other.model.name} {other.model.version}')}"
+    caption = "Where the bar of a 95 % interval does not reach the line in the middle, there is a difference."
+    return chart(sheet, f"difference-{number}", name, caption)

@@ -25,13 +25,11 @@ def reliability(report: Report) -> Chart | None:
     )
     below.set(xlim=(min(0, edges[0]), 1), xlabel="score", ylabel="predictions")
     above.grid(visible=True)
-    return chart(
-        sheet,
-        "reliability",
-        "Are the scores honest?",
+    caption = (
         "Bars: of the predictions with such a score, how many are right. Honest scores lie on the dashed "
-        "line; the gap to it is drawn from each dot. Below: how many predictions there are.",
+        "line; the gap to it is drawn from each dot. Below: how many predictions there are."
     )
+    return chart(sheet, "reliability", "Are the scores honest?", caption)
 
 
 def scores(report: Report) -> Chart | None:
@@ -50,13 +48,11 @@ def scores(report: Report) -> Chart | None:
         axes.grid(visible=True, axis="y")
     panels[1].invert_yaxis()
     panels[1].set(xlabel="score", xlim=(min(0, edges[0]), max(1, edges[-1])))
-    return chart(
-        sheet,
-        "scores",
-        "Scores of right and of wrong predictions",
+    caption = (
         "Right ones upwards, wrong ones (hatched) downwards, each on a scale of its own. The less the two "
-        "lie over each other, the better a threshold tells them apart.",
+        "lie over each other, the better a threshold tells them apart."
     )
+    return chart(sheet, "scores", "Scores of right and of wrong predictions", caption)
 
 
 def _whole(report: Report, kind: str, *keys: str) -> list[npt.NDArray[np.float64]] | None:

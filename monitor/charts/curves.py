@@ -46,13 +46,9 @@ def precision_recall(report: Report) -> Chart | None:
         _draw(above, below, found)
         above.set_title(title)
         unit_square(above, "recall", "precision")
-    return chart(
-        sheet,
-        "pr",
-        "Precision over recall",
-        "The average precision stands beside each name. "
-        + _which(max(len(found) for _, found in panels)),
-    )
+    most = max(len(found) for _, found in panels)
+    caption = f"The average precision stands beside each name. {_which(most)}"
+    return chart(sheet, "pr", "Precision over recall", caption)
 
 
 def roc(report: Report) -> Chart | None:
@@ -66,13 +62,11 @@ def roc(report: Report) -> Chart | None:
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=0.8)
     _draw(axes, below, found)
     unit_square(axes, "false positive rate", "true positive rate")
-    return chart(
-        sheet,
-        "roc",
-        "Receiver operating characteristic",
+    caption = (
         "Each label against the rest; the area under each curve stands beside its name, and the "
-        "thin diagonal is what guessing gives. " + _which(len(found)),
+        f"thin diagonal is what guessing gives. {_which(len(found))}"
     )
+    return chart(sheet, "roc", "Receiver operating characteristic", caption)
 
 
 def _sheet(panels: int) -> Figure:

@@ -51,16 +51,14 @@ def effects(report: Report) -> list[Chart]:
     """Draw how far signals moved in each window: those with alarms first, then the most moved."""
     found = windows(report)
     least = {one.name: one.effect.minimum for one in report.signals}
-    pasts = [(name, _past(found, name)) for name in _ranked(report, found)]
-    drawn = [
-        (name, past)
-        for name, past in pasts
-        if any(one is not None and one.effect is not None for one in past)
-    ]
-    return [
-        _effects(found, past, least.get(name), (name, at))
-        for at, (name, past) in enumerate(drawn[:_MOST_LINES])
-    ]
+    drawn: list[Chart] = []
+    for name in _ranked(report, found):
+        past = [one.signals.get(name) for one in found]
+        if any(one is not None and one.effect is not None for one in past):
+            drawn.append(_effects(found, past, least.get(name), (name, len(drawn))))
+        if len(drawn) == _MOST_LINES:
+            break
+    return drawn
 
 
 def heat_map(report: Report) -> Chart | None:
@@ -70,7 +68,7 @@ def heat_map(report: Report) -> Chart | None:
         return None
     names = _ranked(report, found)
     kept = names[:_MOST_ROWS]
-    past = [_past(found, name) for name in kept]
+    past = [[one.signals.get(name) for one in found] for name in kept]
     sheet, axes = single(1.0 + 0.2 * len(kept), WIDE)
     levels = _cells(axes, np.array([[_level(one) for one in row] for row in past]))
     alarms = np.array([[one is not None and one.alarm for one in row] for row in past])
@@ -80,14 +78,9 @@ def heat_map(report: Report) -> Chart | None:
     name_rows(axes, [shown(name) for name in kept])
     axes.set_ylim(len(kept) - 0.5, -0.5)
     _name_windows(axes, found, 7)
-    sheet.legend(
-        handles=[*levels, *marks],
-        loc="outside upper center",
-        ncols=_TOO_FEW + 2,
-        handlelength=1.1,
-        handletextpad=0.4,
-        columnspacing=0.9,
-    )
+    look: dict[str, Any] = {"handlelength": 1.1, "handletextpad": 0.4, "columnspacing": 0.9}
+    look["ncols"] = _TOO_FEW + 2
+    sheet.legend(handles=[*levels, *marks], loc="outside upper center", **look)
     caption = (
         "Signals by row, those that moved most above; windows by column, oldest first. The fuller a cell, "
         "the smaller its adjusted p-value, in steps of ten. A diamond is an alarm; striped cells had too "
@@ -104,10 +97,6 @@ def _ranked(report: Report, found: Sequence[PastWindow]) -> list[str]:
     past = dict.fromkeys(name for one in reversed(found) for name in one.signals)
     now = {one.name: one.alarm for one in by_effect(report.signals) if one.name in past}
     return sorted({**now, **past}, key=lambda name: (not now.get(name), -alarms[name]))
-
-
-def _past(found: Sequence[PastWindow], name: str) -> list[PastSignal | None]:
-    return [one.signals.get(name) for one in found]
 
 
 def _effects(

@@ -1,8 +1,5 @@
 """How well answers agree with what people answered: plain functions of texts.
 
-CIDEr is CIDEr-D, with clipped counts and a penalty for another length. Its words are runs of letters and
-digits in lower case; the reference program has a tokenizer in Java in their place.
-
 Sources: SQuAD 2.0, `evaluate-v2.0.py` (normalisation, exact match, F1); Antol et al., "VQA" (accuracy);
 Biten et al., "Scene Text Visual Question Answering" (ANLS); sacrebleu; rouge-score; Vedantam et al.,
 "CIDEr", and pycocoevalcap, `cider_scorer.py`.

@@ -186,16 +186,12 @@ class SingleLabel:
         order = np.lexsort((-answers.score[wrong], cells))
         order = order[within(cells[order]) < _OF_A_CELL]
         fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
-        return [
-            Example(
-                labels[self._true[at]],
-                labels[answers.label[at]],
-                self._state.ids[at],
-                "0",
-                None if answers.label[at] < 0 else str(answers.number[at]),
-            )
-            for at in wrong[fullest]
-        ]
+        found = []
+        for at in wrong[fullest]:
+            place = None if answers.label[at] < 0 else str(answers.number[at])
+            pair = labels[self._true[at]], labels[answers.label[at]]
+            found.append(Example(*pair, self._state.ids[at], "0", place))
+        return found
 
 
 class MultiLabel:

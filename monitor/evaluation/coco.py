@@ -11,11 +11,10 @@ import numpy as np
 from monitor.evaluation.arrays import Doubles, Integers, within
 from monitor.evaluation.detection import box_tables
 from monitor.evaluation.evaluators import decode
-from monitor.evaluation.instances import pairs_table
 from monitor.evaluation.masks import overlaps
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table, counted
 from monitor.evaluation.wire_tables import Listed, predictions_table, truths_table
 from tasks import full_name
 
@@ -118,7 +117,6 @@ def state_of_coco(
     there = _listed(f"{truth.name}: annotations", known.annotations, image_at, label_at)
     if len(found.rows) < len(answers):
         raise EvaluationError(_stray(predictions.name, answers, image_at, label_at))
-    left_out = len(known.annotations) - len(there.rows)
     sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.int64).reshape(-1, 2)
     ids = [str(one.id) for one in images]
     names = [one.file_name for one in images if one.file_name]
@@ -129,7 +127,7 @@ def state_of_coco(
         {name: _values(known.images, name) for name in by},
         labels,
         _TABLES[task](found, there, sizes),
-        {"unlisted_annotation": left_out} if left_out else {},
+        counted(unlisted_annotation=len(known.annotations) - len(there.rows)),
     )
 
 
@@ -186,8 +184,6 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
 
 
 def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
-    """Return the tables of boxes."""
-
     def boxes(listed: Listed) -> Doubles:
         none = 0, 0, -1, -1
         found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
@@ -220,11 +216,11 @@ def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table
         areas[0].append(predictions.area)
         areas[1].append(truths.area)
     one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    numbers = found.table["number"][one], there.table["number"][other]
+    numbers = {"prediction": found.table["number"][one], "truth": there.table["number"][other]}
     return {
         "predictions": predictions_table(found, np.concatenate(areas[0])),
         "truths": truths_table(there, np.concatenate(areas[1])),
-        "pairs": pairs_table(images[0][one], *numbers, overlap),
+        "pairs": {"image": images[0][one], **numbers, "overlap": overlap},
     }
 
 

@@ -49,7 +49,7 @@ class Detection:
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
-        return EvaluatedObjects(state, box_overlap(state), parameters={"overlap": "box"})
+        return EvaluatedObjects(state, box_overlap(state), "box")
 
 
 def box_tables(found: Listed, boxes: Doubles, there: Listed, others: Doubles) -> dict[str, Table]:

@@ -1,12 +1,9 @@
-"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's.
+"""Average precision of oriented boxes as DOTA's development kit has it, beside COCO's; see docs/evaluation.md.
 
-Within an image and a label each prediction, by falling score, looks at the object that it overlaps most, of
-equal ones the first, and at no other. It is right if it overlaps that by more than the threshold and is the
-first to do so; it does not count if that object is difficult; otherwise it is wrong. The kit first leaves
-out pairs whose upright frames, a pixel wider, lie apart: these overlap by 0, so it changes nothing.
+The kit first leaves out pairs whose upright frames, a pixel wider, lie apart: these overlap by 0, so it
+changes nothing. Equal scores, which it leaves open, come in the order of the images and predictions.
 
-Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`; equal scores come in the order of
-the images and of their predictions, which the kit leaves open.
+Source: DOTA_devkit, `dota_evaluation_task1.py`, `voc_eval` and `voc_ap`.
 """
 
 from itertools import pairwise

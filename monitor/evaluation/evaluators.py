@@ -12,7 +12,7 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
 from monitor.report import Confusion, Metric
 from tasks import SHORT_NAMES, full_name
 from tasks.references import load
@@ -144,7 +144,6 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
     known = [image for image in images if bytes(image.ground_truth) != b"null"]
     labels = Labels()
     tables = evaluation.tables(known, labels)
-    left_out = len(images) - len(known)
     return State(
         [image.id for image in known],
         [image.id if image.image is None else image.image for image in known],
@@ -152,7 +151,7 @@ def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequen
         {name: slice_values(known, name) for name in by},
         list(labels),
         tables,
-        {"no_truth": left_out} if left_out else {},
+        counted(no_truth=len(images) - len(known)),
     )
 
 

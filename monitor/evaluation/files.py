@@ -20,6 +20,7 @@ from monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     State,
+    counted,
     from_bytes,
     merge,
     to_bytes,
@@ -58,12 +59,11 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Numbered(NamedTuple):
-    """An image, and the line it stands in."""
+    """An image, the line it stands in, and whether the model failed."""
 
     line: int
     image: EvaluatedImage
     failed: bool
-    """Whether the model failed."""
 
 
 _LINE = msgspec.json.Decoder(_Line)
@@ -209,7 +209,7 @@ def _read(
         times = _span((*times, *(one.created_at for one in images if one.created_at is not None)))
         tell(len(ids))
     state = merge(states)
-    return state._replace(excluded=state.excluded | ({"failed": failed} if failed else {})), times
+    return state._replace(excluded=state.excluded | counted(failed=failed)), times
 
 
 def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers, joined
+from monitor.evaluation.arrays import joined
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Overlap, Pairs
@@ -67,10 +67,10 @@ TablesOf = Callable[[EvaluatedImage, list[Found], list[There]], dict[str, Table]
 
 def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dict[str, Table]:
     """Read image by image, whose points take much memory, and put the tables of all together."""
-    parts = [
-        tables_of(image, read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth"))
-        for image in images
-    ]
+    parts = []
+    for image in images:
+        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
+        parts.append(tables_of(image, found, there))
     tables = {}
     for name, columns in tables_of(_NOTHING, [], []).items():
         of = [part[name] for part in parts]
@@ -86,7 +86,8 @@ def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dic
 class Instances:
     """The evaluation of the segments of `IMAGE_SEGMENTATION` as objects.
 
-    Beside the tables of objects there are `pairs`, see `pairs_table`.
+    Beside the tables of objects there are `pairs` of numbers of a prediction and a truth of an image that share
+    a pixel, whatever their labels, with their overlap: intersection over union; of a crowd over the prediction.
     """
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
@@ -95,15 +96,7 @@ class Instances:
 
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state."""
-        return EvaluatedObjects(state, pair_overlap(state), parameters={"overlap": "mask"})
-
-
-def pairs_table(image: Integers, prediction: Integers, truth: Integers, overlap: Doubles) -> Table:
-    """Return the table of pairs that share a pixel, whatever their labels, by their numbers in the image.
-
-    The overlap is intersection over union; of a crowd over the prediction.
-    """
-    return {"image": image, "prediction": prediction, "truth": truth, "overlap": overlap}
+        return EvaluatedObjects(state, pair_overlap(state), "mask")
 
 
 def pair_overlap(state: State) -> Overlap:
@@ -129,11 +122,11 @@ def object_tables(
     table = truths_table(there, others.area)
     images = found.table["image"], table["image"]
     of, taken, overlap = overlaps(masks, others, images, table["crowd"])
-    numbers = found.table["number"][of], table["number"][taken]
+    pairs = {"prediction": found.table["number"][of], "truth": table["number"][taken]}
     return {
         "predictions": predictions_table(found, masks.area),
         "truths": table,
-        "pairs": pairs_table(np.zeros(len(of), np.int64), *numbers, overlap),
+        "pairs": {"image": np.zeros(len(of), np.int64), **pairs, "overlap": overlap},
     }
 
 

@@ -135,17 +135,14 @@ def confusion(
     cells = np.bincount(row[kept] * side + column[kept], count[kept], side * side)
     matrix = cells.astype(np.int64).reshape(side, side)
     names = [labels[label] for label in shown]
-    return Confusion(
-        labels=names,
-        matrix=matrix[:-1, :-1].tolist(),
-        hallucinations=_some(names, matrix[-1, :-1]),
-        misses=_some(names, matrix[:-1, -1]),
-        parameters={"of": of, "labels": len(labels)},
+    hallucinations, misses = (
+        {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
+        for counts in (matrix[-1, :-1], matrix[:-1, -1])
     )
-
-
-def _some(labels: list[str], counts: Integers) -> dict[str, int]:
-    return {label: int(count) for label, count in zip(labels, counts, strict=True) if count}
+    parameters = {"of": of, "labels": len(labels)}
+    return Confusion(
+        names, matrix[:-1, :-1].tolist(), hallucinations, misses, parameters=parameters
+    )
 
 
 def per_label(

@@ -1,10 +1,7 @@
 """Which prediction found which object: COCO's greedy rule, for whatever overlap is given.
 
-Within an image and a label, predictions choose by descending score. Each takes the free object that it
-overlaps most, at least by the threshold; of equal overlaps the later object; one to be ignored only where
-no other is left. A crowd may be taken again and again. Many images, and all labels, thresholds and ranges
-of area, are matched at once: first pairs that nothing else competes with, then the n-th predictions of all
-groups, then the n+1-th.
+Many images, and all labels, thresholds and ranges of area, are matched at once: first pairs that nothing
+else competes with, then the n-th predictions of all images and labels, then the n+1-th.
 
 Source: `pycocotools.cocoeval.COCOeval.evaluateImg`, whose answers these are.
 """

@@ -1,9 +1,7 @@
-"""Which label was taken for which: a match of all labels of an image at once.
+"""Which label was taken for which: COCO's greedy match, of all labels of an image at once.
 
-Predictions of a high enough score choose by falling score, whatever their label: each takes the free
-object that it overlaps most, at least by the threshold; of equal overlaps the later object. What takes
-only a crowd or a difficult object does not count. One without an object, and an object that nothing took,
-stand against the background.
+What takes only a crowd or a difficult object does not count. A prediction without an object, and an object
+that nothing took, stand against the background.
 """
 
 from typing import NamedTuple
@@ -67,23 +65,15 @@ def confusion(state: State, pairs: Confused) -> Confusion:
     for at in _chosen(cell):
         prediction, truth = int(pairs.prediction[at]), int(pairs.truth[at])
         image = found["image"][prediction] if prediction >= 0 else there["image"][truth]
-        examples.append(
-            Example(
-                names[true[at]],
-                names[predicted[at]],
-                state.ids[image],
-                str(there["number"][truth]) if truth >= 0 else None,
-                str(found["number"][prediction]) if prediction >= 0 else None,
-            )
+        ids = (
+            str(table["number"][one]) if one >= 0 else None
+            for table, one in ((there, truth), (found, prediction))
         )
-    nothing = -1
-    counted = confusion_of(
-        state.labels,
-        np.where(true < labels, true, nothing),
-        np.where(predicted < labels, predicted, nothing),
-        np.ones(len(true), np.int64),
-        of="objects",
-    )
+        taken = names[true[at]], names[predicted[at]]
+        examples.append(Example(*taken, state.ids[image], *ids))
+    row, column = (np.where(side < labels, side, -1) for side in (true, predicted))
+    ones = np.ones(len(true), np.int64)
+    counted = confusion_of(state.labels, row, column, ones, of="objects")
     rule = {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"}
     return msgspec.structs.replace(
         counted, examples=examples, parameters={**counted.parameters, **rule}

@@ -3,8 +3,6 @@
 Only the overlap of two objects differs between boxes, oriented boxes and masks; it is handed in.
 """
 
-from typing import Any
-
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags
@@ -32,7 +30,7 @@ from monitor.evaluation.object_confusion import SCORE, Confused, confused, confu
 from monitor.evaluation.operating import at_thresholds
 from monitor.evaluation.reliability import BINS, RULE, Reliability
 from monitor.evaluation.reporting import number
-from monitor.evaluation.state import State
+from monitor.evaluation.state import State, counted
 from monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
 from monitor.evaluation.weighted import twelve_numbers
 from monitor.report import Metric
@@ -45,15 +43,11 @@ class EvaluatedObjects:
         state: With the tables of `monitor.evaluation.wire_tables`, and what the overlap needs.
         overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
             always a label. Of a crowd: the part of the prediction that lies in it.
-        parameters: What the report says about the overlap, beside thresholds and rules.
+        kind: What the report calls the overlap.
     """
 
-    def __init__(
-        self, state: State, overlap: Overlap, *, parameters: dict[str, Any] | None = None
-    ) -> None:
-        self.state = state
-        self.overlap = overlap
-        self.parameters = parameters or {}
+    def __init__(self, state: State, overlap: Overlap, kind: str = "box") -> None:
+        self.state, self.overlap, self.kind = state, overlap, kind
         self.predictions, self.truths = state.tables["predictions"], state.tables["truths"]
         self.ranking = match(
             self.predictions,
@@ -68,13 +62,9 @@ class EvaluatedObjects:
     def headlines(self, weights: Doubles) -> list[Headline]:
         """Compute COCO's twelve numbers for each weighting (B, I), and each label's average precision."""
         values, by_label = twelve_numbers(self.ranking, weights)
-        return [
-            *(Headline(*named, of) for named, of in zip(twelve(), values, strict=True)),
-            *(
-                Headline("AP", label_parameters(AVERAGED, label), of)
-                for label, of in zip(self.state.labels, by_label, strict=True)
-            ),
-        ]
+        labels = (("AP", label_parameters(AVERAGED, label)) for label in self.state.labels)
+        named = zip([*twelve(), *labels], [*values, *by_label], strict=True)
+        return [Headline(*name, of) for name, of in named]
 
     def findings(self) -> Findings:
         """Compute everything else, over all images."""
@@ -82,9 +72,9 @@ class EvaluatedObjects:
         seen = np.isin(np.arange(len(labels)), self.truths["label"])
         to_find = ranking.to_find.sum(axis=1)[: len(labels)].astype(np.int64)
         drawn = curves(ranking)
-        counted = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
-        right, score = ranking.outcome[0, 0, counted] == RIGHT, ranking.score[counted]
-        reliability = Reliability(ranking.image[counted], score, right)
+        kept = np.flatnonzero((ranking.outcome[0, 0] != IGNORED) & seen[ranking.label])
+        right, score = ranking.outcome[0, 0, kept] == RIGHT, ranking.score[kept]
+        reliability = Reliability(ranking.image[kept], score, right)
         ones = np.ones((1, len(self.state.ids)))
         calibration = zip(("ECE", "MCE"), reliability.errors(ones), strict=True)
 
@@ -98,14 +88,14 @@ class EvaluatedObjects:
         overlap = near._replace(prediction=ranking.row[near.prediction]).overlaps()
         sure = ranking.row[ranking.score >= SCORE]
         pairs = confused(self.predictions, self.truths, sure, overlap)
-        excluded = {  # from all numbers but the confusion
-            "unseen_label": int(np.count_nonzero(~seen[self.predictions["label"]])),
-            "over_max_dets": len(self.predictions["label"]) - len(ranking.row),
-        }
+        excluded = counted(  # from all numbers but the confusion
+            unseen_label=int(np.count_nonzero(~seen[self.predictions["label"]])),
+            over_max_dets=len(self.predictions["label"]) - len(ranking.row),
+        )
         return Findings(
             metrics=[
                 *label_metrics(drawn, labels, to_find),
-                *at_thresholds(labels, ranking.label[counted], score, right, to_find),
+                *at_thresholds(labels, ranking.label[kept], score, right, to_find),
                 *(
                     Metric(kind, number(value[0]), {"bins": BINS, "rule": RULE, "iou": 0.5})
                     for kind, value in calibration
@@ -116,17 +106,14 @@ class EvaluatedObjects:
             errors_tide=worth(ranking, self.truths, mistakes),
             badness=self._badness(pairs, mistakes),
             parameters={
-                **self.parameters,
+                "overlap": self.kind,
                 "rule": "COCO",
                 "iou": THRESHOLDS.round(2).tolist(),
                 "max_dets": MOST[-1],
-                "areas_px": {
-                    name: [float(low), float(high)]
-                    for name, (low, high) in zip(AREA_NAMES, AREAS, strict=True)
-                },
+                "areas_px": dict(zip(AREA_NAMES, AREAS.tolist(), strict=True)),
                 "tide": {"iou": NEAR, "background_iou": FAR},
             },
-            excluded={reason: count for reason, count in excluded.items() if count},
+            excluded=excluded,
         )
 
     def _badness(self, pairs: Confused, mistakes: Errors) -> dict[str, Doubles]:

@@ -75,7 +75,7 @@ class OrientedDetection:
     def evaluate(self, state: State) -> Evaluated:
         """Look into a whole state, by COCO's rule and by DOTA's."""
         overlap = oriented_overlap(state)
-        coco = EvaluatedObjects(state, overlap, parameters={"overlap": "oriented box"})
+        coco = EvaluatedObjects(state, overlap, "oriented box")
         return Composed([coco, DotaObjects(state, oriented_overlap(state, crowds=False))])
 
 

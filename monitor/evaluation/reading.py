@@ -13,7 +13,7 @@ import msgspec
 
 from monitor.evaluation.evaluators import evaluator, state_of, unreadable
 from monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, to_bytes
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, counted, to_bytes
 from store.database import run_in
 from store.errors import NotReadyError, QueryTimeoutError
 from store.inferences import Inferences
@@ -113,7 +113,7 @@ def read_part(
     for name, inside in part.slices.items():
         found = {str(one) for one in inside}
         slices[name] = ["true" if one in found else "false" for one in state.ids]
-    excluded = state.excluded | _counted(
+    excluded = state.excluded | counted(
         failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
     )
     return _shard(state._replace(slices=slices, excluded=excluded), answered, wrong)
@@ -139,7 +139,7 @@ def read_other(
     truths = _truths(inferences, same.values())
     images = [image_of(record, truths.get(same[image]), ()) for image, record in newest.items()]
     state, wrong = _state_of(task, images, ())
-    excluded = state.excluded | _counted(failed=failed, duplicate=found - len(newest))
+    excluded = state.excluded | counted(failed=failed, duplicate=found - len(newest))
     return _shard(state._replace(excluded=excluded), list(newest.values()), wrong)
 
 
@@ -193,7 +193,7 @@ def _state_of(task: str, images: Sequence[EvaluatedImage], by: Sequence[str]) ->
     wrong = unreadable(evaluation, images, by)
     readable = [image for at, image in enumerate(images) if at not in wrong]
     state = state_of(evaluation, readable, by)
-    excluded = state.excluded | _counted(unreadable=len(wrong))
+    excluded = state.excluded | counted(unreadable=len(wrong))
     return state._replace(excluded=excluded), str(next(iter(wrong.values()), ""))
 
 
@@ -211,10 +211,6 @@ def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw
 def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> Shard:
     models = list(dict.fromkeys(record.model for record in answered))
     return Shard(to_bytes(state), models, unreadable)
-
-
-def _counted(**left_out: int) -> dict[str, int]:
-    return {reason: count for reason, count in left_out.items() if count}
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:

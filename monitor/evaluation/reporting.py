@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, State, merge, select
+from monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
 from monitor.report import Comparison, Data, Metric, Report, ReportedModel, Slice, Window, Worst
 from store.records import timestamp_text
 
@@ -241,5 +241,5 @@ def _compared(
         len(both),
         _metrics(theirs_found, len(both)),
         _metrics(differences, len(both)),
-        {reason: count for reason, count in excluded.items() if count},
+        counted(**excluded),
     )

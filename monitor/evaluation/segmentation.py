@@ -1,10 +1,4 @@
-"""Segmentation as a label for each pixel: regions are painted one over the other, and pixels compared.
-
-Predictions are painted by rising score, so that of two the surer is seen; truths in their order, so that
-the later is seen. What no region covers, or one of `background`, is nothing: no label, but an answer like
-another to pixel accuracy. Pixels under a truth that is a crowd, or whose label is `ignore` or `void`, do
-not count.
-"""
+"""Segmentation as a label for each pixel: regions are painted one over the other, see docs/evaluation.md."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -118,7 +112,9 @@ def _counted(true: _Painted, predicted: _Painted) -> tuple[Integers, Integers, I
     """Count (N,) the pixels of each pair of a true and a predicted label."""
     (canvas, labels), (other_canvas, other_labels) = true, predicted
     width = len(other_labels)
-    cells = (canvas.astype(np.int64) * width + other_canvas).ravel()
+    cells = canvas.ravel().astype(np.int64)
+    cells *= width  # in place: the image may be large
+    cells += other_canvas.ravel()
     if len(labels) * width < len(cells):
         counts = np.bincount(cells)
         pairs = np.flatnonzero(counts)

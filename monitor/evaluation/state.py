@@ -53,6 +53,11 @@ class EvaluatedImage(msgspec.Struct, frozen=True):
     """Hash or place of the image: what tells that two models answered the same one. None: its id."""
 
 
+def counted(**left_out: int) -> dict[str, int]:
+    """Return how many are left out by reason, without the reasons of none."""
+    return {reason: count for reason, count in left_out.items() if count}
+
+
 class State(NamedTuple):
     """Some images, with what is true of them and what a model answered."""
 

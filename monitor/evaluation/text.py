@@ -21,7 +21,7 @@ from monitor.evaluation.answers import (
 )
 from monitor.evaluation.arrays import Doubles, ratio
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
 from monitor.evaluation.wire_tables import read
 from monitor.report import Metric
 
@@ -148,7 +148,7 @@ class _Evaluated:
             ],
             badness={"wrong_answer": bad},
             parameters=parameters,
-            excluded={"unasked_prompt": unasked} if unasked else {},
+            excluded=counted(unasked_prompt=unasked),
         )
 
     def _mean(self, scores: Doubles, weights: Doubles) -> Doubles:

@@ -1,8 +1,6 @@
 """Why predictions are wrong and objects missed, and what mending each kind would be worth.
 
-A wrong prediction is, by the first that holds: `Loc`, an object of its label that it overlaps too little;
-`Cls`, an object of another label; `Dupe`, an object that another prediction took; `Bkg`, nothing; `Both`,
-an object of another label that it overlaps too little. `Miss` is an object that none of these accounts for.
+The kinds are those of docs/evaluation.md; of a prediction the first that holds.
 
 Source: Bolya et al., TIDE: A General Toolbox for Identifying Object Detection Errors, 2020.
 """

@@ -106,14 +106,8 @@ class ObjectBlobs:
         raise TimeoutError(f"expected the removal of {path} to end, got none")
 
     def _write(self, path: str, data: bytes, **mode: Any) -> None:
-        obstore.put(
-            self._store,
-            path,
-            data,
-            attributes={"Content-Type": "application/octet-stream"},  # nothing that a browser runs
-            use_multipart=False,
-            **mode,
-        )
+        kind: Any = {"Content-Type": "application/octet-stream"}  # nothing that a browser runs
+        obstore.put(self._store, path, data, attributes=kind, use_multipart=False, **mode)
 
     def _put_at(self, path: str) -> float | None:
         try:

@@ -14,7 +14,7 @@ from store.blobs.interface import Blobs
 from store.errors import QueryError
 from store.exchange import shapes
 from store.exchange.archives import image_of
-from store.exchange.datasets import Pages, nested
+from store.exchange.datasets import OWN, Pages, nested
 from store.ids import milliseconds
 from store.records import StoredInference, timestamp_text
 
@@ -22,32 +22,28 @@ ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000
 _BOX = pa.struct([(edge, pa.float64()) for edge in shapes.EDGES])
 
-_FIELDS = {
-    "request_id": ("request_id", pa.string()),
-    "image_no": ("image_no", pa.int32()),
-    "model": ("model.name", pa.string()),
-    "model_version": ("model.version", pa.string()),
-    "model_sha256": ("model.sha256", pa.string()),
-    "task": ("task", pa.string()),
-    "action": ("action", pa.string()),
-    "status": ("status", pa.int32()),
-    "latency_ms": ("latency_ms", pa.float64()),
-    "input_name": ("input.name", pa.string()),
-    "input_hash": ("input.hash", pa.string()),
-    "input_width": ("input.width", pa.int32()),
-    "input_height": ("input.height", pa.int32()),
-    "input_mime": ("input.mime", pa.string()),
-    "input_kept": ("input.kept", pa.bool_()),
-    "input_bytes": ("input.bytes", pa.int64()),
+_KINDS = {
+    "image_no": pa.int32(),
+    "status": pa.int32(),
+    "latency_ms": pa.float64(),
+    "input_width": pa.int32(),
+    "input_height": pa.int32(),
+    "input_kept": pa.bool_(),
+    "input_bytes": pa.int64(),
 }
-"""Columns, and the fields of a record that they have."""
+_FIELDS = {
+    "model" if field == "model.name" else field.replace(".", "_"): field
+    for field in OWN
+    if field != "id"
+}
+"""Columns, and the fields of a record that they have: text where `_KINDS` says nothing."""
 
 _JSON = ("predictions", "metadata", "standard_metadata", "ground_truth")
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
         ("created_at", pa.timestamp("ms", tz="UTC")),
-        *((name, kind) for name, (_, kind) in _FIELDS.items()),
+        *((name, _KINDS.get(name, pa.string())) for name in _FIELDS),
         ("labels", pa.list_(pa.string())),
         ("scores", pa.list_(pa.float64())),
         ("boxes", pa.list_(_BOX)),
@@ -82,7 +78,7 @@ def _batch(
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in page],
         "created_at": [milliseconds(int(record.id)) for record in page],
-        **{name: list(map(attrgetter(field), page)) for name, (field, _) in _FIELDS.items()},
+        **{name: list(map(attrgetter(field), page)) for name, field in _FIELDS.items()},
         "labels": [[shapes.label(one) for one in of] for of in predictions],
         "scores": [[shapes.score(one) for one in of] for of in predictions],
         "boxes": [
@@ -131,7 +127,7 @@ def read_parquet(
 
 
 def _line(row: dict[str, Any]) -> bytes:
-    given = {field: row.get(name) for name, (field, _) in _FIELDS.items()}
+    given = {field: row.get(name) for name, field in _FIELDS.items()}
     whole = nested({field: value for field, value in given.items() if value is not None})
     whole["id"] = str(row["id"])
     if isinstance(row.get("created_at"), datetime):

@@ -1,10 +1,11 @@
-"""Sends the journal to ClickHouse too: one wide table of inferences, and one for each kind of change.
+"""Sends the journal to ClickHouse too, and what a database holds already.
 
-Nothing is updated there: what is said later of an inference is a row of its own, and the latest holds.
-The journal's position stands in a file of its own. An insert that may have arrived, in whole or in part,
-is repeated with the rows that ClickHouse does not have. A token to drop repeated inserts is not to be relied
-on: the log of tokens is written before the rows are, so of one that was cut short the repeat is lost.
-ReplacingMergeTree merges what arrives twice all the same, as where the first was still running.
+Nothing is updated there: what is said later of an inference is a row of its own, and the latest
+holds. An insert that may have arrived, in whole or in part, is repeated with the rows that
+ClickHouse does not have. A token to drop repeated inserts is not to be relied on: the log of tokens
+is written before the rows are, so of one that was cut short the repeat is lost. ReplacingMergeTree
+merges what arrives twice all the same, as where the first was still running.
+
 Source: ClickHouse, `MergeTreeSink::finishDelayedChunk`.
 """
 
@@ -36,7 +37,8 @@ from store.moving.comparison import (
     reading,
     summary,
 )
-from store.moving.copying import FEEDBACK, TRUTH, Progress, records
+from store.moving.copying import FEEDBACK, TRUTH, Progress
+from store.rows import records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -106,10 +106,10 @@ def _spans(box: Box) -> Iterator[Box]:
 
 
 def _in_box(box: Box) -> Sql:
-    parts = list(_spans(box))
     test = "p.latitude BETWEEN ? AND ? AND p.longitude BETWEEN ? AND ?"
-    values = [v for part in parts for v in (part.south, part.north, part.west, part.east)]
-    return Sql(f"({' OR '.join([test] * len(parts))})", tuple(values))
+    spans = [Sql(test, (one.south, one.north, one.west, one.east)) for one in _spans(box)]
+    text, values = Sql.joined(" OR ", spans)
+    return Sql(f"({text})", values)
 
 
 def _near(near: Near) -> Sql:

@@ -32,22 +32,19 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
     scores = tuple((operator, bound) for name, operator, bound in leaf.bounds if name == "score")
     if labels is None or not needs_one:
         return Test(_counted(leaf, words))
+    is_label = Sql(f"+d.label IN ({marks(labels)})", labels)  # the plus leaves the index by `seq`
     best, worst = _sieve(scores, "+")
-    is_label = f"+d.label IN ({marks(labels)})"  # the plus leaves the index by `seq` alone
-    possible = Sql.joined("", (Sql(is_label, labels), best, worst))
+    possible = Sql.joined(" AND ", (is_label, *best, *worst))
     scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
         return Test(test, scans, is_index_enough, apart=is_apart, few=few)
     if not leaf.bounds:  # so many of the label, however they score
-        enough = Sql(
-            f"coalesce((SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label}), 0)",
-            labels,
-        )
-        return Test(_bounded(enough, leaf.count), scans, apart=is_apart, few=few)
-    counted = _counted(leaf, words)
-    text = f"({_of_row(possible.text)} AND {counted.text})"
-    return Test(Sql(text, (*possible.values, *counted.values)), scans, apart=is_apart, few=few)
+        enough = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
+        test = _counts(Sql(f"coalesce(({enough}), 0)", labels), leaf.count)
+        return Test(test, scans, apart=is_apart, few=few)
+    text, values = Sql.joined(" AND ", (_of_row(possible), _counted(leaf, words)))
+    return Test(Sql(f"({text})", values), scans, apart=is_apart, few=few)
 
 
 def _scans(
@@ -55,33 +52,30 @@ def _scans(
 ) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
     """Return each band of each label, unless they are many, and each label alone."""
     best, worst = _sieve(scores)
-    lowest = band(max(best.values, default=-math.inf))
-    text = f"d.label = ? AND d.band >= ?{best.text}{worst.text}"
-    bound = (lowest, *best.values, *worst.values)
-    few = tuple(Scan("pred AS d", Sql(text, (label, *bound)), ordered=False) for label in labels)
-    if len(labels) * (len(BANDS) + 1 - lowest) > MAX_MERGED:
+    lowest = band(max((bound for _, (bound,) in best), default=-math.inf))
+
+    def scan(label: int, sign: str, at: int) -> Scan:
+        in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, at))
+        partly = best if at == lowest else ()  # others are above the bound
+        condition = Sql.joined(" AND ", (in_band, *partly, *worst))
+        return Scan("pred AS d", condition, ordered=sign == "=")
+
+    few = tuple(scan(label, ">=", lowest) for label in labels)
+    bands = range(lowest, len(BANDS) + 1)
+    if len(labels) * len(bands) > MAX_MERGED:
         return few, few
-    scans = []
-    for label in labels:
-        for at in range(lowest, len(BANDS) + 1):
-            partly = best if at == lowest else Sql("")  # others are above the bound
-            text = f"d.label = ? AND d.band = ?{partly.text}{worst.text}"
-            values = (label, at, *partly.values, *worst.values)
-            scans.append(Scan("pred AS d", Sql(text, values), ordered=True))
-    return tuple(scans), few
+    return tuple(scan(label, "=", at) for label in labels for at in bands), few
 
 
-def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[Sql, Sql]:
+def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[list[Sql], list[Sql]]:
     """Return what the best and the worst score must be for a prediction within the bounds to exist."""
     lower = [(op if op == "gt" else "ge", v) for op, v in scores if op in {"gt", "ge", "eq"}]
     upper = [(op if op == "lt" else "le", v) for op, v in scores if op in {"lt", "le", "eq"}]
     if upper and not lower:
         lower = [("gt", -math.inf)]  # some prediction has a score at all
-    best = "".join(f" AND {plus}d.score {SYMBOLS[operator]} ?" for operator, _ in lower)
-    worst = "".join(f" AND d.worst {SYMBOLS[operator]} ?" for operator, _ in upper)
     return (
-        Sql(best, tuple(bound for _, bound in lower)),
-        Sql(worst, tuple(bound for _, bound in upper)),
+        [Sql(f"{plus}d.score {SYMBOLS[operator]} ?", (bound,)) for operator, bound in lower],
+        [Sql(f"d.worst {SYMBOLS[operator]} ?", (bound,)) for operator, bound in upper],
     )
 
 
@@ -90,43 +84,43 @@ def _by_scores(
 ) -> tuple[Sql, bool]:
     """Return the test, and whether the index tells all: it does for bounds on one side."""
     if all(operator in {"gt", "ge"} for operator, _ in scores):
-        return Sql(_of_row(possible.text), possible.values), True
-    best = " AND ".join(f"d.score {SYMBOLS[operator]} ?" for operator, _ in scores)
-    worst = " AND ".join(f"d.worst {SYMBOLS[operator]} ?" for operator, _ in scores)
-    values = tuple(bound for _, bound in scores)
+        return _of_row(possible), True
+    best, worst = Sql.bounded("d.score", scores), Sql.bounded("d.worst", scores)
     counted = _counted(leaf, words)
     text = (
-        f"{possible.text} AND CASE WHEN {best} THEN 1 = 1"
-        f" WHEN d.worst > ? AND {worst} THEN 1 = 1 ELSE {counted.text} END"
+        f"{possible.text} AND CASE WHEN {best.text} THEN 1 = 1"
+        f" WHEN d.worst > ? AND {worst.text} THEN 1 = 1 ELSE {counted.text} END"
     )
-    bound = (*possible.values, *values, -math.inf, *values, *counted.values)
-    return Sql(_of_row(text), bound), False
+    values = (*possible.values, *best.values, -math.inf, *worst.values, *counted.values)
+    return _of_row(Sql(text, values)), False
 
 
-def _of_row(condition: str) -> str:
+def _of_row(condition: Sql) -> Sql:
     # The limit keeps PostgreSQL from making a join of it.
-    return f"EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {condition} LIMIT 1 OFFSET 0)"
+    rows = f"SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {condition.text} LIMIT 1 OFFSET 0"
+    return Sql(f"EXISTS ({rows})", condition.values)
 
 
 def _counted(leaf: Predicted, words: Words) -> Sql:
     """Return the test on the predictions themselves."""
-    tests: list[str] = []
-    values: list[str | float] = []
+    tests = [Sql.bounded(_property(name, words), [(op, bound)]) for name, op, bound in leaf.bounds]
     if leaf.labels is not None:
-        tests.append(f"{words.text_of.format('label')} IN ({marks(leaf.labels)})")
-        values += leaf.labels
-    for name, operator, bound in leaf.bounds:
-        tests.append(f"{_property(name, words)} {SYMBOLS[operator]} ?")
-        values.append(bound)
-    source = f"FROM {words.predictions} WHERE {' AND '.join(tests) or '1 = 1'}"
+        label = words.text_of.format("label")
+        tests.insert(0, Sql(f"{label} IN ({marks(leaf.labels)})", leaf.labels))
+    text, values = Sql.joined(" AND ", tests or [TRUE.test])
+    found = f"FROM {words.predictions} WHERE {text}"
     if not leaf.count:
-        return Sql(f"EXISTS (SELECT 1 {source})", tuple(values))
-    return _bounded(Sql(f"(SELECT count(*) {source})", tuple(values)), leaf.count)
+        return Sql(f"EXISTS (SELECT 1 {found})", values)
+    return _counts(Sql(f"(SELECT count(*) {found})", values), leaf.count)
 
 
-def _bounded(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
-    text = " AND ".join(f"{expression.text} {SYMBOLS[operator]} ?" for operator, _ in bounds)
-    return Sql(f"({text})", tuple(v for _, bound in bounds for v in (*expression.values, bound)))
+def _counts(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
+    parts = [
+        Sql(f"{expression.text} {SYMBOLS[operator]} ?", (*expression.values, bound))
+        for operator, bound in bounds
+    ]
+    text, values = Sql.joined(" AND ", parts)
+    return Sql(f"({text})", values)
 
 
 def _property(name: str, words: Words) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from store.database import marks
 from store.ids import LARGEST, TIME_SHIFT, first_at
 from store.query.catalog import Catalog
-from store.query.syntax import Compare, Scalar
+from store.query.syntax import Bound, Compare, Scalar
 from store.query.words import Words
 from store.schema import KeyType
 
@@ -46,6 +46,12 @@ class Sql(NamedTuple):
         """Return the parts with a word between."""
         texts, values = zip(*parts, strict=True)
         return cls(word.join(texts), tuple(chain.from_iterable(values)))
+
+    @classmethod
+    def bounded(cls, expression: str, bounds: Iterable[tuple[Bound, Any]]) -> "Sql":
+        """Return that an expression is within all bounds, of which there are some."""
+        parts = [cls(f"{expression} {SYMBOLS[symbol]} ?", (bound,)) for symbol, bound in bounds]
+        return cls.joined(" AND ", parts)
 
 
 class Scan(NamedTuple):
@@ -100,10 +106,9 @@ def seq_range(leaf: Compare) -> tuple[int, int]:
         first, after = value, value + 1
     else:  # ids know milliseconds: those from `first` on have reached the moment, `after` passed it
         first, after = first_at(-(-value // 1000)), first_at(value // 1000 + 1)
-    low = max({"gt": after, "ge": first, "eq": first}.get(leaf.operator, 0), 0)
-    high = min(
-        {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST), LARGEST
-    )
+    low = {"gt": after, "ge": first, "eq": first}.get(leaf.operator, 0)
+    high = {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST)
+    low, high = max(low, 0), min(high, LARGEST)
     return (low, high) if low <= high else EMPTY_RANGE
 
 

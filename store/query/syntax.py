@@ -4,7 +4,7 @@ Filters are two-valued: a comparison with an absent key, or across types, is fal
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -130,8 +130,8 @@ FIELDS: dict[str, Kind] = {
 }
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
 
-PROPERTIES: tuple[Property, ...] = ("score", "area", "cx", "cy", "width", "height")
-BOUNDS: tuple[Bound, ...] = ("eq", "gt", "ge", "lt", "le")
+PROPERTIES: tuple[Property, ...] = get_args(Property)
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
 
 
 def kind_of(field: str) -> Kind | None:

@@ -1,10 +1,9 @@
 """Derives again what inferences are found by and counted in, from their rows, while servers serve.
 
-In small steps, each a transaction that runs alone, with pauses in which the writers go on. Every step does
-the same when it is done again: a rebuild that was interrupted goes on where it was.
-
-First all rows get what they lack; then the indexes are read through, and what no row has is removed; then
-inferences are counted again. Counts of what retention has removed stay as they are.
+In small steps, with pauses in which the writers go on. A step that is done again does the same, so
+a rebuild that was interrupted goes on where it was. First rows get what they lack, then what no row
+has is removed, then inferences are counted again; counts of what retention removed stay as they
+are.
 """
 
 import time

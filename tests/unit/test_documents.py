@@ -20,6 +20,7 @@ from proto import table
 from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from proto.operations import Options, plain_paths
 from store.changes.routes import change_routes
+from store.changes.service import Changes
 from store.job_routes import job_routes
 from store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
 from store.query.places import MAX_CORNERS
@@ -146,12 +147,12 @@ def test_every_endpoint_stands_in_a_table_once():
         (verb, path.replace(":str", ""))
         for handler in [
             *routes(None),
-            *change_routes(None),
+            *change_routes(Changes),
             *job_routes(None),
             *monitor_routes(None),
             *drift_routes(None, None, None),
             *schedule_routes(ROOT),
-            *upkeep_routes(None, None),
+            *upkeep_routes(None, Changes),
             metrics_route(Metrics(None, "", dict)),
         ]
         for verb in handler.http_methods - {"OPTIONS"}

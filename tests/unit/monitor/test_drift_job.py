@@ -264,6 +264,10 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
         ),
         (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
         (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),
+        (
+            ("PUT", PATH, '{"to": "9999-12-31T23:59:59.9999Z"}'),
+            "years 1 to 9999, got None and 9999",
+        ),
         (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
         (("PUT", PATH, '{"where": "nothing"}'), "expected"),
         (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),

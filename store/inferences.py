@@ -1,7 +1,7 @@
 """The reading side: pages of inferences, single ones, and their inputs."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from store.records import (
     is_change,
     timestamp_text,
 )
-from store.rows import RECORD_COLUMNS
+from store.rows import RECORD_COLUMNS, models_of
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -46,8 +46,8 @@ _LATEST = (
 IDS_AT_ONCE = 10_000
 ANY_TYPE = "application/octet-stream"
 _JOINS = (  # outer joins never drive
-    " inference AS i LEFT JOIN model AS k ON k.id = i.model_id"
-    " LEFT JOIN ground_truth AS g ON g.seq = i.seq LEFT JOIN truth AS t ON t.id = g.truth_id"
+    " inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq"
+    " LEFT JOIN truth AS t ON t.id = g.truth_id"
 )
 _COLUMNS = f"{RECORD_COLUMNS}, t.annotations"
 _SELECT = f"SELECT {_COLUMNS} FROM {_JOINS} WHERE i.seq = ?"
@@ -135,14 +135,14 @@ class Inferences:
             rows = search(guess).soon(limit, after, _SELECT_ALL) if guess else []
             if not rows:
                 rows, resume = search(planner.plan).first(limit, after, self._budget, _SELECT_ALL)
-            count = None
+            models, count = models_of(connection, rows), None
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
                 count = _count(search(planner.plan), self._budget, is_capped=is_capped)
         if len(rows) > request.limit:
             resume = rows[request.limit - 1][0]
         return Page(
-            [_stored(row) for row in rows[: request.limit]],
+            [_stored(row, *models[row[1]]) for row in rows[: request.limit]],
             None if resume is None else cursor(resume, query),
             count.count if count else None,
             len(rows) < request.limit and resume is not None,
@@ -252,14 +252,17 @@ class Inferences:
         try:
             with self._readers.snapshot() as connection:
                 row = run(connection, _SELECT, (seq,)).first()
-                given: Iterable[Any] = run(connection, _FEEDBACK, (seq,)).all() if row else ()
+                if row is None:
+                    return None
+                model, task = models_of(connection, [row])[row[1]]
+                given = run(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:
             return None
         feedback = [
             GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
             for number, *rest in given
         ]
-        return msgspec.structs.replace(_stored(row), feedback=feedback) if row else None
+        return msgspec.structs.replace(_stored(row, model, task), feedback=feedback)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
@@ -307,13 +310,13 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     return Count(search.count(), is_exact=True)
 
 
-def _stored(row: Any) -> StoredInference:
+def _stored(row: Any, model: ModelReference, task: str) -> StoredInference:
     """Answer a row of `_COLUMNS`."""
-    seq, request_id, image_no, name, version, sha256, task, action, latency_us = row[:9]
-    input_name, digest, width, height, mime, kept, size, status = row[9:17]
-    predictions, given, standard, truth = row[17:]
+    seq, _, request_id, image_no, action, latency_us = row[:6]
+    input_name, digest, width, height, mime, kept, size, status = row[6:14]
+    predictions, given, standard, truth = row[14:]
     return StoredInference(
-        str(seq), request_id, image_no, ModelReference(name, version, sha256), task, action,
+        str(seq), request_id, image_no, model, task, action,
         timestamp_text(milliseconds(seq)), latency_us / 1000,
         InputReference(input_name, digest, width, height, mime, bool(kept), size),
         msgspec.Raw(predictions), msgspec.Raw(given), status,

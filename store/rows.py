@@ -35,11 +35,11 @@ COLUMNS = {
     "pred": ("label", "band", "seq", "score", "worst", "n"),
 }  # fmt: skip
 RECORD_COLUMNS = (
-    "i.seq, i.request_id, i.image_no, k.name, k.version, k.sha256, k.task, i.action, i.latency_us,"
-    " i.input_name, i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept,"
-    " i.input_bytes, i.status, i.predictions, i.meta, i.standard"
+    "i.seq, i.model_id, i.request_id, i.image_no, i.action, i.latency_us, i.input_name,"
+    " i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept, i.input_bytes,"
+    " i.status, i.predictions, i.meta, i.standard"
 )
-"""Of `inference AS i` and `model AS k`: what `record_of` reads."""
+"""Of `inference AS i`: what a record is made of, beside its model."""
 
 _KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
@@ -201,14 +201,36 @@ class Rows:
         )  # fmt: skip
 
 
-def record_of(row: Sequence[Any]) -> JournaledRecord:
-    """Return a record again, with its metadata of today, from a row of `RECORD_COLUMNS`."""
-    seq, request_id, image_no, name, version, sha256, task, action, latency_us = row[:9]
-    input_name, digest, width, height, mime, kept, size, status = row[9:17]
-    predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[17:20])
+def models_of(
+    connection: sa.Connection, rows: Iterable[Sequence[Any]]
+) -> dict[int, tuple[ModelReference, str]]:
+    """Return models with their tasks by id, with those of rows of `RECORD_COLUMNS` among them.
+
+    They stay what they are, so those found before are known of the connection.
+    """
+    known: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
+    new = {row[1] for row in rows} - known.keys()
+    text = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
+    for number, name, version, sha256, task in run_in(connection, text, new):
+        known[number] = ModelReference(name, version, sha256), task
+    return known
+
+
+def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledRecord]:
+    """Read inferences as they were journaled, but with their metadata of today."""
+    text = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
+    rows = run_in(connection, text, seqs)
+    models = models_of(connection, rows)
+    return [_record_of(row, *models[row[1]]) for row in rows]
+
+
+def _record_of(row: Sequence[Any], model: ModelReference, task: str) -> JournaledRecord:
+    seq, _, request_id, image_no, action, latency_us = row[:6]
+    input_name, digest, width, height, mime, kept, size, status = row[6:14]
+    predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[14:17])
     image = InputReference(input_name, digest, width, height, mime, bool(kept), size)
     return JournaledRecord(
-        seq, request_id, image_no, ModelReference(name, version, sha256), task, action,
+        seq, request_id, image_no, model, task, action,
         latency_us / 1000, image, predictions, given, status, standard,
     )  # fmt: skip
 

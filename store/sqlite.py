@@ -1,6 +1,7 @@
 """What SQLite needs: one file that may be removed or replaced under us, and its settings."""
 
 import math
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -85,8 +86,9 @@ class Source:
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
         self._path = _path(url)
+        self._paths = str(self._path), str(_beside(self._path, "-wal"))
         self._timeout_s = timeout_s
-        self._files: _Files | None = None
+        self._known: _Files | None = None
         file = f"file:{self._path.as_posix()}"
         url = sa.URL.create("sqlite", database=file, query={"mode": "ro", "uri": "true"})
         self.engine = sa.create_engine(url, pool_size=connections, pool_timeout=timeout_s, **_POOL)
@@ -96,16 +98,16 @@ class Source:
 
     def has_database(self) -> bool:
         """As `Readers.has_database`."""
-        return self._path.exists()
+        return os.path.exists(self._paths[0])  # noqa: PTH110 - in a third of the time, for each query
 
     def prepare(self, connection: sa.Connection) -> None:
         """See that a connection reads the file that is there now, and start its clock."""
-        files, known = _files(self._path), self._files
+        files, known = self._files(), self._known
         if known and files[0] != known[0] and files[1] and files[1] == known[1]:
             raise NotReadyError(
                 "expected the writer to open the new database first, got the old log"
             )
-        self._files = files
+        self._known = files
         if connection.info["files"] != files:
             connection.invalidate()  # its next use opens what is there now
         connection.info["deadline"][0] = time.monotonic() + self._timeout_s
@@ -116,7 +118,10 @@ class Source:
         return str(error.orig) == "interrupted"
 
     def _note_files(self, _: object, entry: Any, *__: object) -> None:
-        entry.info["files"] = _files(self._path)  # before they are opened, as the writer does
+        entry.info["files"] = self._files()  # before they are opened, as the writer does
+
+    def _files(self) -> _Files:
+        return _identity(self._paths[0]), _identity(self._paths[1])
 
 
 def _begin(connection: sa.Connection) -> None:
@@ -143,16 +148,12 @@ def _configure(connection: Any, settings: tuple[str, ...]) -> None:
     cursor.close()
 
 
-def _identity(path: Path) -> _Identity:
+def _identity(path: Path | str) -> _Identity:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 - as text where each query asks
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _files(path: Path) -> _Files:
-    return _identity(path), _identity(_beside(path, "-wal"))
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -67,10 +67,10 @@ TablesOf = Callable[[EvaluatedImage, list[Found], list[There]], dict[str, Table]
 
 def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dict[str, Table]:
     """Read image by image, whose points take much memory, and put the tables of all together."""
-    parts = [
-        tables_of(image, read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth"))
-        for image in images
-    ]
+    parts = []
+    for image in images:
+        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
+        parts.append(tables_of(image, found, there))
     tables = {}
     for name, columns in tables_of(_NOTHING, [], []).items():
         of = [part[name] for part in parts]

@@ -112,7 +112,9 @@ def _counted(true: _Painted, predicted: _Painted) -> tuple[Integers, Integers, I
     """Count (N,) the pixels of each pair of a true and a predicted label."""
     (canvas, labels), (other_canvas, other_labels) = true, predicted
     width = len(other_labels)
-    cells = (canvas.astype(np.int64) * width + other_canvas).ravel()
+    cells = canvas.ravel().astype(np.int64)
+    cells *= width  # in place: the image may be large
+    cells += other_canvas.ravel()
     if len(labels) * width < len(cells):
         counts = np.bincount(cells)
         pairs = np.flatnonzero(counts)

@@ -37,7 +37,8 @@ from store.moving.comparison import (
     reading,
     summary,
 )
-from store.moving.copying import FEEDBACK, TRUTH, Progress, records
+from store.moving.copying import FEEDBACK, TRUTH, Progress
+from store.rows import records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

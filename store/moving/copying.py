@@ -23,8 +23,7 @@ from store.moving.comparison import (
     reading,
     summary,
 )
-from store.records import JournaledRecord
-from store.rows import RECORD_COLUMNS, Names, Rows, record_of, remove_inferences
+from store.rows import Names, Rows, records, remove_inferences
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once
@@ -209,15 +208,6 @@ class _Copier:
             for label, n in msgspec.json.decode(counts, type=dict[str, int]).items()
         }
         return msgspec.json.encode(found).decode()
-
-
-def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledRecord]:
-    """Read inferences as they were journaled, but with their metadata of today."""
-    statement = (
-        f"SELECT {RECORD_COLUMNS} FROM inference AS i JOIN model AS k ON k.id = i.model_id"
-        " WHERE i.seq IN ({})"
-    )
-    return [record_of(row) for row in run_in(connection, statement, seqs)]
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

@@ -68,6 +68,8 @@ class Plan(NamedTuple):
     """Whether matches come often enough that a walk finds them."""
     is_apart: bool
     """Whether no two of the scans give the same id."""
+    is_likely: bool
+    """Whether most of what the scans give passes, as nothing else is tested than what drives."""
 
 
 class Planner:
@@ -119,7 +121,8 @@ class Planner:
         test = Sql.joined(" AND ", tests) if tests else None
         is_dense = all(part.scans is not None and part.dense for part in self._parts)
         scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
-        return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart)
+        is_likely = self._parts == [chosen]
+        return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart, is_likely)
 
     def _choose(self) -> Test | None:
         """Return the part that drives, `None` to walk."""

@@ -26,6 +26,9 @@ IDS = "SELECT i.seq FROM ({}) AS m CROSS JOIN inference AS i WHERE i.seq = m.seq
 FEW, OFTEN = 64, 16
 """Matches come often if one of so many among the first few candidates is one."""
 
+LIKELY = 4
+"""Candidates of the first window for each match wanted, where most are matches."""
+
 _COLUMN = re.compile(r"\bi\.(\w+)")
 
 
@@ -86,6 +89,8 @@ class Search:
             return Found(self._selected(_within(select, self._candidates(window, limit))), None)
         self._check_bounded(budget)
         deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
+        if self._plan.is_likely:  # and to sort a few is cheaper
+            rows = min(rows, LIKELY * limit)
         while True:
             rows = min(rows, left)
             found += self._selected(self._matches(select, window, rows, limit - len(found)))

@@ -135,19 +135,21 @@ class TextPackage:
     ) -> tuple[npt.NDArray[Any], list[Read], list[int]]:
         """Encode an image and read its prompts: features (1, places, width), prompts, longest answers."""
         features = self._encode(image)
-        read = [self._reader.read(prompt, features) for prompt in options.prompts]
-        lengths = [len(each.sequence) for each in read]
-        limits = [options.search.limit(length) for length in lengths]
         context = self._files.context_length
-        if context is None:
-            return features, read, limits
-        for number, length in enumerate(lengths):
-            if length >= context:
+        read: list[Read] = []
+        limits: list[int] = []
+        for number, prompt in enumerate(options.prompts):
+            read.append(self._reader.read(prompt, features))
+            length = len(read[-1].sequence)
+            limits.append(options.search.limit(length))
+            if context is None:
+                continue
+            if length >= context:  # before the next one takes memory
                 raise ParameterError(
                     f"expected parameters.prompts[{number}] to take fewer than {context} tokens with the "
                     f"template and the image, got {length}"
                 )
-            limits[number] = min(limits[number], context - length)
+            limits[-1] = min(limits[-1], context - length)
         return features, read, limits
 
     def _encode(self, image: Image) -> npt.NDArray[Any]:

@@ -250,6 +250,8 @@ def _value(value: _Message) -> tuple[str, Shape]:
 def _ordered(nodes: list[Node]) -> tuple[Node, ...]:
     """Sort nodes so that each stands after those that it reads; some exporters write them otherwise."""
     makers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name}
+    if len(makers) < sum(name != "" for node in nodes for name in node.outputs):
+        raise OnnxFileError("a tensor that two nodes give")
     reads = [[makers[name] for name in node.inputs if name in makers] for node in nodes]
     if all(number > each for number, before in enumerate(reads) for each in before):
         return tuple(nodes)

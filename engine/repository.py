@@ -241,13 +241,14 @@ def _scan(root: Path) -> dict[str, dict[str, Path]]:
     if not root.is_dir():
         raise LoadError(f"expected a folder of models at {root}, got no such folder")
     root = root.resolve()
-    folders = sorted(path for path in root.iterdir() if path.is_dir())
     alone = _versions_in(root)
+    if not {root, root / "model.onnx", root / BELOW / "model.onnx"}.isdisjoint(alone.values()):
+        return {root.name: alone}  # folders beside it may be anything
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
     found = {folder.name: _versions_in(folder) for folder in folders}
-    named = {root, root / "model.onnx", root / BELOW / "model.onnx"}
     others = any(paths and not name.isdecimal() for name, paths in found.items())
-    if alone and not (others and named.isdisjoint(alone.values())):
-        return {root.name: alone}  # another file beside model folders does not hide them
+    if alone and not others:  # another file beside model folders does not hide them
+        return {root.name: alone}
     for file in sorted(root.glob("*.onnx")):
         place = f"{file.stem}/{file.name}"
         _log.error("%r is passed over: expected a folder for it, as %s", file.name, place)

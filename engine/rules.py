@@ -91,7 +91,8 @@ def _by_config(evidence: Evidence) -> Reading | None:
     for architecture in config.get("architectures") or ():
         for ending, families in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                found = _MASK2FORMER if kind == "mask2former" else families
+                two = kind == "mask2former" and "maskformer" in families
+                found = _MASK2FORMER if two else families
                 return Reading(found, f"config.json, architecture {architecture}")
     return None
 

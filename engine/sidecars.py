@@ -222,7 +222,7 @@ def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         ("interpolation", interpolation, _TIMM_INTERPOLATIONS),
         ("crop_mode", mode, _TIMM_CROPS),
     ):
-        if value not in known:
+        if value not in [*known]:  # which may be anything
             raise _error(name, f"one of {', '.join(known)}", value, "config.json of timm")
     fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
     fields["crop_fraction"] = float(written.get("crop_pct") or 0.875)

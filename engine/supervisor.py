@@ -5,6 +5,7 @@ SIGTERM or SIGINT workers and jobs stop first, then the writer, so that everythi
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -184,6 +185,8 @@ def _opened(
     try:
         return opens(host, port)
     except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            hint = ""  # it is not the port's fault
         raise SettingsError(
             f"expected to listen on {host} port {port}{what}, got: {error.strerror}{hint}"
         ) from error

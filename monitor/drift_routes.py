@@ -123,13 +123,12 @@ def drift_routes(
 def _begun(baselines: Baselines, jobs: Jobs, model: str, asked: BaselineRequest) -> Baseline:
     """Keep a baseline, and submit the job that reads it, if there is something to read."""
     told = Window(asked.start, asked.end, filter=asked.window.where)
-    made = Baseline(asked.name, model, "building", "", window=told)
+    made = Baseline(asked.name, model, "building", "", asked.version or "", window=told)
     if asked.rolling is None:
         job = jobs.submit("baseline", msgspec.to_builtins(BaselineJob(model, asked)))
         return baselines.begin(replace(made, created=job.created_at, job=job.id))
-    now, version = timestamp_text(time.time_ns() // 1_000_000), asked.version or ""
-    rolling = replace(made, state="ready", created=now, version=version, rolling=asked.rolling)
-    return baselines.begin(rolling)
+    now = timestamp_text(time.time_ns() // 1_000_000)
+    return baselines.begin(replace(made, state="ready", created=now, rolling=asked.rolling))
 
 
 def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:

@@ -151,9 +151,9 @@ def fitting(found: npt.NDArray[Any], datatype: str, where: str) -> npt.NDArray[A
     dtype = NUMPY_TYPES[datatype]
     allowed = {"b": "b", "i": "biu", "u": "biu", "f": "iuf"}[dtype.kind]
     if found.dtype.kind not in allowed:
-        raise InvalidRequest(
-            f"{where}: expected data that fit {datatype}, got {found.ravel().tolist()[0]!r:.60}"
-        )
+        given = found.ravel().tolist()
+        misfit = next((v for v in given if v % 1 or abs(v) >= 2**64), given[0])
+        raise InvalidRequest(f"{where}: expected data that fit {datatype}, got {misfit!r:.60}")
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         low, high = (int(found.min()), int(found.max())) if found.size else (0, 0)

@@ -1,5 +1,15 @@
 """Every error that the wire can answer, with its HTTP status and gRPC code.
 
+ProtocolError
+├── InvalidRequest        400  INVALID_ARGUMENT   something in the request is wrong
+├── NotFound              404  NOT_FOUND          no such model, version or path
+├── MethodNotAllowed      405  UNIMPLEMENTED      the path exists, the verb does not
+├── Unsupported           501  UNIMPLEMENTED      known, and not offered
+├── TooLarge              413  RESOURCE_EXHAUSTED the body passes the limit
+├── ModelNotReady         503  UNAVAILABLE        loading, or it failed to load
+├── Overloaded            503  UNAVAILABLE        the queue is full, or the store cannot keep it
+└── InternalError         500  INTERNAL           a fault of ours or of the model
+
 Whatever reads a part of a request raises `InvalidRequest`, whose text names the place, what was
 expected there and what was found. Lower errors (`tasks`, `store`) are translated into these once,
 in `engine.pipeline`.

@@ -72,7 +72,7 @@ def _in_words(prediction: dict[str, Any]) -> str:
     default="jsonl",
 )
 @option("--output", "The file to make.", required=True, type=PATH)
-@option("--images/--no-images", "With the images; default: with chariot and coco.")
+@option("--images/--no-images", "With the images; default: with chariot and coco.", default=None)
 @option(
     "--annotations",
     "What chariot and coco annotate; either: the truth where there is one, else the predictions.",

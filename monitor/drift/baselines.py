@@ -149,8 +149,8 @@ class Baselines:
 
     def all(self, model: str) -> list[Baseline]:
         """Return a model's baselines, by name."""
-        found = (read(path, Baseline) for path in sorted(self._folder(model).glob("*.json")))
-        return [one for one in found if one is not None]
+        paths = sorted(self._folder(model).glob("*.json"), key=lambda path: path.stem)
+        return [one for path in paths if (one := read(path, Baseline)) is not None]
 
     def get(self, model: str, name: str) -> Baseline:
         """Return one."""

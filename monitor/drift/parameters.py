@@ -114,7 +114,11 @@ def fixed(model: str, window: StoredWindow, now_us: int) -> StoredWindow:
     parse(window.where, 0)
     given = {"from": window.start, "to": window.end}
     moments = (moment_us(text, now_us, name) for name, text in given.items())
-    start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+    try:
+        start, end = (None if at is None else timestamp_text(-(-at // 1000)) for at in moments)
+    except OverflowError as error:
+        got = f"{window.start} and {window.end}"
+        raise QueryError(f"expected from and to in UTC's years 1 to 9999, got {got}") from error
     made = replace(window, start=start, end=end)
     parse(where_of(model, made), 0)
     if start is not None and end is not None and start >= end:

@@ -87,7 +87,7 @@ def _pixels(
     return {"pixels": table | {"predicted_label": prediction, "count": count}}
 
 
-_Painted = tuple[npt.NDArray[np.int32], Integers]
+_Painted = tuple[npt.NDArray[np.uint8 | np.int32], Integers]
 """A canvas (H, W) of positions in labels, and these: those of the image."""
 
 
@@ -95,7 +95,7 @@ def _painted(
     segments: Sequence[Found | There], labels: Sequence[int], size_hw: tuple[int, int], where: str
 ) -> _Painted:
     """Paint segments, each with its label, one over the other."""
-    canvas = np.zeros(size_hw, np.int32)
+    canvas = np.zeros(size_hw, np.uint8 if len(segments) < 255 else np.int32)
     places = {_NOTHING: 0}
     for at, (one, label) in enumerate(zip(segments, labels, strict=True)):
         with np.errstate(invalid="ignore"):  # of numbers beyond int32, which are refused

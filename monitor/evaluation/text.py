@@ -182,8 +182,10 @@ def matched(found: Sequence[str], asked: Sequence[str]) -> list[int | None]:
 
     def choose(fits: Callable[[str, str], object]) -> None:
         for at, prompt in enumerate(asked):
+            if chosen[at] is not None:
+                continue
             which = next((one for one in free if fits(prompt, found[one])), None)
-            if chosen[at] is None and which is not None:
+            if which is not None:
                 chosen[at] = which
                 del free[which]
 

@@ -29,6 +29,19 @@ def test_what_is_imported_is_exported(tmp_path: Path) -> None:
     assert output.read_text() == ""
 
 
+def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def export(_, __, parameters, *___) -> int:
+        asked.append(parameters.images)
+        return 0
+
+    monkeypatch.setattr("store.exchange.export.export", export)
+    for flags in ([], ["--images"], ["--no-images"]):
+        run("export", "--output", tmp_path / "out.zip", "--data", tmp_path, *flags)
+    assert asked == [None, True, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -192,6 +192,8 @@ def test_the_context_bounds_prompts_and_answers(tmp_path):
     assert ask(package, ["one"], max_new_tokens=50) == [by_rule("one", WHITE, 4, ends=[2])]
     with pytest.raises(ParameterError, match=r"prompts\[1\] to take fewer than 8 tokens.*got 8"):
         ask(package, ["one", "one one one one one"])
+    with pytest.raises(ParameterError, match=r"prompts\[0\] to take fewer than 8 tokens"):
+        ask(package, ["one one one one one", "one <image> two"])  # the next is not read
 
 
 def test_a_prompt_cannot_bring_the_image_token(tmp_path):

@@ -89,6 +89,14 @@ def test_every_cut_of_a_file_is_refused_or_read_but_never_a_crash(tmp_path):
             continue
 
 
+def test_a_tensor_that_two_nodes_give_is_refused(tmp_path):
+    model = onnx.load(doubling(tmp_path / "model.onnx"))
+    model.graph.node.append(model.graph.node[0])
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(OnnxFileError, match="a tensor that two nodes give"):
+        read_onnx(tmp_path / "model.onnx")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(OnnxFileError, match=r"none\.onnx"):
         read_onnx(tmp_path / "none.onnx")

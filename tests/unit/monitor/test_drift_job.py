@@ -118,8 +118,9 @@ def report_of(jobs, place, job_id):
 
 
 def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, tmp_path):
-    made = put(client, to=moment(LATER))
+    made = put(client, to=moment(LATER), version="1")
     assert (made["name"], made["state"], made["n"]) == ("default", "building", 0)
+    assert made["version"] == "1"
     job_id = submit(client, **{"from": moment(LATER)})
     report = report_of(jobs, place, job_id)
     assert (report.id, report.kind, report.status) == (job_id, "drift", "drift")
@@ -135,6 +136,13 @@ def test_a_baseline_is_built_and_a_window_compared_with_it(client, jobs, place, 
     (summary,) = client.get("/api/reports").json()["reports"]
     assert (summary["id"], summary["status"], summary["n"]) == (job_id, "drift", 60)
     assert "score" in client.get(f"/api/reports/{job_id}/page").text
+
+
+def test_baselines_are_listed_by_name(tmp_path):
+    baselines = Baselines(tmp_path)
+    for name in ("z", "a-b", "a", "a.b"):
+        baselines.begin(Baseline(name, "one", "ready", "2026-01-01T00:00:00Z"))
+    assert [one.name for one in baselines.all("one")] == ["a", "a-b", "a.b", "z"]
 
 
 def test_a_baseline_is_stale_once_another_model_answers(client, jobs, place):
@@ -256,6 +264,10 @@ def test_windows_of_a_schedule_are_noted(client, jobs, place, tmp_path, without_
         ),
         (("PUT", PATH, '{"name": "../x"}'), "expected name to be up to 64 of letters"),
         (("PUT", PATH, '{"from": "then"}'), "expected from to be a moment"),
+        (
+            ("PUT", PATH, '{"to": "9999-12-31T23:59:59.9999Z"}'),
+            "years 1 to 9999, got None and 9999",
+        ),
         (("PUT", PATH, '{"from": "-1h", "to": "-2h"}'), "expected from to be before to, got"),
         (("PUT", PATH, '{"where": "nothing"}'), "expected"),
         (("PUT", PATH, '{"rolling": "7 days"}'), "expected rolling to be a number and one of"),

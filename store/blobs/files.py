@@ -17,7 +17,10 @@ _ASIDE = ".removed"
 
 
 def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
-    """Open a folder, or what a URL of s3, gs or az names (of an extra); asks no server yet."""
+    """Open a folder, or what a URL of s3, gs or az names; asks no server yet.
+
+    A StoreError where the URL is none of these, or the extra for them is not installed.
+    """
     scheme, separator, _ = str(place).partition("://")
     if not separator:
         return BlobStore(Path(place), grace_s)

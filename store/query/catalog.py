@@ -31,23 +31,28 @@ class Model(NamedTuple):
 class Catalog:
     """Ids of what a filter names, as one snapshot of the database has them.
 
-    A name keeps its id, so those found before are known of the connection.
+    A name keeps its id, so those found before are known of the connection. Of metadata, the paths
+    to come are read at once.
     """
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, paths: Iterable[str] = ()) -> None:
         self._connection = connection
         self._keys: dict[str, dict[KeyType, int]] = connection.info.setdefault("keys", {})
         self._labels: dict[str, int] = connection.info.setdefault("labels", {})
-        self._read_now: dict[str, dict[KeyType, int]] = {}
+        self._read_now: set[str] = set()
+        self._read({path for path in paths if path not in self._keys})
 
     def key(self, path: str, type_: KeyType) -> int | None:
         """Return the id of a metadata key; `None` where nobody has it with a value of this type."""
-        known = self._keys.get(path, {})
-        return known[type_] if type_ in known else self._read(path).get(type_)
+        if type_ not in self._keys.get(path, ()):
+            self._read({path})
+        return self._keys.get(path, {}).get(type_)
 
     def is_indexed(self, path: str) -> bool:
         """Tell whether an index has all that metadata has at a path."""
-        return path in self._keys or bool(self._read(path)) or not self._is_spent
+        if path not in self._keys:
+            self._read({path})
+        return path in self._keys or not self._is_spent
 
     def label_ids(self, names: Iterable[str]) -> tuple[int, ...]:
         """Return the labels that have one of these names."""
@@ -76,15 +81,12 @@ class Catalog:
         ).all()
         return [Model(*row) for row in rows]
 
-    def _read(self, path: str) -> dict[KeyType, int]:
-        if path not in self._read_now:
-            rows: Iterable[Any] = run(
-                self._connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)
-            ).all()
-            self._read_now[path] = {KeyType(type_): int(number) for type_, number in rows}
-            if self._read_now[path]:
-                self._keys[path] = self._read_now[path]
-        return self._read_now[path]
+    def _read(self, paths: set[str]) -> None:
+        new = paths - self._read_now
+        text = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
+        for path, type_, number in run_in(self._connection, text, new):
+            self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
+        self._read_now |= new
 
 
 def _aliases(field: str, model: Model) -> set[str]:

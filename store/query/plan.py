@@ -29,7 +29,18 @@ from store.query.sql import (
     compile_compare,
     seq_range,
 )
-from store.query.syntax import And, Compare, Filter, Leaf, Not, Place, Predicted, Range, merged
+from store.query.syntax import (
+    And,
+    Compare,
+    Filter,
+    Leaf,
+    Not,
+    Place,
+    Predicted,
+    Range,
+    leaves,
+    merged,
+)
 from store.query.words import WORDS
 
 NARROW = 10_000
@@ -87,7 +98,9 @@ class Planner:
         self._narrow = narrow
         self._probes = 0
         self._wide: set[Any] = connection.info.setdefault("wide", set())
-        self._catalog = Catalog(connection)
+        fields = [one.field for one in leaves(tree) if isinstance(one, Compare | Range)]
+        paths = [field[5:] for field in fields if field.startswith("meta.")]
+        self._catalog = Catalog(connection, paths)
         asked, rest = Window(), []
         for part in _conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):

@@ -39,7 +39,7 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     else:
         edges = _edges(leaf.shape)
         box, test = _bounds(edges), _in_ring(edges)
-    ranges = cells(box)
+    ranges = cells(box, leaf.shape if isinstance(leaf.shape, Near) else None)
     ranges += [EMPTY_RANGE] * (-len(ranges) % _AT_ONCE)
     bounds = tuple(bound for low, high in ranges for bound in (key, float(low), float(high)))
     scan = Scan(
@@ -51,8 +51,11 @@ def compile_place(leaf: Place, catalog: Catalog, words: Words) -> Test:
     return Test(Sql(text, test.values), (scan,))
 
 
-def cells(box: Box) -> list[tuple[int, int]]:
-    """Return ranges of cells, apart from each other, that together hold every place in a box."""
+def cells(box: Box, near: Near | None = None) -> list[tuple[int, int]]:
+    """Return ranges of cells, apart from each other, that together hold every place in a box.
+
+    Where the box is that of a circle, and crosses neither a pole nor 180 degrees, its corners are left out.
+    """
     bits, parts = 0, [_cells_of(part) for part in _spans(box)]
     while sum(len(rows) * len(columns) for rows, columns in parts) > MAX_SQUARES:
         bits += 1  # of the side of a square
@@ -61,8 +64,12 @@ def cells(box: Box) -> list[tuple[int, int]]:
     for rows, columns in parts:
         of_columns = [geo.morton(0, column) for column in columns]
         for row in rows:
-            of_row = geo.morton(row, 0)
-            squares.update([of_row | of_column for of_column in of_columns])
+            of_row, some = geo.morton(row, 0), of_columns
+            if near and len(parts) == 1:
+                west, east = _reach(near, row << bits, (row + 1) << bits)
+                start = max((west >> bits) - columns.start, 0)
+                some = of_columns[start : (east >> bits) + 1 - columns.start]
+            squares.update([of_row | of_column for of_column in some])
     first, *others = sorted(squares)
     after = first + 1
     ranges = []
@@ -72,6 +79,20 @@ def cells(box: Box) -> list[tuple[int, int]]:
             first = square
         after = square + 1
     return [*ranges, (first << 2 * bits, (after << 2 * bits) - 1)]
+
+
+def _reach(near: Near, south: int, north: int) -> tuple[int, int]:
+    """Return the first and the last column that a circle may reach between two edges of rows."""
+    low, high = geo.latitude(south), geo.latitude(north)
+    away = math.radians(max(low - near.latitude, near.latitude - high, 0.0))
+    left = math.sin(near.metres / EARTH_RADIUS_M / 2) ** 2 - math.sin(away / 2) ** 2
+    narrow = min(math.cos(math.radians(low)), math.cos(math.radians(high)))
+    sine = max(left, 0.0) / (narrow * math.cos(math.radians(near.latitude)) + 1e-12)
+    width = math.degrees(2 * math.asin(math.sqrt(min(sine, 1.0)))) + 1e-6
+    return (
+        geo.column(max(near.longitude - width, -180.0)),
+        geo.column(min(near.longitude + width, 180.0)),
+    )
 
 
 def _cells_of(box: Box) -> tuple[range, range]:

@@ -1,5 +1,6 @@
 """Shapes on the earth against their definition, with the cells that find them."""
 
+import math
 import random
 import sqlite3
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from store.query import geo
 from store.query.catalog import Catalog
-from store.query.geo_sql import cells, compile_place
+from store.query.geo_sql import EARTH_RADIUS_M, cells, compile_place
 from store.query.json_form import parse
 from store.query.syntax import Box
 from store.query.words import WORDS
@@ -76,6 +77,28 @@ def test_a_shape_holds_what_its_definition_says(kind: str) -> None:
             held += is_held
     assert held > 100
     database.close()
+
+
+def test_the_rim_of_a_circle_is_covered() -> None:
+    pick = random.Random(11)
+    for _ in range(300):
+        centre = [pick.uniform(-85, 85), pick.uniform(-179, 179)]
+        metres = round(10 ** pick.uniform(1, 6))
+        shape = {"near": centre, "within": f"{metres}m"}
+        values = compile_place(parse({"geo": shape}, 0), Known(), WORDS["sqlite"]).scans[0][1][1]
+        ranges = list(zip(values[1::3], values[2::3], strict=True))
+        angle, north = metres / EARTH_RADIUS_M, math.radians(centre[0])
+        for _ in range(20):
+            bearing = pick.uniform(0, math.tau)
+            up = math.sin(north) * math.cos(angle)
+            sine = up + math.cos(north) * math.sin(angle) * math.cos(bearing)
+            turn = math.atan2(
+                math.sin(bearing) * math.sin(angle) * math.cos(north),
+                math.cos(angle) - math.sin(north) * sine,
+            )
+            longitude = (centre[1] + math.degrees(turn) + 180) % 360 - 180
+            cell = geo.morton(geo.row(math.degrees(math.asin(sine))), geo.column(longitude))
+            assert any(low <= cell <= high for low, high in ranges), (shape, bearing)
 
 
 def test_a_shape_is_covered_by_few_ranges_of_cells() -> None:

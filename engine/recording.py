@@ -171,14 +171,15 @@ class Recorder:
         seqs: dict[int, int] = {}
         keep = self._keep_in_memory if durability == "memory" else self._keep
         if not shed:
-            write = partial(keep, handled, answered, seqs, durability)
-            shed = not self.room.keep(write, full)
+            shed = not self.room.keep(full, keep, handled, answered, seqs, durability)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
             self.room.counts.add("shed", wanted)
             return Kept([""] * len(answered), stored=not wanted)
         self.room.counts.add("failed" if handled.error else "stored", len(seqs))
-        ids = [str(seqs.get(number, "")) for number in range(len(answered))]
+        ids = [""] * len(answered)
+        for number, seq in seqs.items():
+            ids[number] = str(seq)
         if not handled.error and self._has_signals(handled.model):
             self._signal(handled.model, answered, seqs)
         return Kept(ids)
@@ -245,11 +246,10 @@ class Recorder:
         They stay those of a failed try, of which the writer may have read whole frames.
         """
         recognition, on_disk = handled.model.recognition, durability == "power"
-        inputs = [
-            (number, item, self._input(recognition.store, item))
-            for number, item in enumerate(answered)
-            if item.wishes.store
-        ]
+        inputs = []
+        for number, item in enumerate(answered):
+            if item.wishes.store:
+                inputs.append((number, item, self._input(recognition.store, item)))
         if not inputs:
             return
         if on_disk:
@@ -282,15 +282,17 @@ class Recorder:
 
     def _input(self, options: StoreOptions, item: Answered) -> InputReference:
         """Say what the image is, after keeping it if it is to be kept."""
-        image, shape = item.image, (item.width, item.height, item.mime)
+        image = item.image
         if image is None:
-            return InputReference(item.input_name, None, *shape)
+            return InputReference(item.input_name, None, item.width, item.height, item.mime)
         key, keep = None, item.wishes.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
             key = key_of(image)
             keep = _is_sampled(key, options.sample_rate)
         key = self._blobs.put(image) if keep else key or key_of(image)
-        return InputReference(item.input_name, key, *shape, keep, len(image))
+        return InputReference(
+            item.input_name, key, item.width, item.height, item.mime, keep, len(image)
+        )
 
     def _standard(self, handled: Handled, first: Answered) -> dict[str, Any]:
         standard: dict[str, Any] = {

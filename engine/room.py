@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -113,7 +114,7 @@ class Room:
         self.counts.add("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def keep(self, write: Callable[[], None], full: FullPolicy | None) -> bool:
+    def keep(self, full: FullPolicy | None, write: Callable[..., None], *of: Any) -> bool:
         """Write something; where that fails, as on a full disk, do as the policy says.
 
         Returns:
@@ -122,13 +123,12 @@ class Room:
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
-        full = full or self._limits.full
         until = None
         while True:
             try:
-                write()
+                write(*of)
             except JournalError as error:
-                now = time.monotonic()
+                full, now = full or self._limits.full, time.monotonic()
                 is_certain = not isinstance(error, Unconfirmed)
                 if is_certain and full == "shed":
                     return False

@@ -16,7 +16,7 @@ from proto import chariot
 from proto.errors import InvalidRequest
 from store.blobs.interface import Blobs, key_of
 from store.durability import Backlog, GroupSync, wait_until_committed
-from store.errors import MetadataError
+from store.errors import JournalError, MetadataError
 from store.ids import IdSource
 from store.journal import Journal
 from store.metadata import check
@@ -171,7 +171,11 @@ class Recorder:
         seqs: dict[int, int] = {}
         keep = self._keep_in_memory if durability == "memory" else self._keep
         if not shed:
-            shed = not self.room.keep(full, keep, handled, answered, seqs, durability)
+            try:
+                keep(handled, answered, seqs, durability)
+            except JournalError as error:
+                again = partial(keep, handled, answered, seqs, durability)
+                shed = not self.room.insist(error, full, again)
         if shed:
             wanted = sum(item.wishes.store for item in answered)
             self.room.counts.add("shed", wanted)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -114,8 +113,10 @@ class Room:
         self.counts.add("behind")
         return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
 
-    def keep(self, full: FullPolicy | None, write: Callable[..., None], *of: Any) -> bool:
-        """Write something; where that fails, as on a full disk, do as the policy says.
+    def insist(
+        self, error: JournalError, full: FullPolicy | None, write: Callable[[], None]
+    ) -> bool:
+        """Do as the policy says with what could not be written, as on a full disk.
 
         Returns:
             Whether it is kept; if not, what was answered is to be shed.
@@ -123,21 +124,21 @@ class Room:
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
-        until = None
+        full, until = full or self._limits.full, None
         while True:
+            now, is_certain = time.monotonic(), not isinstance(error, Unconfirmed)
+            if is_certain and full == "shed":
+                return False
+            if is_certain and full == "block" and until is None:
+                self.counts.add("blocked")
+                until = now + self._limits.block_s
+            if not is_certain or until is None or now >= until:
+                self.counts.add("refused")
+                raise error
+            time.sleep(_PAUSE_S)
             try:
-                write(*of)
-            except JournalError as error:
-                full, now = full or self._limits.full, time.monotonic()
-                is_certain = not isinstance(error, Unconfirmed)
-                if is_certain and full == "shed":
-                    return False
-                if is_certain and full == "block" and until is None:
-                    self.counts.add("blocked")
-                    until = now + self._limits.block_s
-                if not is_certain or until is None or now >= until:
-                    self.counts.add("refused")
-                    raise
+                write()
+            except JournalError as again:
+                error = again
             else:
                 return True
-            time.sleep(_PAUSE_S)

@@ -35,10 +35,10 @@ import numpy as np
 from store_records import build, databases, percentile, record, records
 
 from engine.model import Model
+from engine.processes.supervisor import ChildTask
 from engine.recording import Answered, Handled, Recorder, Wishes
 from engine.room import RoomLimits
 from engine.settings import Settings
-from engine.supervisor import ChildTask
 from store.blobs.files import BlobStore
 from store.database import Readers
 from store.errors import NotReadyError
@@ -113,7 +113,9 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
         for kind, url in urls.items():
             settings = Settings(data=str(folder / kind), database=url)
             writer = subprocess.Popen(
-                [sys.executable, "-P", "-m", "engine.worker"], stdin=subprocess.PIPE, cwd=ROOT
+                [sys.executable, "-P", "-m", "engine.processes.worker"],
+                stdin=subprocess.PIPE,
+                cwd=ROOT,
             )
             assert writer.stdin is not None
             writer.stdin.write(msgspec.json.encode(ChildTask("writer", settings)) + b"\n")

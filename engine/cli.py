@@ -74,8 +74,8 @@ def _setting_options(command: Any) -> Any:
 @_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
-    from engine.supervisor import supervise
-    from engine.worker import configure_logging
+    from engine.processes.supervisor import supervise
+    from engine.processes.worker import configure_logging
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = settings_module.load(given, os.environ, config)

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.model_toml import ModelToml
 from engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
 from engine.penultimate import AVERAGE, TOKENS, Embedding, Search
+from engine.recognition.model_toml import ModelToml
 from engine.session import LoadError, Session
 from engine.stopwatch import Stopwatch
 from proto.messages import TensorInfo

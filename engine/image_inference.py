@@ -7,8 +7,8 @@ import msgspec
 import pybase64
 
 from engine.embedding import Vector
-from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
+from engine.image_text.generation import TextPackage
 from engine.recording import Answered, request_metadata, request_wishes
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor

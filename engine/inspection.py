@@ -6,9 +6,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from engine.decisions import Decision
 from engine.model import Model
 from engine.penultimate import Embedding
+from engine.recognition.decisions import Decision
 from engine.repository import find_model
 from engine.session import LoadError
 from proto.messages import TensorInfo

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.embedding import Vector, load, shown
-from engine.generation import TextPackage
 from engine.image_graph import ImageGraph
-from engine.model_toml import read_model_toml
+from engine.image_text.generation import TextPackage
 from engine.penultimate import Embedding
-from engine.recognition import Recognition, recognise
+from engine.recognition.model_toml import read_model_toml
+from engine.recognition.recognise import Recognition, recognise
 from engine.session import RunError
 from engine.stopwatch import Counters, Stopwatch
 from proto.datatypes import NUMPY_TYPES

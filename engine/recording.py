@@ -8,7 +8,7 @@ import msgspec
 
 from engine.embedding import Vector
 from engine.model import Model
-from engine.model_toml import StoreOptions
+from engine.recognition.model_toml import StoreOptions
 from engine.room import Room, RoomLimits
 from engine.settings import Durability
 from engine.signalling import Embed, Signalled, Signaller

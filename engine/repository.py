@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from engine.generation import is_text_package
+from engine.image_text.generation import is_text_package
 from engine.model import BELOW, Model, folder_of
 from engine.overrides import Override, read_config
 from engine.session import LoadError

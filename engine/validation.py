@@ -7,8 +7,8 @@ from typing import Any
 import cv2
 import msgspec
 
-from engine.generation import TASK as IMAGE_TEXT
 from engine.image_inference import ImageModel, infer_images
+from engine.image_text.generation import TASK as IMAGE_TEXT
 from engine.inspection import open_model
 from engine.session import LoadError
 from proto.errors import InvalidRequest

@@ -1,6 +1,6 @@
 """What a model needs to be used rightly: its input, its output, its labels. Data only.
 
-`engine.recognition` decides every field; the tasks only read them.
+`engine.recognition.recognise` decides every field; the tasks only read them.
 """
 
 import sys

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.processes.supervisor import ChildTask
 from engine.settings import Settings
-from engine.supervisor import ChildTask
 from store.database import Readers
 from store.errors import NotReadyError
 from store.ids import IdSource
@@ -164,7 +164,7 @@ class Appender:
 def start_writer(settings: Settings) -> subprocess.Popen[bytes]:
     """Start the server's writer without the server."""
     writer = subprocess.Popen(
-        [sys.executable, "-P", "-m", "engine.worker"],
+        [sys.executable, "-P", "-m", "engine.processes.worker"],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.generation import TextPackage
+from engine.image_text.generation import TextPackage
 from tasks.image import decode
 
 LAYOUTS = {

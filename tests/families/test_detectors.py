@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from engine.families import FAMILIES
+from engine.recognition.families import FAMILIES
 from engine.session import LoadError
 from tests.families.folders import (
     HEIGHT,

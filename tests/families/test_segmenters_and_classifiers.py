@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from engine.families import FAMILIES
 from engine.image_inference import ImageModel, infer_images
+from engine.recognition.families import FAMILIES
 from engine.session import LoadError
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor

@@ -16,7 +16,7 @@ import yaml
 from rich_click import Group
 
 from engine.cli import main
-from engine.model_toml import read_model_toml
+from engine.recognition.model_toml import read_model_toml
 from engine.repository import ModelRepository
 from monitor.watch.history import note
 from proto.conformance_cases import CASES

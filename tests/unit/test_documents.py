@@ -9,10 +9,11 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from engine import model_toml, settings
-from engine.families import FAMILIES
+from engine import settings
+from engine.image_text.files import TextTable
 from engine.metrics import Metrics, metrics_route
-from engine.text_files import TextTable
+from engine.recognition import model_toml
+from engine.recognition.families import FAMILIES
 from monitor.drift_routes import drift_routes
 from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from engine.generation import TextPackage, is_text_package
+from engine.image_text.generation import TextPackage, is_text_package
 from engine.pipeline import Pipeline
 from engine.repository import ModelRepository
 from engine.session import LoadError

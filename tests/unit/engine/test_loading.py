@@ -13,10 +13,10 @@ SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "sc
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("engine.serving", SELDOM),
+        ("engine.processes.serving", SELDOM),
         ("store.writer", SELDOM | WEB | MODELS),
-        ("engine.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
-        ("engine.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("engine.processes.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("engine.processes.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
     ],
     ids=["worker", "writer", "jobs", "supervisor"],
 )

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engine.model_toml import read_model_toml
-from engine.recognition import recognise
+from engine.recognition.model_toml import read_model_toml
+from engine.recognition.recognise import recognise
 from engine.session import LoadError, Session
 from tests.onnx_models import classifier, detector, doubling
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.evidence import Evidence
-from engine.families import FAMILIES
-from engine.labels import labels_from
-from engine.rules import readings
+from engine.recognition.evidence import Evidence
+from engine.recognition.families import FAMILIES
+from engine.recognition.labels import labels_from
+from engine.recognition.rules import readings
 from proto.messages import TensorInfo
 from tasks import TASKS
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from engine import worker
+from engine.processes import worker
 from engine.settings import Settings
 from monitor.watch.schedules import Schedules
 

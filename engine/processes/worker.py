@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import msgspec
 
+from engine.processes.supervisor import UNUSABLE, ChildTask
 from engine.settings import Settings
-from engine.supervisor import UNUSABLE, ChildTask
 from store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
@@ -70,7 +70,7 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _serve(task: ChildTask) -> None:
-    from engine.serving import serve
+    from engine.processes.serving import serve
     from engine.session import LoadError
 
     try:

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
-from engine.decisions import Decision
-from engine.evidence import read_json
-from engine.model_toml import convert
+from engine.recognition.decisions import Decision
+from engine.recognition.evidence import read_json
+from engine.recognition.model_toml import convert
 from engine.session import LoadError
 from tasks.generation import Search
 from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS

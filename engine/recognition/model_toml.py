@@ -61,7 +61,7 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task: str | None = None
     family: str | None = None
-    """A name in `engine.families.FAMILIES`."""
+    """A name in `engine.recognition.families.FAMILIES`."""
     labels: list[str] | dict[str, Any] | str | None = None
     """Names by index, `{name = index}`, `{index = name}`, or the name of a file."""
     input: dict[str, Any] = {}

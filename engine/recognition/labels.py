@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.evidence import Evidence, literal
-from engine.families import Family
+from engine.recognition.evidence import Evidence, literal
+from engine.recognition.families import Family
 from engine.session import LoadError
 from proto.messages import TensorInfo
 from tasks import SHORT_NAMES

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-from engine.decisions import Decision
 from engine.embedding import Vector, of_encoder, pool
-from engine.evidence import channels_axis, gather
-from engine.image_input import input_of
-from engine.model_toml import ModelToml, read_model_toml
-from engine.recognition import Recognition
+from engine.image_text.decoding import Attending, Decoding, Inserting, Read
+from engine.image_text.files import Growing, TextFiles
+from engine.recognition.decisions import Decision
+from engine.recognition.evidence import channels_axis, gather
+from engine.recognition.image_input import input_of
+from engine.recognition.model_toml import ModelToml, read_model_toml
+from engine.recognition.recognise import Recognition
+from engine.recognition.sidecars import FILE as PREPROCESSOR
 from engine.session import LoadError, RunError, Session
-from engine.sidecars import FILE as PREPROCESSOR
 from engine.stopwatch import Stopwatch
-from engine.text_decoding import Attending, Decoding, Inserting, Read
-from engine.text_files import Growing, TextFiles
 from tasks import full_name
 from tasks.generation import generate, growing
 from tasks.image import Image

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.image_text.files import TextFiles
 from engine.session import Kept, LoadError, Session
-from engine.text_files import TextFiles
 from proto.datatypes import NUMPY_TYPES
 from proto.messages import TensorInfo
 from tasks.generation import Tokens

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from engine import rules
-from engine.decisions import Decision, Layer, decide
-from engine.evidence import Evidence, gather
-from engine.families import FAMILIES, Family
-from engine.image_input import decide_input
-from engine.labels import class_count, decide_labels, given_labels, rf_detr_background
-from engine.model_toml import (
+from engine.recognition import rules
+from engine.recognition.decisions import Decision, Layer, decide
+from engine.recognition.evidence import Evidence, gather
+from engine.recognition.families import FAMILIES, Family
+from engine.recognition.image_input import decide_input
+from engine.recognition.labels import class_count, decide_labels, given_labels, rf_detr_background
+from engine.recognition.model_toml import (
     DECODED,
     ModelToml,
     MonitorOptions,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from engine.decisions import Decision, Layer, decide
-from engine.evidence import COLOURS, DTYPES, Evidence, channels_axis, literal
-from engine.families import Family
+from engine.recognition.decisions import Decision, Layer, decide
+from engine.recognition.evidence import COLOURS, DTYPES, Evidence, channels_axis, literal
+from engine.recognition.families import Family
+from engine.recognition.sidecars import FILE as PREPROCESSOR
+from engine.recognition.sidecars import input_from_timm
 from engine.session import LoadError
-from engine.sidecars import FILE as PREPROCESSOR
-from engine.sidecars import input_from_timm
 from proto.messages import TensorInfo
 from tasks.specification import MAX_CHANNELS, InputSpec, Resize
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from engine.evidence import Evidence, channels_axis
-from engine.labels import labels_from
+from engine.recognition.evidence import Evidence, channels_axis
+from engine.recognition.labels import labels_from
 from proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from engine.model_toml import ModelToml
+from engine.recognition.model_toml import ModelToml
+from engine.recognition.sidecars import input_from_preprocessor
 from engine.session import LoadError, Session
-from engine.sidecars import input_from_preprocessor
 from proto.messages import TensorInfo
 
 COLOURS = (1, 3, 4)

@@ -11,10 +11,10 @@ import uvicorn
 import uvloop
 
 from engine.app import Application
-from engine.http_protocol import limited_to
-from engine.listener import BACKLOG, turn_away, waiting
+from engine.processes.http_protocol import limited_to
+from engine.processes.listener import BACKLOG, turn_away, waiting
+from engine.processes.supervisor import ChildTask
 from engine.readiness import Board
-from engine.supervisor import ChildTask
 
 WhenTold = Callable[[Callable[[], object]], None]
 """Calls what it is given once the worker is to stop."""

@@ -1,0 +1,1 @@
+"""Models of several graphs that answer prompts about an image."""

@@ -1,0 +1,1 @@
+"""What is this model, and why: from the files of its folder to a specification."""

@@ -150,7 +150,7 @@ def chi_square(cells: Codes, exchanged: Units, n: int, effort: Effort) -> two_sa
 
 
 def permuted(
-    distance: Callable[[Numbers, Dealt], Numbers],
+    distance: Callable[[Numbers | Dealt, Dealt], Numbers],
     codes: Codes,
     exchanged: Units,
     n: int,
@@ -172,14 +172,14 @@ def permuted(
     return p_value(dealing(lambda sides: distance(total, sides @ per_unit), exchanged), effort)
 
 
-def largest_distance(total: Numbers, now: Dealt) -> Numbers:
+def largest_distance(total: Numbers | Dealt, now: Dealt) -> Numbers:
     """Return the Kolmogorov-Smirnov statistic."""
     below, n = now.cumsum(axis=1), now.sum(axis=1, keepdims=True)
     apart = np.abs(below / n - (total.cumsum() - below) / (total.sum() - n))
     return np.asarray(apart.max(axis=1), np.float64)
 
 
-def _squared_distance(total: Numbers, now: Dealt) -> Numbers:
+def _squared_distance(total: Numbers | Dealt, now: Dealt) -> Numbers:
     """Return the chi-square statistic."""
     expected = total * (now.sum(axis=1, keepdims=True) / total.sum())
     terms = (now - expected) ** 2 * (1 / expected + 1 / (total - expected))

@@ -113,7 +113,11 @@ def _squared(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
 
 
 def _best(
-    ranking: Floats, scores: Floats, masks: Floats, affine: Affine, asked: Asked
+    ranking: Floats,
+    scores: npt.NDArray[np.floating[Any]],
+    masks: Floats,
+    affine: Affine,
+    asked: Asked,
 ) -> Iterator[Region]:
     """Take as many candidates as there are queries by their rank, then answer by their score."""
     count = ranking.shape[1]

@@ -291,7 +291,8 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
     """Give the framework's own errors the one shape of ours."""
     path = f"{request.scope['path']!r:.200}"
     if error.status_code == NotFound.status:
-        return _answer_error(request, NotFound(f"expected a path of this server, got {path}"))
+        text = f"expected a path of this server, as /schema/openapi.json lists them, got {path}"
+        return _answer_error(request, NotFound(text))
     if error.status_code == MethodNotAllowed.status:
         allowed = (error.headers or {}).get("allow", "")
         text = f"expected {allowed} for {path}, got {request.scope['method']}"

@@ -71,8 +71,9 @@ def load(
     except LoadError as error:
         reason = f"onnxruntime refuses it as an output: {error}"
     if reason:
+        plain = session()  # where the file itself is at fault, its error is all there is to say
         _log.warning("%s: no embedding of the tensor %r: %s", name, found.tensor, reason)
-        return session(), Embedding(reason=f"tensor {found.tensor!r}: {reason}")
+        return plain, Embedding(reason=f"tensor {found.tensor!r}: {reason}")
     pooling = _POOLINGS.get(len(info.shape), found.pooling)
     return loaded, Embedding(found.tensor, pooling, found.reason, _length(info), output)
 

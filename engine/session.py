@@ -159,8 +159,12 @@ class Session:
 def _tensor_info(node: Any) -> TensorInfo:
     datatype = _DATATYPES.get(node.type)
     if datatype is None:
+        if node.type.startswith("tensor("):
+            raise LoadError(
+                f"expected {node.name!r} to be one of {', '.join(_DATATYPES)}, got {node.type}"
+            )
         raise LoadError(
-            f"expected {node.name!r} to be a tensor of {', '.join(_DATATYPES)}, got {node.type}: "
+            f"expected {node.name!r} to be a tensor, got {node.type}: "
             "export the model without sequences and maps (scikit-learn: zipmap=False)"
         )
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)

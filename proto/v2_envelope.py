@@ -200,11 +200,11 @@ def _decode(text: bytes) -> InferBody:
         place = str(error).replace("`$.", "`").replace("`$[", "`[").replace("`", "'")
         raise InvalidRequest(f"expected a V2 inference request: {place}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        is_text = text[:1].isascii()
+        is_image_or_form = not text[:1].isascii() or text.startswith(b"--")
         hint = (
-            ""
-            if is_text
-            else "; an image as it is goes to /api/serve/serve-model-<name>-pred/infer"
+            "; an image as it is, without a form, goes to /api/serve/serve-model-<name>-pred/infer"
+            if is_image_or_form
+            else ""
         )
         raise InvalidRequest(f"expected a body in JSON: {error}{hint}") from error
     except RecursionError as error:

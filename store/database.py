@@ -219,6 +219,7 @@ class Readers:
 
     def __init__(self, url: str, connections: int = 8, timeout_s: float = 5.0) -> None:
         parsed = _parsed(url)
+        self._named = parsed.database
         self._timeout_s = timeout_s
         self._source = _BACKENDS[parsed.get_backend_name()].Source(parsed, connections, timeout_s)
 
@@ -236,7 +237,8 @@ class Readers:
         """
         if not self.has_database():
             raise NotReadyError(
-                "expected the database to be there, got none yet: a server makes it, by default in its --data"
+                f"expected the database {self._named} to be there, got none yet: a server makes it, by "
+                "default in its --data"
             )
         try:
             with self._source.engine.connect() as connection:

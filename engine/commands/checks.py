@@ -49,7 +49,12 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
     from engine.validation import validate as run
 
-    asked = json.loads(parameters)
+    try:
+        asked = json.loads(parameters)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"expected JSON, got {parameters}: {error}", param_hint="--parameters"
+        ) from error
     if not isinstance(asked, dict):
         raise click.BadParameter(f"expected an object, got {parameters}", param_hint="--parameters")
     found = run(model, image, output, asked)

@@ -134,10 +134,10 @@ def supervise(settings: Settings, announce: Callable[[str, str], None]) -> int:
         SettingsError: The address is taken, or another server uses the data folder.
     """
     lock = _lock(Path(settings.data)) if settings.store else None
-    listener = _opened(listen, settings.host, settings.port, hint=" (port 0 takes a free one)")
+    listener = _opened(listen, settings.host, settings.port, hint=" (--port 0 takes a free one)")
     grpc, grpc_address = None, ""
     if settings.grpc_port >= 0:
-        hint = " (grpc_port 0 takes a free one, -1 none)"
+        hint = " (--grpc-port 0 takes a free one, -1 none)"
         grpc = _opened(reserve, settings.host, settings.grpc_port, " for gRPC", hint)
         grpc_address = address(grpc)
     stopping: list[int] = []

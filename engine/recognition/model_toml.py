@@ -149,9 +149,8 @@ def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -
         raise LoadError(
             f"model.toml: expected a key of [{table}] among {', '.join(fields)}, got {unknown[0]!r}"
         )
-    values = {fields[key].name: value for key, value in given.items()}
-    some = msgspec.defstruct(table, [(fields[key].name, fields[key].type) for key in given])
-    convert(values, some, f"model.toml: [{table}]")
+    some = msgspec.defstruct(table, [(key, fields[key].type) for key in given])
+    convert(given, some, f"model.toml: [{table}]")
 
 
 def convert(values: Mapping[str, Any], schema: type[Read], place: str) -> Read:

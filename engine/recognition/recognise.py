@@ -4,6 +4,7 @@ A field is decided by the first layer that has it: model.toml, sidecar files, ON
 default. Where two readings are possible nothing is guessed: the error names them and the line to write.
 """
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -127,7 +128,9 @@ def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
         return family, "model.toml"
     if family is not None:
         known = ", ".join(FAMILIES)
-        raise LoadError(f"expected family in model.toml to be one of {known}, got {family!r}")
+        close = difflib.get_close_matches(family, FAMILIES, n=1)
+        hint = f"; {close[0]} is like it" if close else ""
+        raise LoadError(f"expected family in model.toml to be one of {known}, got {family!r}{hint}")
     reading = rules.readings(evidence)
     if reading is None:
         return "", ""

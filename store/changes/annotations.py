@@ -98,7 +98,8 @@ class _Annotation:
     def _take(self, name: str, value: Any, place: str) -> None:
         if name not in _KNOWN:
             raise ChangeError(
-                f"{self._where}: expected keys of an annotation, got {place[len(self._where) + 1 :]!r:.80}"
+                f"{self._where}: expected keys of an annotation, got {place[len(self._where) + 1 :]!r:.80}; "
+                f"known are {', '.join(sorted(_KNOWN))}"
             )
         if name in self._values:
             raise ChangeError(f"{place}: expected it once, got {self._places[name]} too")

@@ -130,7 +130,10 @@ class Importer:
             return []
         value = item.value(join)
         if value is None:
-            raise QueryError(f"expected {join} to join the ground truth by, got none")
+            raise QueryError(
+                f"expected {join} to join the ground truth by, got none: --join names another, such as "
+                "meta.path"
+            )
         statement = TruthStatement(join, value, annotations_of(item.truth), "import")
         self._imported.ground_truths += 1
         return [JournaledChange(self._ids.next(), statement)]

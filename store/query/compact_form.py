@@ -203,7 +203,8 @@ def _prediction(field: str, text: str) -> Any:
         if len(pieces) < 2 or pieces[0].strip() not in BOUNDS:
             raise QueryError(
                 f"expected {field} to go on with one of {', '.join((*PROPERTIES, 'n'))}, one of "
-                f"{', '.join(BOUNDS)} and a number, with : between, got {':'.join(pieces)[:80]!r}"
+                f"{', '.join(BOUNDS)} and a number, with : between as in score:ge:0.5, got "
+                f"{':'.join(pieces)[:80]!r}"
             )
         bound = pieces.pop(0).strip()
         bounds = found.setdefault(property_, {})

@@ -61,9 +61,11 @@ class Comparisons:
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
             known = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
-            key = field.removeprefix("metadata.")[:80]
+            key = "<key>" if field == "metadata" else field.removeprefix("metadata.")[:80]
+            hint = "of a prediction it stands in label or box, " if field in PROPERTIES else ""
             raise QueryError(
-                f"expected {path} to name one of {known}, got {field[:80]!r}; of the metadata it is meta.{key}"
+                f"expected {path} to name one of {known}, got {field[:80]!r}; {hint}of the metadata it is "
+                f"meta.{key}"
             )
         if field.startswith("std.") and not _STANDARD.fullmatch(field):
             raise QueryError(

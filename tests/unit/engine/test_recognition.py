@@ -87,6 +87,8 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('tasks = "detection"', "unknown field"),
         ('task = "classification"', 'family = "torchvision-classifier"'),
         ('family = "yolo"', "ultralytics-obb"),
+        ('family = "plain-classifer"', "got 'plain-classifer'; plain-classifier is like it"),
+        ('family = "plain-classifier"\n[input]\nsize = 64', "[input] size: Expected 'array'"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
         (
             'task = "classification"\n[input]\nresize = "stretch"\nname = "x"',

@@ -51,6 +51,7 @@ def test_null_is_absent(name):
     [
         (b"", "JSON"),
         (b"\xff", "JSON"),
+        (b"--0a1b\r\nContent-Disposition: form-data", "an image as it is, without a form"),
         (b'{"id": ' + b"[" * 100_000, "id"),
         (b'{"x": ' + b"[" * 100_000, "nested too deeply"),
         (b"[" * 100_000, "object"),

@@ -54,7 +54,7 @@ def test_an_empty_list_says_that_there_is_nothing():
         ({"class_label": 3}, "annotations[1].class_label: expected a text, got 3"),
         ({"label": "a", "class_label": "a"},
          "annotations[1].class_label: expected it once, got annotations[1].label too"),
-        ({"label": "a", "score": 1}, "annotations[1]: expected keys of an annotation, got 'score'"),
+        ({"label": "a", "score": 1}, "annotations[1]: expected keys of an annotation, got 'score'; known are answer,"),
         ({"label": "a", "bbox": BOX | {"xmin": 4}},
          "annotations[1].bbox.xmin: expected xmin <= xmax, got 4 and 3.5"),
         ({"label": "a", **BOX, "ymin": 3}, "annotations[1].ymin: expected ymin <= ymax, got 3 and 2"),

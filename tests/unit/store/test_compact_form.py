@@ -92,6 +92,7 @@ def test_text_parses_to_trees(text: str, tree: Filter) -> None:
         ("meta.a=exists:yes", "expected meta.a.exists to be true or false, got a string 'yes'"),
         ("latency_ms=fast", "expected latency_ms to be a number, got a string 'fast'"),
         ("label=a:b", "expected label to go on with one of score, area, cx, cy, width, height, n, one of eq, gt"),
+        ("label=a:0.5", "and a number, with : between as in score:ge:0.5, got '0.5'"),
         ("label=a:ge:0.5:ge:0.6", "expected label to have score:ge once, got it twice"),
         ("label=ne:a:ge:1", "expected nothing after the name of label=ne"),
         ("geo=1,2", "expected geo to be {"),

@@ -125,6 +125,8 @@ FIELDS = (
         ({"meta.a": "x" * 65537}, "expected where.meta.a to be at most 65536 bytes, got 65537"),
         ({"meta.": 1}, "expected where.meta. to name one of"),
         ({"meta": 1}, "expected where.meta to name one of"),
+        ({"score": 1}, "got 'score'; of a prediction it stands in label or box, of the metadata it is"),
+        ({"metadata": 1}, "got 'metadata'; of the metadata it is meta.<key>"),
         ({"and": [{}, {"meta.altitude": None}]},
          'expected where.and[1].meta.altitude to be a value, got null; ask for {"exists": false}'),
         ({"meta.a": [1]}, "expected where.meta.a to be a string, a number or a boolean, got a list"),

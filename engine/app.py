@@ -35,7 +35,7 @@ from monitor.routes import monitor_routes
 from monitor.schedule_routes import schedule_routes
 from proto import table
 from proto.chariot import read_metadata, without_gateway_prefix
-from proto.errors import MethodNotAllowed, NotFound
+from proto.errors import MethodNotAllowed, NotFound, TooLarge
 from proto.grpc_server import GrpcServer
 from proto.http import error_answer, error_body
 from proto.openapi import add_operations
@@ -297,6 +297,11 @@ def _answer_http_error(request: Request[Any, Any, Any], error: HTTPException) ->
         allowed = (error.headers or {}).get("allow", "")
         text = f"expected {allowed} for {path}, got {request.scope['method']}"
         return _answer_error(request, MethodNotAllowed(text, allowed))
+    if error.status_code == TooLarge.status:
+        limit_bytes = request.app.request_max_body_size
+        return _answer_error(
+            request, TooLarge(f"expected a body of at most {limit_bytes} bytes, got more")
+        )
     if error.status_code >= 500:
         cause = error.__cause__
         return _answer_error(request, cause if isinstance(cause, Exception) else error)

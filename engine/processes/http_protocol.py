@@ -2,7 +2,8 @@
 
 Errors of the parser are answered in JSON like every other; an offer to speak HTTP/2 (`Upgrade: h2c`, which
 Java's client and `curl --http2` send with each request) is passed over instead of swallowing the body;
-headers have a size and a time within which they must be whole.
+headers have a size and a time within which they must be whole; a client that is answered while it still sends
+its body finds the answer, not a connection that was reset.
 """
 
 import asyncio
@@ -14,9 +15,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from proto.http import error_body
 
 MAX_HEADER_BYTES = 64 * 1024
+LINGER_S = 30.0
+"""How long the rest of a body is read, and forgotten, that came too late to matter."""
 
 _OFFER_OF_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
 _HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+
+
+class _Lingering(asyncio.Transport):
+    """A connection that is to be closed after an answer: once the request has been read."""
+
+    def __init__(self, protocol: "HttpProtocol") -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write  # type: ignore[method-assign]  # as it is
+        self.is_closing = protocol.transport.is_closing  # type: ignore[method-assign]  # as it is
+
+    def close(self) -> None:
+        self._protocol.close_when_read()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -27,6 +42,7 @@ class HttpProtocol(HttpToolsProtocol):
     _header_bytes = 0
     _body_open = False
     """Whether a request's body is still coming, which it may after its answer: of one too large."""
+    _closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Begin to wait for the first header."""
@@ -60,11 +76,23 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._body_open = True
         super().on_headers_complete()
+        if not self.cycle.keep_alive:
+            self.cycle.transport = _Lingering(self)
 
     def on_message_complete(self) -> None:
         """End the request."""
         self._body_open = False
         super().on_message_complete()
+        if self._closing:
+            self.transport.close()
+
+    def close_when_read(self) -> None:
+        """Close the connection once the request has been read, or soon."""
+        if self._body_open:
+            self._closing = True
+            self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, and close."""

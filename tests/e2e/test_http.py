@@ -3,6 +3,8 @@
 import json
 import socket
 import time
+import urllib.error
+import urllib.request
 from http.client import HTTPResponse
 
 import pytest
@@ -80,6 +82,18 @@ def test_a_body_too_large_is_answered_once_and_the_connection_goes_on(tmp_path):
             assert answered(connection) == 200
             connection.sendall(b"GET /ready HTTP/1.1\r\nX: ")  # the time of headers holds again
             assert answered(connection) == 408
+
+
+def test_a_client_that_sends_before_it_reads_finds_why_its_body_was_refused(tmp_path):
+    body = b"a" * 20_000_000
+    with ServerProcess(tmp_path / "data", SAMPLE_MODELS, "--max-body-bytes", "100000") as server:
+        for path in (PATH, "/api/inferences/query"):
+            request = urllib.request.Request(f"http://{server.host}{path}", body)
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(request, timeout=20)
+            assert error.value.code == 413
+            assert error.value.headers["Connection"] == "close"
+            assert "at most 100000 bytes" in json.loads(error.value.read())["error"]
 
 
 def test_headers_have_a_size(server: ServerProcess):

@@ -11,17 +11,17 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, RawBody
 from msgspec.structs import replace
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from monitor.drift_jobs import BaselineJob
 from monitor.report import Window
+from store.bodies import body_of
 from store.errors import NotFoundError, QueryError, StoreError
 from store.inferences import Inferences
 from store.jobs import Job, Jobs
 from store.query.request import QueryRequest
 from store.records import timestamp_text
-from store.routes import Error, options
+from store.routes import TOO_LARGE, UNKEPT, Error, options
 
 _UNREADABLE = ResponseSpec(
     Error, False, "The body, a filter or a time means nothing, or no baseline"

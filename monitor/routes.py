@@ -8,12 +8,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.evaluation.parameters import EvaluationParameters, decode_parameters
 from monitor.report import Report
 from monitor.reports import ReportList, Reports
+from store.bodies import body_of
 from store.jobs import Job, Jobs
-from store.routes import Error
+from store.routes import TOO_LARGE, UNKEPT, Error
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "

@@ -12,13 +12,13 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.parameters import moment_us
 from monitor.watch.alerts import Outbox, Told
 from monitor.watch.history import History, history
 from monitor.watch.schedules import Schedule, Schedules
+from store.bodies import body_of
 from store.records import timestamp_text
-from store.routes import Error, options
+from store.routes import TOO_LARGE, UNKEPT, Error, options
 
 _UNREADABLE = ResponseSpec(Error, False, "The body, a filter or a time cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "The model has no drift schedule")

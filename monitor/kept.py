@@ -1,7 +1,5 @@
 """Files that are kept beside the store: a reader finds the old one or the new one, whole."""
 
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from store.disk import write_whole
 from store.errors import JournalError, QueryError
 
 MOST_NAME_BYTES = 200
@@ -40,7 +39,7 @@ def read(path: Path, kind: type[_Kept]) -> _Kept | None:
 
 def write(path: Path, kept: Any) -> None:
     """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
-    put(path, msgspec.json.encode(kept), 0o600)
+    write_whole(path, msgspec.json.encode(kept), 0o600)
 
 
 @contextmanager
@@ -54,11 +53,3 @@ def keeping(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise JournalError(f"expected to {what}, got: {error.strerror}") from error
-
-
-def put(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Put a file in place at once."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-    hidden.replace(path)

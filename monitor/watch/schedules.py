@@ -174,16 +174,13 @@ class Schedules:
         return first * length + shift
 
 
-_decoder = msgspec.json.Decoder(Schedule)
-
-
 def decode_schedule(model: str, body: bytes) -> Schedule:
     """Read a schedule from JSON.
 
     Raises:
         QueryError: It is none, or names a filter that means nothing.
     """
-    schedule = decode_body(body, _decoder)
+    schedule = decode_body(body, Schedule)
     every_s = span_s(schedule.every, "every")
     if every_s < LEAST_S or (DAY_S % every_s and every_s != WEEK_S):
         raise QueryError(

@@ -40,12 +40,9 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `chariot` and `coco` annotate: `either` is the truth where there is one, else the predictions."""
 
 
-_decoder = msgspec.json.Decoder(ExportParameters)
-
-
 def decode_parameters(body: bytes) -> ExportParameters:
     """Read the parameters of an export; a QueryError where they mean nothing, or need an extra."""
-    parameters = decode_body(body, _decoder)
+    parameters = decode_body(body, ExportParameters)
     check(parameters)
     return parameters
 

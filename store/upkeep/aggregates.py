@@ -97,12 +97,9 @@ class _Span(NamedTuple):
     conditions: tuple[Filter, ...]  # on model, version and task alone
 
 
-_decoder = msgspec.json.Decoder(AggregateRequest)
-
-
 def decode_request(body: bytes) -> AggregateRequest:
     """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
-    return decode_body(body, _decoder)
+    return decode_body(body, AggregateRequest)
 
 
 def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:

@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from store.database import run, run_in, upsert
 from store.ids import milliseconds
+from store.schema import COLUMNS
 
 MINUTE_MS = 60_000
 GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
 FIRST_ERROR = 500  # the smallest status that counts as an error
-COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
 """The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
@@ -125,7 +125,10 @@ def lock(
     ordered = sorted(keys)
     if not ordered:
         return {}
-    columns, values = ", ".join(COLUMNS), tuple(number for key in ordered for number in key)
+    columns, values = (
+        ", ".join(COLUMNS["rollup"]),
+        tuple(number for key in ordered for number in key),
+    )
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
     run(connection, text, values)
@@ -145,7 +148,7 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
         (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
         for key, one in tallies.items()
     ]
-    upsert(connection, "rollup", COLUMNS, rows, keys=2)
+    upsert(connection, "rollup", rows)
 
 
 def _encoded(counts: dict[int, int]) -> str:

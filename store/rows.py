@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from store.partitions import make_room
 from store.query import geo
 from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import Counts, size_kept
-from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType, band
+from store.schema import INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),
@@ -23,17 +23,6 @@ _NAMES = {
 }
 """Tables that give a number to a name, which is these columns."""
 
-INDEXES = ("meta_num", "meta_str", "pred")
-COLUMNS = {
-    "inference": (
-        "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
-        "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
-        "prediction_count", "predictions", "meta", "meta_flat", "standard",
-    ),
-    "meta_num": ("key", "val", "seq"),
-    "meta_str": ("key", "val", "seq"),
-    "pred": ("label", "band", "seq", "score", "worst", "n"),
-}  # fmt: skip
 RECORD_COLUMNS = (
     "i.seq, i.model_id, i.request_id, i.image_no, i.action, i.latency_us, i.input_name,"
     " i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept, i.input_bytes,"
@@ -130,7 +119,9 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}  # by table
+        self.of: dict[str, list[tuple[Any, ...]]] = {  # by table
+            table: [] for table in ("inference", *INDEXES)
+        }
         self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:
@@ -172,7 +163,7 @@ class Rows:
         for record in records:
             self.add(record)
         for table, rows in self.of.items():
-            insert(connection, table, COLUMNS[table], rows)
+            insert(connection, table, rows)
         self._counts.apply(connection)
 
     def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:
@@ -252,7 +243,7 @@ def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
     rows = derived(names, run_in(connection, stored, seqs))
     for table in ("meta_num", "meta_str"):
-        delete(connection, table, COLUMNS[table], rows[table])
+        delete(connection, table, rows[table])
     for table in ("pred", "inference"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
@@ -278,7 +269,7 @@ def _indexed(value: Any) -> tuple[KeyType, Any]:
     return KeyType.OTHER, 0.0
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether a value of JSON is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

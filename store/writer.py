@@ -242,7 +242,7 @@ class Writer:
                     self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
-                database.upsert(connection, "journal_offset", ("segment", '"offset"'), offsets)
+                database.upsert(connection, "journal_offset", offsets)
         self.freed |= freed
 
     @staticmethod

@@ -20,7 +20,7 @@ from store.records import (
     SignalsOfImages,
     TruthStatement,
 )
-from store.rows import COLUMNS, Names, Rows, derived, remove_inferences, text
+from store.rows import Names, Rows, derived, remove_inferences, text
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"
@@ -59,7 +59,7 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
                 freed |= delete(connection, names, deletion.targets)
         else:
             rules = [(text(one.model), one.inputs_days, one.inferences_days) for _, one in given]
-            upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), rules)
+            upsert(connection, "retention", rules)
     return freed
 
 
@@ -109,7 +109,7 @@ def _change_metadata(connection: sa.Connection, names: Names, given: Given) -> N
         history.append((number, seq, msgspec.json.encode(change).decode(), was))
         after[seq] = msgspec.json.encode(new).decode()
     _write_metadata(connection, names, before, after)
-    insert(connection, "metadata_change", ("id", "seq", "change", "before"), history)
+    insert(connection, "metadata_change", history)
     truth.link_stored(connection, after)
 
 
@@ -128,8 +128,8 @@ def _write_metadata(
     were = derived(names, ((seq, before[seq]) for seq in after))
     for table in ("meta_num", "meta_str"):
         old, new_rows = set(were[table]), set(are.of[table])
-        delete_rows(connection, table, COLUMNS[table], old - new_rows)
-        insert(connection, table, COLUMNS[table], new_rows - old)
+        delete_rows(connection, table, old - new_rows)
+        insert(connection, table, new_rows - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _add_feedback(connection: sa.Connection, given: Given) -> None:
         for seq, one in given
         if one.target in there
     ]
-    upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
+    upsert(connection, "feedback", rows)
 
 
 def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:

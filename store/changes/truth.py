@@ -47,7 +47,7 @@ def state(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]
         (seq, made.join, made.value, text(made.source), _json(made.annotations))
         for seq, made in given
     ]
-    upsert(connection, "truth", ("id", "join_on", "value", "source", "annotations"), rows)
+    upsert(connection, "truth", rows)
     link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
 
 
@@ -151,7 +151,7 @@ def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[st
     taken_away = {seq for (seq,) in run_in(connection, statement, set(latest.values()))}
     run_in(connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects])
     rows = [(seq, stated) for seq, stated in latest.items() if stated not in taken_away]
-    insert(connection, "ground_truth", ("seq", "truth_id"), rows)
+    insert(connection, "ground_truth", rows)
 
 
 def _joined(one: _Subject, joins: set[str]) -> Iterator[tuple[str, str]]:

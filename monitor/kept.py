@@ -1,7 +1,5 @@
 """Files that are kept beside the store: a reader finds the old one or the new one, whole."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -9,7 +7,7 @@ from urllib.parse import quote
 import msgspec
 
 from store.disk import write_whole
-from store.errors import JournalError, QueryError
+from store.errors import QueryError
 
 MOST_NAME_BYTES = 200
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)
@@ -40,16 +38,3 @@ def read(path: Path, kind: type[_Kept]) -> _Kept | None:
 def write(path: Path, kept: Any) -> None:
     """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
     write_whole(path, msgspec.json.encode(kept), 0o600)
-
-
-@contextmanager
-def keeping(what: str) -> Iterator[None]:
-    """Say what could not be done to a file, as on a full disk.
-
-    Raises:
-        JournalError: It could not.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise JournalError(f"expected to {what}, got: {error.strerror}") from error

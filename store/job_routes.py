@@ -31,7 +31,7 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     @post("/api/exports", status_code=202, sync_to_thread=True, responses=refused)
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("export", msgspec.to_builtins(decode_parameters(body)))
+        return jobs.submit("export", decode_parameters(body))
 
     @get("/api/jobs", sync_to_thread=True)
     def list_jobs() -> JobList:

@@ -38,6 +38,13 @@ _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not k
 _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
 ASKED = {400: _UNREADABLE, 413: TOO_LARGE, 503: NOT_READY}  # errors of what is asked by a body
 
+
+def taking(body: type[Operation], unreadable: ResponseSpec, status: int = 200) -> dict[str, Any]:
+    """Return what a route is declared with that keeps what a body asks for."""
+    responses = {400: unreadable, 413: TOO_LARGE, 503: UNKEPT}
+    return {"status_code": status, "operation_class": body, "responses": responses}
+
+
 _SAID = {
     "order": "Newest or oldest first",
     "cursor": "Where the page before ended",

@@ -27,10 +27,10 @@ from monitor.drift.parameters import (
 from monitor.drift.samples import EMBEDDING, DriftError
 from monitor.drift.summary import from_bytes, to_bytes
 from monitor.drift.windows import About, WindowRead
-from monitor.kept import MOST_NAME_BYTES, keeping, read, write
+from monitor.kept import MOST_NAME_BYTES, read, write
 from monitor.report import ReportedModel, Window
 from store.disk import write_whole
-from store.errors import NotFoundError, NotReadyError, QueryError
+from store.errors import NotFoundError, NotReadyError, QueryError, keeping
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import decode_body

@@ -56,13 +56,10 @@ def check(parameters: ExportParameters) -> None:
 
 def result_name(parameters: ExportParameters) -> str:
     """Return the name of the file that an export makes."""
-    match parameters.format:
-        case "jsonl" if not _with_images(parameters):
-            return "inferences.jsonl"
-        case "parquet":
-            return "inferences.parquet"
-        case name:
-            return f"{name}.zip"
+    name = parameters.format
+    if name == "parquet" or (name == "jsonl" and not _with_images(parameters)):
+        return f"inferences.{name}"
+    return f"{name}.zip"
 
 
 def _with_images(parameters: ExportParameters) -> bool:

@@ -91,12 +91,12 @@ def run_in(
     return rows
 
 
-def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
+def stored(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
     """Return those ids that have a row already."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.stored(connection, seqs)
+    if seqs and connection.dialect.name == "postgresql":
+        return set(postgresql.stored(connection, [*seqs]))
     found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
-    return [seq for (seq,) in found]
+    return {seq for (seq,) in found}
 
 
 def insert(connection: sa.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:

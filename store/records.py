@@ -203,6 +203,11 @@ class StoredInference(msgspec.Struct, frozen=True):
     """A list of `GivenFeedback`, oldest first; not in pages."""
 
 
+def json_text(value: Any) -> str:
+    """Return JSON as the database has it."""
+    return msgspec.json.encode(value).decode()
+
+
 def timestamp_text(milliseconds: int) -> str:
     """Format milliseconds since the epoch as RFC 3339 in UTC, as `2026-01-31T12:00:00.000Z`."""
     day, rest = divmod(milliseconds, _DAY_MS)

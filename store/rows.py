@@ -12,8 +12,8 @@ from store import metadata
 from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
 from store.partitions import make_room
 from store.query import geo
-from store.records import InputReference, JournaledRecord, ModelReference
-from store.rollups import Counts, size_kept
+from store.records import InputReference, JournaledRecord, ModelReference, json_text
+from store.rollups import Counts
 from store.schema import INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
 
 _NAMES = {
@@ -137,7 +137,7 @@ class Rows:
         labelled = self.derive(record.seq, paths, predictions or [])
         self.of["inference"].append(row)
         tally = self._counts.of(row[3], record.seq)
-        tally.count(record.status, row[6], size_kept(record.input.kept, record.input.bytes))
+        tally.count(record.status, row[6], record.input.kept, record.input.bytes)
         for label, *_, n in labelled:
             tally.count_label(label, n)
 
@@ -255,7 +255,7 @@ def flat(paths: dict[str, Any]) -> str:
         for path, value in paths.items()
         if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
     }
-    return msgspec.json.encode(paths | whole).decode()
+    return json_text(paths | whole)
 
 
 def _indexed(value: Any) -> tuple[KeyType, Any]:

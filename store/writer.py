@@ -248,7 +248,7 @@ class Writer:
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
         """Insert records, but for those that are there already, as when the journal is replayed."""
-        for seq in database.stored(connection, list(payloads)):
+        for seq in database.stored(connection, payloads):
             del payloads[seq]
         records = [_decoder.decode(payload) for payload in payloads.values()]
         Rows(names).insert(connection, records)

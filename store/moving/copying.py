@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import sqlalchemy as sa
 
 from store import database
@@ -24,6 +23,8 @@ from store.moving.comparison import (
     rows_of,
     summary,
 )
+from store.records import json_text
+from store.rollups import decoded
 from store.rows import Names, Rows, records, remove_inferences
 from store.schema import COLUMNS
 
@@ -194,11 +195,8 @@ class _Copier:
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
-        found = {
-            str(self._names.id("label", labels[int(label)])): n
-            for label, n in msgspec.json.decode(counts, type=dict[str, int]).items()
-        }
-        return msgspec.json.encode(found).decode()
+        given = decoded(counts).items()
+        return json_text({self._names.id("label", labels[label]): n for label, n in given})
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

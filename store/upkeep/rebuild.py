@@ -164,9 +164,8 @@ def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
     tally = Tally()
     where = "WHERE model_id = ? AND seq >= ? AND seq < ?"
     text = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {where}"
-    rows = run(connection, text, window)
-    for status, latency_us, kept, size in rows:
-        tally.count(status, latency_us, rollups.size_kept(kept, size))
+    for row in run(connection, text, window):
+        tally.count(*row)
     text = (
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
         f" {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"

@@ -14,7 +14,7 @@ from store.partitions import make_room
 from store.query import geo
 from store.records import InputReference, JournaledRecord, ModelReference, json_text
 from store.rollups import Counts
-from store.schema import INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
+from store.schema import COLUMNS, INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),
@@ -23,12 +23,9 @@ _NAMES = {
 }
 """Tables that give a number to a name, which is these columns."""
 
-RECORD_COLUMNS = (
-    "i.seq, i.model_id, i.request_id, i.image_no, i.action, i.latency_us, i.input_name,"
-    " i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept, i.input_bytes,"
-    " i.status, i.predictions, i.meta, i.standard"
-)
-"""Of `inference AS i`: what a record is made of, beside its model."""
+_DERIVED = ("prediction_count", "meta_flat")
+RECORD_COLUMNS = ", ".join(f"i.{name}" for name in COLUMNS["inference"] if name not in _DERIVED)
+"""Of `inference AS i`: what a record is made of, beside its model, whose id is the fourth."""
 
 _KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
@@ -200,7 +197,7 @@ def models_of(
     They stay what they are, so those found before are known of the connection.
     """
     known: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
-    new = {row[1] for row in rows} - known.keys()
+    new = {row[3] for row in rows} - known.keys()
     text = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
     for number, name, version, sha256, task in run_in(connection, text, new):
         known[number] = ModelReference(name, version, sha256), task
@@ -212,12 +209,12 @@ def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledR
     text = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
     rows = run_in(connection, text, seqs)
     models = models_of(connection, rows)
-    return [_record_of(row, *models[row[1]]) for row in rows]
+    return [_record_of(row, *models[row[3]]) for row in rows]
 
 
 def _record_of(row: Sequence[Any], model: ModelReference, task: str) -> JournaledRecord:
-    seq, _, request_id, image_no, action, latency_us = row[:6]
-    input_name, digest, width, height, mime, kept, size, status = row[6:14]
+    seq, request_id, image_no, _, action, status, latency_us = row[:7]
+    input_name, digest, width, height, mime, size, kept = row[7:14]
     predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[14:17])
     image = InputReference(input_name, digest, width, height, mime, bool(kept), size)
     return JournaledRecord(

@@ -234,12 +234,12 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
 def _add_rollups(
     connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
 ) -> None:
-    models: dict[int, dict[str, str]] = {}
-    tree = And(span.conditions)
-    catalog = Catalog(connection)
-    for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
-        if _holds(tree, catalog, model_id):
-            models[model_id] = dict(zip(NAMES, names, strict=True))
+    tree, catalog = And(span.conditions), Catalog(connection)
+    models: dict[int, dict[str, str]] = {
+        number: dict(zip(NAMES, names, strict=True))
+        for number, *names in catalog.models
+        if _holds(tree, catalog, number)
+    }
     if not models:
         return
     condition = (

@@ -11,17 +11,17 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, RawBody
 from msgspec.structs import replace
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from monitor.drift_jobs import BaselineJob
 from monitor.report import Window
+from store.bodies import body_of
 from store.errors import NotFoundError, QueryError, StoreError
 from store.inferences import Inferences
 from store.jobs import Job, Jobs
 from store.query.request import QueryRequest
 from store.records import timestamp_text
-from store.routes import Error, options
+from store.routes import UNKEPT, Error, options, taking
 
 _UNREADABLE = ResponseSpec(
     Error, False, "The body, a filter or a time means nothing, or no baseline"
@@ -53,13 +53,7 @@ def drift_routes(
     """Return the handlers that submit drift reports, and keep baselines."""
     path = "/api/models/{name:str}/baseline"
 
-    @post(
-        "/api/drift",
-        status_code=202,
-        sync_to_thread=True,
-        operation_class=_DRIFT,
-        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
-    )
+    @post("/api/drift", sync_to_thread=True, **taking(_DRIFT, _UNREADABLE, 202))
     def submit_drift(body: RawBody) -> Job:
         """Compare a window of what is stored, as a job; the body is JSON whatever its content type."""
         parameters = absolute(decode_parameters(body), time.time_ns() // 1000)
@@ -70,7 +64,7 @@ def drift_routes(
                 raise QueryError(
                     f"expected the baseline {found.name} to be ready, got {found.error}"
                 )
-        return jobs.submit("drift", msgspec.to_builtins(parameters))
+        return jobs.submit("drift", parameters)
 
     def listed(model: str) -> BaselineList:
         digest = _newest(inferences, model)
@@ -96,12 +90,7 @@ def drift_routes(
         """Answer what is usual of a model."""
         return await to_thread(listed, name)
 
-    @put(
-        path,
-        status_code=200,
-        operation_class=_BASELINE,
-        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
-    )
+    @put(path, **taking(_BASELINE, _UNREADABLE))
     async def put_baseline(name: FromPath[str], body: RawBody) -> Baseline:
         """Say what is usual of a model; it is read as a job. The body is JSON whatever its content type."""
         return await to_thread(begun, name, body)
@@ -125,7 +114,7 @@ def _begun(baselines: Baselines, jobs: Jobs, model: str, asked: BaselineRequest)
     told = Window(asked.start, asked.end, filter=asked.window.where)
     made = Baseline(asked.name, model, "building", "", asked.version or "", window=told)
     if asked.rolling is None:
-        job = jobs.submit("baseline", msgspec.to_builtins(BaselineJob(model, asked)))
+        job = jobs.submit("baseline", BaselineJob(model, asked))
         return baselines.begin(replace(made, created=job.created_at, job=job.id))
     now = timestamp_text(time.time_ns() // 1_000_000)
     return baselines.begin(replace(made, state="ready", created=now, rolling=asked.rolling))

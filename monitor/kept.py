@@ -1,16 +1,13 @@
 """Files that are kept beside the store: a reader finds the old one or the new one, whole."""
 
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from store.errors import JournalError, QueryError
+from store.disk import write_whole
+from store.errors import QueryError
 
 MOST_NAME_BYTES = 200
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)
@@ -40,25 +37,4 @@ def read(path: Path, kind: type[_Kept]) -> _Kept | None:
 
 def write(path: Path, kept: Any) -> None:
     """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
-    put(path, msgspec.json.encode(kept), 0o600)
-
-
-@contextmanager
-def keeping(what: str) -> Iterator[None]:
-    """Say what could not be done to a file, as on a full disk.
-
-    Raises:
-        JournalError: It could not.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise JournalError(f"expected to {what}, got: {error.strerror}") from error
-
-
-def put(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Put a file in place at once."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-        file.write(data)
-    hidden.replace(path)
+    write_whole(path, msgspec.json.encode(kept), 0o600)

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from monitor.kept import put
 from monitor.report import Data, Metric, Report, ReportedModel
+from store.disk import write_whole
 from store.errors import NotFoundError, StoreError
 from store.jobs import Jobs, Run
 
@@ -98,8 +98,8 @@ def keep(run: Run, report: Report) -> str:
             return run.blobs.get(image)
         return None
 
-    put(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    put(run.directory / REPORT, msgspec.json.encode(report))
+    write_whole(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
+    write_whole(run.directory / REPORT, msgspec.json.encode(report))
     return REPORT
 
 

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.evaluation.parameters import EvaluationParameters, decode_parameters
 from monitor.report import Report
 from monitor.reports import ReportList, Reports
+from store.bodies import body_of
 from store.jobs import Job, Jobs
-from store.routes import Error
+from store.routes import Error, taking
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
@@ -37,16 +36,10 @@ def monitor_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     reports = Reports(jobs)
     looked_up: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
 
-    @post(
-        "/api/evaluations",
-        status_code=202,
-        sync_to_thread=True,
-        operation_class=_EVALUATION,
-        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
-    )
+    @post("/api/evaluations", sync_to_thread=True, **taking(_EVALUATION, _UNREADABLE, 202))
     def submit_evaluation(body: RawBody) -> Job:
         """Evaluate what is stored, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("evaluation", msgspec.to_builtins(decode_parameters(body)))
+        return jobs.submit("evaluation", decode_parameters(body))
 
     @get("/api/reports", sync_to_thread=True)
     def list_reports() -> ReportList:

@@ -12,13 +12,13 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
-from monitor.bodies import TOO_LARGE, UNKEPT, body_of
 from monitor.drift.parameters import moment_us
 from monitor.watch.alerts import Outbox, Told
 from monitor.watch.history import History, history
 from monitor.watch.schedules import Schedule, Schedules
+from store.bodies import body_of
 from store.records import timestamp_text
-from store.routes import Error, options
+from store.routes import UNKEPT, Error, options, taking
 
 _UNREADABLE = ResponseSpec(Error, False, "The body, a filter or a time cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "The model has no drift schedule")
@@ -103,12 +103,7 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
         """Answer how often a model's drift is looked at, and how alerts were delivered."""
         return await to_thread(state, name)
 
-    @put(
-        path,
-        status_code=200,
-        operation_class=_SCHEDULE,
-        responses={400: _UNREADABLE, 413: TOO_LARGE, 503: UNKEPT},
-    )
+    @put(path, **taking(_SCHEDULE, _UNREADABLE))
     async def put_drift_schedule(name: FromPath[str], body: RawBody) -> ScheduleState:
         """Compare each window of a model from now on; the body is JSON whatever its content type."""
         await to_thread(schedules.put, name, body)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from store import postgresql, sqlite
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
+from store.schema import COLUMNS, key_of
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AWAY = ("25006", "42501", "42P01")
@@ -90,18 +91,17 @@ def run_in(
     return rows
 
 
-def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
+def stored(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
     """Return those ids that have a row already."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.stored(connection, seqs)
+    if seqs and connection.dialect.name == "postgresql":
+        return set(postgresql.stored(connection, [*seqs]))
     found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
-    return [seq for (seq,) in found]
+    return {seq for (seq,) in found}
 
 
-def insert(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: Iterable[tuple[Any, ...]]
-) -> None:
+def insert(connection: sa.Connection, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
     """Insert many rows, none of which is there yet."""
+    columns = COLUMNS[table]
     ordered = sorted(rows)  # neighbours in the index together
     if ordered and connection.dialect.name == "postgresql":
         postgresql.copy(connection, table, columns, ordered)
@@ -110,27 +110,21 @@ def insert(
         run(connection, text, ordered)
 
 
-def upsert(
-    connection: sa.Connection,
-    table: str,
-    columns: Sequence[str],
-    rows: Sequence[tuple[Any, ...]],
-    keys: int = 1,
-) -> None:
-    """Insert rows, or set all but the first columns, the `keys`, of those that are there."""
+def upsert(connection: sa.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows, or set all but the key of those that are there."""
     if not rows:
         return
-    given, key = ", ".join(columns), ", ".join(columns[:keys])
-    new = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
+    columns, keys = COLUMNS[table], key_of(table)
+    given, key = ", ".join(columns), ", ".join(keys)
+    new = ", ".join(f"{column} = excluded.{column}" for column in columns[len(keys) :])
     then = f"UPDATE SET {new}" if new else "NOTHING"
     text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
     run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
-def delete(
-    connection: sa.Connection, table: str, columns: Sequence[str], rows: Collection[tuple[Any, ...]]
-) -> None:
+def delete(connection: sa.Connection, table: str, rows: Collection[tuple[Any, ...]]) -> None:
     """Delete the rows that have these values, the key of the table; each value is one type's."""
+    columns = key_of(table)
     if rows and connection.dialect.name == "postgresql":
         postgresql.delete(connection, table, columns, sorted(rows))
     elif rows:

@@ -3,32 +3,39 @@
 import fcntl
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file, which others see whole or as it was; so it is left where the disk is full."""
-    hidden = path.with_name(f".{path.name}")
-    hidden.write_bytes(data)
-    hidden.replace(path)
+    with _hidden(path, data, mode) as hidden:
+        hidden.replace(path)
 
 
 def made_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
     """Return what a file holds: what the first one wrote, of all who make it at once."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        try:
-            with os.fdopen(os.open(hidden, flags, mode), "wb") as file:
-                file.write(data)
-            with suppress(FileExistsError):  # whole or not at all, and the first one stays
-                os.link(hidden, path)
-        finally:
-            hidden.unlink(missing_ok=True)
+        # Whole or not at all, and the first one stays.
+        with _hidden(path, data, mode) as hidden, suppress(FileExistsError):
+            os.link(hidden, path)
     return path.read_bytes()
+
+
+@contextmanager
+def _hidden(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """Give a written file of our own beside another, and remove it, unless it was moved."""
+    hidden = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(hidden, flags, mode), "wb") as file:
+            file.write(data)
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)
 
 
 def locked(path: Path) -> IO[str] | None:

@@ -11,6 +11,9 @@ StoreError            500  our own fault, or the machine's
     └── Unconfirmed   503  journaled, but not yet as safe as the model's durability asks
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -69,3 +72,16 @@ class JournalError(StoreError):
 
 class Unconfirmed(JournalError):
     """The record is journaled and may still be stored, but that is not certain yet."""
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """Say what could not be done to a file, as on a full disk.
+
+    Raises:
+        JournalError: It could not.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"expected to {what}, got: {error.strerror}") from error

@@ -142,7 +142,7 @@ class Inferences:
         if len(rows) > request.limit:
             resume = rows[request.limit - 1][0]
         return Page(
-            [_stored(row, *models[row[1]]) for row in rows[: request.limit]],
+            [_stored(row, *models[row[3]]) for row in rows[: request.limit]],
             None if resume is None else cursor(resume, query),
             count.count if count else None,
             len(rows) < request.limit and resume is not None,
@@ -254,7 +254,7 @@ class Inferences:
                 row = run(connection, _SELECT, (seq,)).first()
                 if row is None:
                     return None
-                model, task = models_of(connection, [row])[row[1]]
+                model, task = models_of(connection, [row])[row[3]]
                 given = run(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:
             return None
@@ -312,8 +312,8 @@ def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
 
 def _stored(row: Any, model: ModelReference, task: str) -> StoredInference:
     """Answer a row of `_COLUMNS`."""
-    seq, _, request_id, image_no, action, latency_us = row[:6]
-    input_name, digest, width, height, mime, kept, size, status = row[6:14]
+    seq, request_id, image_no, _, action, status, latency_us = row[:7]
+    input_name, digest, width, height, mime, size, kept = row[7:14]
     predictions, given, standard, truth = row[14:]
     return StoredInference(
         str(seq), request_id, image_no, model, task, action,

@@ -11,11 +11,10 @@ from litestar.response import File
 
 from store.exchange.export import decode_parameters
 from store.jobs import Job, Jobs
-from store.routes import Error
+from store.routes import UNKEPT, Error
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")
-_UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
 _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
@@ -27,12 +26,12 @@ class JobList(msgspec.Struct, frozen=True):
 
 def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
     """Return the handlers that submit jobs and answer how they are."""
-    refused = {400: _UNREADABLE, 503: _UNKEPT}
+    refused = {400: _UNREADABLE, 503: UNKEPT}
 
     @post("/api/exports", status_code=202, sync_to_thread=True, responses=refused)
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""
-        return jobs.submit("export", msgspec.to_builtins(decode_parameters(body)))
+        return jobs.submit("export", decode_parameters(body))
 
     @get("/api/jobs", sync_to_thread=True)
     def list_jobs() -> JobList:
@@ -40,7 +39,7 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         return JobList(jobs.all())
 
     one: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
-    ended: dict[str, Any] = one | {"responses": {404: _UNKNOWN, 503: _UNKEPT}}
+    ended: dict[str, Any] = one | {"responses": {404: _UNKNOWN, 503: UNKEPT}}
 
     @get("/api/jobs/{job_id:str}", **one)
     def get_job(job_id: FromPath[str]) -> Job:

@@ -22,7 +22,7 @@ import msgspec
 
 from store.blobs.interface import Blobs
 from store.disk import locked, write_whole
-from store.errors import JournalError, NotFoundError, StoreError
+from store.errors import NotFoundError, StoreError, keeping
 from store.inferences import Inferences
 from store.records import timestamp_text
 
@@ -93,18 +93,19 @@ class Jobs:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def submit(self, kind: str, parameters: dict[str, Any]) -> Job:
+    def submit(self, kind: str, parameters: msgspec.Struct | dict[str, Any]) -> Job:
         """Queue a job, its parameters checked; a JournalError where the disk is full."""
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
-        job = Job(job_id, kind, parameters, _now())
+        job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
         hidden = self.directory / f".{job_id}"
-        try:
-            hidden.mkdir(parents=True)
-            _write(hidden, job)
-            hidden.rename(self.directory / job_id)
-        except OSError as error:
-            shutil.rmtree(hidden, ignore_errors=True)
-            raise JournalError(f"expected to keep the job, got: {error.strerror}") from error
+        with keeping("keep the job"):
+            try:
+                hidden.mkdir(parents=True)
+                _write(hidden, job)
+                hidden.rename(self.directory / job_id)
+            except OSError:
+                shutil.rmtree(hidden, ignore_errors=True)
+                raise
         return job
 
     def ids(self) -> list[str]:
@@ -134,12 +135,9 @@ class Jobs:
     def cancel(self, job_id: str) -> Job:
         """End a job at its next step; one that has ended stays as it is. Raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
-            try:
+            # It may be removed since, which `read` says.
+            with keeping("cancel the job"), suppress(FileNotFoundError):
                 (self._folder(job_id) / "cancel").touch()
-            except FileNotFoundError:  # removed since, which `read` says
-                pass
-            except OSError as error:
-                raise JournalError(f"expected to cancel the job, got: {error.strerror}") from error
         return self.read(job_id)
 
     def result(self, job_id: str) -> Path:

@@ -40,8 +40,8 @@ class InputReference(msgspec.Struct, frozen=True):
     """Answers the bytes for a while, to anybody; only where it was asked for."""
 
 
-class InferenceRecord(msgspec.Struct, frozen=True):
-    """One inference, as journaled."""
+class _Record(msgspec.Struct, frozen=True):
+    """One inference, but for its JSON."""
 
     seq: int
     """63-bit time-ordered id (`store.ids`); a decimal string on the wire."""
@@ -54,6 +54,11 @@ class InferenceRecord(msgspec.Struct, frozen=True):
     action: str
     latency_ms: float
     input: InputReference
+
+
+class InferenceRecord(_Record, frozen=True):
+    """One inference, as journaled."""
+
     predictions: Any
     """A list of predictions as they went over the wire, or anything that encodes as such."""
     metadata: dict[str, Any]
@@ -64,17 +69,9 @@ class InferenceRecord(msgspec.Struct, frozen=True):
     """What the engine itself knows: versions, hashes, protocol, milliseconds of each stage."""
 
 
-class JournaledRecord(msgspec.Struct, frozen=True):
+class JournaledRecord(_Record, frozen=True):
     """An `InferenceRecord` read back, its JSON left as it was written."""
 
-    seq: int
-    request_id: str
-    image_no: int
-    model: ModelReference
-    task: str
-    action: str
-    latency_ms: float
-    input: InputReference
     predictions: msgspec.Raw
     metadata: msgspec.Raw
     status: int = 200
@@ -204,6 +201,11 @@ class StoredInference(msgspec.Struct, frozen=True):
     """Annotations, in the form of predictions without scores; None where there is no truth."""
     feedback: Any = msgspec.UNSET
     """A list of `GivenFeedback`, oldest first; not in pages."""
+
+
+def json_text(value: Any) -> str:
+    """Return JSON as the database has it."""
+    return msgspec.json.encode(value).decode()
 
 
 def timestamp_text(milliseconds: int) -> str:

@@ -13,13 +13,14 @@ import sqlalchemy as sa
 
 from store.database import run, run_in, upsert
 from store.ids import milliseconds
+from store.records import json_text
+from store.schema import COLUMNS
 
 MINUTE_MS = 60_000
 GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
 FIRST_ERROR = 500  # the smallest status that counts as an error
-COLUMNS = ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes")
 _LOG_GROWTH = math.log(GROWTH)
 _ZERO = -1
 """The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
@@ -36,13 +37,13 @@ class Tally(msgspec.Struct):
     labels: dict[int, int] = {}  # of each label, by id, the predictions that have it
     kept_bytes: int = 0  # of inputs kept, see `size_kept`
 
-    def count(self, status: int, latency_us: int, kept_bytes: int = 0) -> None:
-        """Count one inference; the bytes as of `size_kept`."""
+    def count(self, status: int, latency_us: int, kept: int = 0, size: int | None = None) -> None:
+        """Count one inference; whether its input is kept, and its bytes, as of `size_kept`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
         at = bucket(latency_us)
         self.latency[at] = self.latency.get(at, 0) + 1
-        self.kept_bytes += kept_bytes
+        self.kept_bytes += size_kept(kept, size)
 
     def count_label(self, label: int, n: int) -> None:
         """Count predictions with a label."""
@@ -95,9 +96,9 @@ def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
     counts, tallies = Counts(), {}
     columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
     text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-    for seq, model_id, status, latency_us, kept, size in run_in(connection, text, seqs):
+    for seq, model_id, *counted in run_in(connection, text, seqs):
         tallies[seq] = counts.of(model_id, seq)
-        tallies[seq].count(status, latency_us, size_kept(kept, size))
+        tallies[seq].count(*counted)
     text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
     for seq, label, n in run_in(connection, text, seqs):
         if seq in tallies:
@@ -125,7 +126,10 @@ def lock(
     ordered = sorted(keys)
     if not ordered:
         return {}
-    columns, values = ", ".join(COLUMNS), tuple(number for key in ordered for number in key)
+    columns, values = (
+        ", ".join(COLUMNS["rollup"]),
+        tuple(number for key in ordered for number in key),
+    )
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
     run(connection, text, values)
@@ -142,14 +146,10 @@ def lock(
 def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
     """Write tallies to rows that `lock` returned."""
     rows = [
-        (*key, one.n, one.errors, _encoded(one.latency), _encoded(one.labels), one.kept_bytes)
+        (*key, one.n, one.errors, json_text(one.latency), json_text(one.labels), one.kept_bytes)
         for key, one in tallies.items()
     ]
-    upsert(connection, "rollup", COLUMNS, rows, keys=2)
-
-
-def _encoded(counts: dict[int, int]) -> str:
-    return msgspec.json.encode(counts).decode()
+    upsert(connection, "rollup", rows)
 
 
 def decoded(text: str) -> dict[int, int]:

@@ -7,21 +7,20 @@ import msgspec
 from litestar import Request, Response, get, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import (
-    OpenAPIMediaType,
-    OpenAPIType,
-    Operation,
-    Parameter,
-    Reference,
-    RequestBody,
-    Schema,
-)
+from litestar.openapi.spec import Operation, Parameter
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from store.blobs.urls import PATH
+from store.bodies import body_of, schema_of
 from store.inferences import ANY_TYPE, Count, Inferences, Page
 from store.query.compact_form import OPTIONS
-from store.query.request import decode_count, decode_request, from_url
+from store.query.request import (
+    CountRequest,
+    QueryRequest,
+    decode_count,
+    decode_request,
+    from_url,
+)
 from store.records import StoredInference
 
 
@@ -31,59 +30,31 @@ class Error(msgspec.Struct):
     error: str
 
 
+TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
+UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
+NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
 _UNREADABLE = ResponseSpec(Error, False, "The id or the query cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such inference, or its input was not kept")
 _UNSIGNED = ResponseSpec(Error, False, "The URL was not signed here, or its time is over")
-_TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-NOT_READY = ResponseSpec(Error, False, "The store cannot answer yet, or not in time")
-ASKED = {400: _UNREADABLE, 413: _TOO_LARGE, 503: NOT_READY}  # errors of what is asked by a body
+ASKED = {400: _UNREADABLE, 413: TOO_LARGE, 503: NOT_READY}  # errors of what is asked by a body
 
 
-def nullable(kind: OpenAPIType, description: str | None = None, **more: Any) -> Schema:
-    """Return the schema of what may be null."""
-    return Schema(type=[kind, OpenAPIType.NULL], description=description, **more)
+def taking(body: type[Operation], unreadable: ResponseSpec, status: int = 200) -> dict[str, Any]:
+    """Return what a route is declared with that keeps what a body asks for."""
+    responses = {400: unreadable, 413: TOO_LARGE, 503: UNKEPT}
+    return {"status_code": status, "operation_class": body, "responses": responses}
 
 
-_WHERE = Schema(description="A filter, as JSON or in the compact form")
-_CHARIOT: dict[str, Reference | Schema] = {
-    "metadata_filter": Schema(type=OpenAPIType.ARRAY, description="Chariot's filters"),
-    "gps_box": nullable(OpenAPIType.OBJECT, "Chariot's GPSBox"),
-    "time_range": nullable(OpenAPIType.OBJECT, "Chariot's TimeRange"),
+_SAID = {
+    "order": "Newest or oldest first",
+    "cursor": "Where the page before ended",
+    "count": "Whether to count all matches; capped stops at 10,001",
+    "consistency": "Wait until all that is acknowledged by now can be found",
+    "metadata_filter": "Chariot's filters",
+    "gps_box": "Chariot's GPSBox",
+    "time_range": "Chariot's TimeRange",
+    "pagination": "Chariot's limit and direction; no offset",
 }
-_PROPERTIES: dict[str, Reference | Schema] = {
-    "where": _WHERE,
-    "order": Schema(enum=["-ts", "ts"], default="-ts", description="Newest or oldest first"),
-    "limit": Schema(type=OpenAPIType.INTEGER, minimum=1, maximum=1000, default=100),
-    "cursor": nullable(OpenAPIType.STRING, "Where the page before ended"),
-    "count": Schema(
-        enum=["none", "capped", "exact", None],
-        description="Whether to count all matches; capped stops at 10,001",
-    ),
-    "consistency": Schema(
-        enum=["journal", None],
-        description="Wait until all that is acknowledged by now can be found",
-    ),
-    **_CHARIOT,
-    "pagination": nullable(OpenAPIType.OBJECT, "Chariot's limit and direction; no offset"),
-}
-
-
-def with_body(*required: str, **properties: Reference | Schema) -> type[Operation]:
-    """Return the operation whose body is an object with these properties, read from its bytes."""
-    schema = Schema(
-        type=OpenAPIType.OBJECT,
-        required=list(required) or None,
-        properties=properties,
-        additional_properties=False,
-    )
-
-    @dataclass
-    class WithBody(Operation):
-        def __post_init__(self) -> None:
-            content = {"application/json": OpenAPIMediaType(schema=schema)}
-            self.request_body = RequestBody(content=content, required=True)
-
-    return WithBody
 
 
 @dataclass
@@ -91,12 +62,11 @@ class _UrlQuery(Operation):
     """The parameters of a query; any other is a field with its comparison."""
 
     def __post_init__(self) -> None:
+        properties = schema_of(QueryRequest, **_SAID)["properties"]
+        given = {name: properties[name] for name in OPTIONS} | {"q": properties["where"]}
         self.parameters = [
-            Parameter(name=name, param_in="query", schema=schema)
-            for name, schema in _PROPERTIES.items()
-            if name in OPTIONS
+            Parameter(name=name, param_in="query", schema=schema) for name, schema in given.items()
         ]
-        self.parameters.append(Parameter(name="q", param_in="query", schema=_WHERE))
 
 
 def options(path: str, *methods: str) -> HTTPRouteHandler:
@@ -116,12 +86,12 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     """Return the handlers that answer from these inferences."""
     asked: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": ASKED}
 
-    @post("/api/inferences/query", operation_class=with_body(**_PROPERTIES), **asked)
+    @post("/api/inferences/query", operation_class=body_of(QueryRequest, **_SAID), **asked)
     def query_inferences(body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
         return inferences.query(decode_request(body))
 
-    @post("/api/inferences/count", operation_class=with_body(where=_WHERE, **_CHARIOT), **asked)
+    @post("/api/inferences/count", operation_class=body_of(CountRequest, **_SAID), **asked)
     def count_inferences(body: RawBody) -> Count:
         """Count inferences; the body is JSON whatever its content type."""
         return inferences.count(decode_count(body))

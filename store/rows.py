@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import sqlalchemy as sa
@@ -12,9 +12,9 @@ from store import metadata
 from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
 from store.partitions import make_room
 from store.query import geo
-from store.records import InputReference, JournaledRecord, ModelReference
-from store.rollups import Counts, size_kept
-from store.schema import INDEXED_CHARACTERS, MAX_KEYS, KeyType, band
+from store.records import InputReference, JournaledRecord, ModelReference, json_text
+from store.rollups import Counts
+from store.schema import COLUMNS, INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),
@@ -23,23 +23,9 @@ _NAMES = {
 }
 """Tables that give a number to a name, which is these columns."""
 
-INDEXES = ("meta_num", "meta_str", "pred")
-COLUMNS = {
-    "inference": (
-        "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
-        "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
-        "prediction_count", "predictions", "meta", "meta_flat", "standard",
-    ),
-    "meta_num": ("key", "val", "seq"),
-    "meta_str": ("key", "val", "seq"),
-    "pred": ("label", "band", "seq", "score", "worst", "n"),
-}  # fmt: skip
-RECORD_COLUMNS = (
-    "i.seq, i.model_id, i.request_id, i.image_no, i.action, i.latency_us, i.input_name,"
-    " i.input_hash, i.input_width, i.input_height, i.input_mime, i.input_kept, i.input_bytes,"
-    " i.status, i.predictions, i.meta, i.standard"
-)
-"""Of `inference AS i`: what a record is made of, beside its model."""
+_DERIVED = ("prediction_count", "meta_flat")
+RECORD_COLUMNS = ", ".join(f"i.{name}" for name in COLUMNS["inference"] if name not in _DERIVED)
+"""Of `inference AS i`: what a record is made of, beside its model, whose id is the fourth."""
 
 _KEYS_LOCK = 0x6B657973
 _EXACT = 1 << 53
@@ -130,7 +116,9 @@ class Rows:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}  # by table
+        self.of: dict[str, list[tuple[Any, ...]]] = {  # by table
+            table: [] for table in ("inference", *INDEXES)
+        }
         self._counts = Counts()
 
     def add(self, record: JournaledRecord) -> None:
@@ -146,7 +134,7 @@ class Rows:
         labelled = self.derive(record.seq, paths, predictions or [])
         self.of["inference"].append(row)
         tally = self._counts.of(row[3], record.seq)
-        tally.count(record.status, row[6], size_kept(record.input.kept, record.input.bytes))
+        tally.count(record.status, row[6], record.input.kept, record.input.bytes)
         for label, *_, n in labelled:
             tally.count_label(label, n)
 
@@ -172,7 +160,7 @@ class Rows:
         for record in records:
             self.add(record)
         for table, rows in self.of.items():
-            insert(connection, table, COLUMNS[table], rows)
+            insert(connection, table, rows)
         self._counts.apply(connection)
 
     def _labelled(self, seq: int, predictions: Sequence[Scored]) -> list[tuple[Any, ...]]:
@@ -209,7 +197,7 @@ def models_of(
     They stay what they are, so those found before are known of the connection.
     """
     known: dict[int, tuple[ModelReference, str]] = connection.info.setdefault("models", {})
-    new = {row[1] for row in rows} - known.keys()
+    new = {row[3] for row in rows} - known.keys()
     text = "SELECT id, name, version, sha256, task FROM model WHERE id IN ({})"
     for number, name, version, sha256, task in run_in(connection, text, new):
         known[number] = ModelReference(name, version, sha256), task
@@ -221,12 +209,12 @@ def records(connection: sa.Connection, seqs: Collection[int]) -> list[JournaledR
     text = f"SELECT {RECORD_COLUMNS} FROM inference AS i WHERE i.seq IN ({{}})"
     rows = run_in(connection, text, seqs)
     models = models_of(connection, rows)
-    return [_record_of(row, *models[row[1]]) for row in rows]
+    return [_record_of(row, *models[row[3]]) for row in rows]
 
 
 def _record_of(row: Sequence[Any], model: ModelReference, task: str) -> JournaledRecord:
-    seq, _, request_id, image_no, action, latency_us = row[:6]
-    input_name, digest, width, height, mime, kept, size, status = row[6:14]
+    seq, request_id, image_no, _, action, status, latency_us = row[:7]
+    input_name, digest, width, height, mime, size, kept = row[7:14]
     predictions, given, standard = (msgspec.Raw(json.encode()) for json in row[14:17])
     image = InputReference(input_name, digest, width, height, mime, bool(kept), size)
     return JournaledRecord(
@@ -252,7 +240,7 @@ def remove_inferences(connection: sa.Connection, names: Names, seqs: Collection[
     stored = "SELECT seq, meta FROM inference WHERE seq IN ({})"
     rows = derived(names, run_in(connection, stored, seqs))
     for table in ("meta_num", "meta_str"):
-        delete(connection, table, COLUMNS[table], rows[table])
+        delete(connection, table, rows[table])
     for table in ("pred", "inference"):
         run_in(connection, f"DELETE FROM {table} WHERE seq IN ({{}})", seqs)
 
@@ -264,7 +252,7 @@ def flat(paths: dict[str, Any]) -> str:
         for path, value in paths.items()
         if isinstance(value, float) and _EXACT <= abs(value) < _FROM_64_BITS
     }
-    return msgspec.json.encode(paths | whole).decode()
+    return json_text(paths | whole)
 
 
 def _indexed(value: Any) -> tuple[KeyType, Any]:
@@ -278,7 +266,7 @@ def _indexed(value: Any) -> tuple[KeyType, Any]:
     return KeyType.OTHER, 0.0
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tell whether a value of JSON is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

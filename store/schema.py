@@ -9,6 +9,32 @@ partitioned by `seq`, which is the time.
 import enum
 from bisect import bisect_right
 
+COLUMNS = {
+    "inference": (
+        "seq", "request_id", "image_no", "model_id", "action", "status", "latency_us", "input_name",
+        "input_hash", "input_width", "input_height", "input_mime", "input_bytes", "input_kept",
+        "prediction_count", "predictions", "meta", "meta_flat", "standard",
+    ),
+    "meta_num": ("key", "val", "seq"),
+    "meta_str": ("key", "val", "seq"),
+    "pred": ("label", "band", "seq", "score", "worst", "n"),
+    "signal": ("seq", "picture", "embedding", "space"),
+    "rollup": ("model_id", "minute", "n", "errors", "latency", "labels", "kept_bytes"),
+    "metadata_change": ("id", "seq", "change", "before"),
+    "truth": ("id", "join_on", "value", "source", "annotations"),
+    "ground_truth": ("seq", "truth_id"),
+    "feedback": ("id", "seq", "kind", "value", "comment", "source"),
+    "retention": ("model", "inputs_days", "inferences_days"),
+    "journal_offset": ("segment", '"offset"'),
+}  # fmt: skip
+"""Of tables that rows are written to, in the order of their values; the key comes first."""
+
+INDEXES = ("meta_num", "meta_str", "pred")
+"""Tables that inferences are found by."""
+
+_KEYS = {"rollup": 2, **dict.fromkeys(INDEXES, 3)}
+"""How many columns are the key, where it is more than one; the last is an index's `seq`."""
+
 INDEXED_CHARACTERS = 256
 """`meta_str` holds no more of a string; longer ones are told apart on the JSON."""
 
@@ -17,6 +43,11 @@ MAX_KEYS = 10_000
 
 BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
 """Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
+
+
+def key_of(table: str) -> tuple[str, ...]:
+    """Return the columns that are the key of a table."""
+    return COLUMNS[table][: _KEYS.get(table, 1)]
 
 
 def band(score: float) -> int:

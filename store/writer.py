@@ -242,13 +242,13 @@ class Writer:
                     self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
-                database.upsert(connection, "journal_offset", ("segment", '"offset"'), offsets)
+                database.upsert(connection, "journal_offset", offsets)
         self.freed |= freed
 
     @staticmethod
     def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
         """Insert records, but for those that are there already, as when the journal is replayed."""
-        for seq in database.stored(connection, list(payloads)):
+        for seq in database.stored(connection, payloads):
             del payloads[seq]
         records = [_decoder.decode(payload) for payload in payloads.values()]
         Rows(names).insert(connection, records)

@@ -27,9 +27,10 @@ from monitor.drift.parameters import (
 from monitor.drift.samples import EMBEDDING, DriftError
 from monitor.drift.summary import from_bytes, to_bytes
 from monitor.drift.windows import About, WindowRead
-from monitor.kept import MOST_NAME_BYTES, keeping, put, read, write
+from monitor.kept import MOST_NAME_BYTES, read, write
 from monitor.report import ReportedModel, Window
-from store.errors import NotFoundError, NotReadyError, QueryError
+from store.disk import write_whole
+from store.errors import NotFoundError, NotReadyError, QueryError, keeping
 from store.query.json_form import parse
 from store.query.moments import microseconds
 from store.query.request import decode_body
@@ -114,8 +115,6 @@ class Baseline(msgspec.Struct, frozen=True):
 _READ = ("source_key", "space", "excluded", "left_out")
 """What a baseline has as `About` has it."""
 
-_decoder = msgspec.json.Decoder(BaselineRequest)
-
 
 def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     """Read what a baseline shall be from JSON; its times become moments.
@@ -123,7 +122,7 @@ def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
     Raises:
         QueryError: It is none.
     """
-    asked = decode_body(body, _decoder)
+    asked = decode_body(body, BaselineRequest)
     if _NAME.fullmatch(asked.name) is None:
         raise QueryError(
             f"expected name to be up to 64 of letters, digits, _, - and ., got {asked.name!r:.80}"
@@ -206,7 +205,7 @@ class Baselines:
                 **{one: getattr(about, one) for one in _READ},
             )
             summary = to_bytes(found.summary.with_embeddings())
-            put(self._path(model, name, "summary"), summary)
+            write_whole(self._path(model, name, "summary"), summary)
             write(self._path(model, name, "json"), made)
             return made
 

@@ -73,16 +73,13 @@ class DriftParameters(
         return StoredWindow(self.start, self.end, self.version, self.where)
 
 
-_decoder = msgspec.json.Decoder(DriftParameters)
-
-
 def decode_parameters(body: bytes) -> DriftParameters:
     """Read the parameters of a drift report from JSON; `absolute` sees that they mean something.
 
     Raises:
         QueryError: They are none.
     """
-    parameters = decode_body(body, _decoder)
+    parameters = decode_body(body, DriftParameters)
     if parameters.schedule is not None:
         raise QueryError("expected no schedule, which the model has, got one")
     return parameters

@@ -46,16 +46,13 @@ class EvaluationParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     seed: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
 
 
-_decoder = msgspec.json.Decoder(EvaluationParameters)
-
-
 def decode_parameters(body: bytes) -> EvaluationParameters:
     """Read the parameters of an evaluation from JSON.
 
     Raises:
         QueryError: They are none, or name a filter or a slice that means nothing.
     """
-    parameters = decode_body(body, _decoder)
+    parameters = decode_body(body, EvaluationParameters)
     check(parameters)
     return parameters
 

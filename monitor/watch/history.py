@@ -14,10 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from monitor.drift.parameters import DriftParameters
-from monitor.kept import path_of, put, read, write
+from monitor.kept import path_of, read, write
 from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect, times_least
 from monitor.watch.alerts import Outbox
 from monitor.watch.online import WARM_UP, Series
+from store.disk import write_whole
 from store.query.moments import microseconds
 
 HISTORY = "jsonl"
@@ -255,4 +256,4 @@ def _append(directory: Path, model: str, noted: Noted) -> None:
         file.write((b"\n" if begun else b"") + msgspec.json.encode(noted))
     if begun > MOST_BYTES:
         lines = path.read_bytes().split(b"\n")
-        put(path, b"\n".join(lines[len(lines) // 2 :]))
+        write_whole(path, b"\n".join(lines[len(lines) // 2 :]))

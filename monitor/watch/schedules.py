@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from monitor.drift.parameters import DAY_S, DEFAULT, MOST_BY, DriftParameters, absolute, span_s
-from monitor.kept import keeping, path_of, read, write
-from store.errors import NotFoundError, QueryError, StoreError
+from monitor.kept import path_of, read, write
+from store.errors import NotFoundError, QueryError, StoreError, keeping
 from store.jobs import Jobs
 from store.query.request import decode_body
 from store.records import timestamp_text
@@ -174,16 +174,13 @@ class Schedules:
         return first * length + shift
 
 
-_decoder = msgspec.json.Decoder(Schedule)
-
-
 def decode_schedule(model: str, body: bytes) -> Schedule:
     """Read a schedule from JSON.
 
     Raises:
         QueryError: It is none, or names a filter that means nothing.
     """
-    schedule = decode_body(body, _decoder)
+    schedule = decode_body(body, Schedule)
     every_s = span_s(schedule.every, "every")
     if every_s < LEAST_S or (DAY_S % every_s and every_s != WEEK_S):
         raise QueryError(
@@ -261,7 +258,7 @@ class Scheduler:
                 (one["model"], one.get("from")) for one in scheduled if one.get("schedule")
             }
         if (model, parameters.start) not in self._submitted:
-            self._jobs.submit("drift", msgspec.to_builtins(parameters))
+            self._jobs.submit("drift", parameters)
         self._schedules.reached(model, start_s + kept.schedule.every_s)
 
 

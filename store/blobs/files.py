@@ -2,14 +2,13 @@
 
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from store.blobs.interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
-from store.disk import sync_path
+from store.disk import sync_path, write_whole
 from store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
@@ -55,7 +54,8 @@ class BlobStore:
         path = self._path(key)
         try:
             if not _renew(path, len(data)):
-                _write(path, data)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, data, 0o600)
         except OSError as error:
             raise JournalError(
                 f"expected to keep {len(data)} bytes, got: {error.strerror}"
@@ -146,18 +146,6 @@ def _renew(path: Path, size: int) -> bool:
         return path.stat().st_size == size  # or power was lost before it was all on disk
     except FileNotFoundError:
         return False
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _clear(left: Path) -> None:

@@ -5,11 +5,11 @@ Read in the wire's own form or in that of Chariot's datasets, kept in the wire's
 Source: Chariot, dataset archives, `annotations.jsonl` ("Image annotations", "Text annotations").
 """
 
-import math
 from typing import Any
 
 from store import metadata
 from store.errors import ChangeError, MetadataError
+from store.rows import is_number
 
 MAX_ANNOTATIONS = 10_000  # of one image
 _BOX = ("xmin", "ymin", "xmax", "ymax")
@@ -190,10 +190,9 @@ def _point(value: Any, place: str) -> dict[str, float]:
 
 
 def _number(value: Any, place: str) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not -1e15 < value < 1e15 or not math.isfinite(value):
+    if not is_number(value) or not -1e15 < value < 1e15:
         raise _unexpected(place, "a finite number", value)
-    return float(value) if isinstance(value, float) else value
+    return value
 
 
 def _unexpected(place: str, wanted: str, value: Any) -> ChangeError:

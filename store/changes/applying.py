@@ -4,13 +4,12 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import Any
 
-import msgspec
 import sqlalchemy as sa
 
 from store import metadata, rollups
 from store.changes import truth
 from store.database import delete as delete_rows
-from store.database import insert, run, run_in, upsert
+from store.database import insert, run, run_in, stored, upsert
 from store.records import (
     Deletion,
     Feedback,
@@ -19,8 +18,9 @@ from store.records import (
     MetadataChange,
     SignalsOfImages,
     TruthStatement,
+    json_text,
 )
-from store.rows import COLUMNS, Names, Rows, derived, remove_inferences, text
+from store.rows import Names, Rows, derived, remove_inferences, text
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"
@@ -59,7 +59,7 @@ def apply(connection: sa.Connection, names: Names, changes: Sequence[JournaledCh
                 freed |= delete(connection, names, deletion.targets)
         else:
             rules = [(text(one.model), one.inputs_days, one.inferences_days) for _, one in given]
-            upsert(connection, "retention", ("model", "inputs_days", "inferences_days"), rules)
+            upsert(connection, "retention", rules)
     return freed
 
 
@@ -106,10 +106,10 @@ def _change_metadata(connection: sa.Connection, names: Names, given: Given) -> N
         was = after.get(seq, before[seq])
         new = changed(metadata.decode(was), change)
         metadata.check(new)
-        history.append((number, seq, msgspec.json.encode(change).decode(), was))
-        after[seq] = msgspec.json.encode(new).decode()
+        history.append((number, seq, json_text(change), was))
+        after[seq] = json_text(new)
     _write_metadata(connection, names, before, after)
-    insert(connection, "metadata_change", ("id", "seq", "change", "before"), history)
+    insert(connection, "metadata_change", history)
     truth.link_stored(connection, after)
 
 
@@ -128,8 +128,8 @@ def _write_metadata(
     were = derived(names, ((seq, before[seq]) for seq in after))
     for table in ("meta_num", "meta_str"):
         old, new_rows = set(were[table]), set(are.of[table])
-        delete_rows(connection, table, COLUMNS[table], old - new_rows)
-        insert(connection, table, COLUMNS[table], new_rows - old)
+        delete_rows(connection, table, old - new_rows)
+        insert(connection, table, new_rows - old)
 
 
 def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
@@ -139,18 +139,18 @@ def changed(before: dict[str, Any], change: MetadataChange) -> dict[str, Any]:
 
 
 def _add_feedback(connection: sa.Connection, given: Given) -> None:
-    there = _there(connection, {feedback.target for _, feedback in given})
+    there = stored(connection, {feedback.target for _, feedback in given})
     rows = [
         (seq, one.target, text(one.kind), one.value, text(one.comment), text(one.source))
         for seq, one in given
         if one.target in there
     ]
-    upsert(connection, "feedback", ("id", "seq", "kind", "value", "comment", "source"), rows)
+    upsert(connection, "feedback", rows)
 
 
 def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> None:
     """Add signals; what comes later of an inference goes before, and what it leaves out stays."""
-    there = _there(connection, {one.seq for one in given})
+    there = stored(connection, {one.seq for one in given})
     rows = [
         (one.seq, one.picture or None, one.embedding or None, text(one.space) or None)
         for one in given
@@ -158,8 +158,3 @@ def _add_signals(connection: sa.Connection, given: Collection[ImageSignals]) -> 
     ]
     if rows:
         run(connection, _ADD_SIGNALS, rows)
-
-
-def _there(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
-    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
-    return {int(seq) for (seq,) in found}

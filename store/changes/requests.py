@@ -33,6 +33,8 @@ _LINE_KEYS = {
 
 _HASH = re.compile(r"blake3:[0-9a-f]{64}", re.ASCII)
 _T = TypeVar("_T")
+_OBJECTS = msgspec.Meta(extra_json_schema={"items": {"type": "object"}})  # as is seen later
+_Annotations = Annotated[list[Any], _OBJECTS]
 _Days = Annotated[float, msgspec.Meta(ge=0, le=MAX_DAYS)]
 
 
@@ -40,23 +42,29 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a request; no key of it goes unread."""
 
 
-class _GroundTruth(_Body, frozen=True):
-    annotations: list[Any]
+class GroundTruthBody(_Body, frozen=True):
+    """What is true of one inference."""
+
+    annotations: _Annotations
     source: str = ""
 
 
 class _Statement(_Body, frozen=True):
     value: Any
-    annotations: list[Any] | None
+    annotations: _Annotations | None
 
 
-class _Statements(_Body, frozen=True):
+class StatementsBody(_Body, frozen=True):
+    """What is true of many inferences."""
+
     join: str
     items: list[_Statement]
     source: str = ""
 
 
-class _Feedback(_Body, frozen=True):
+class FeedbackBody(_Body, frozen=True):
+    """What a user says of an inference."""
+
     kind: str
     value: float | bool | None = None
     comment: str = ""
@@ -71,7 +79,9 @@ class DeleteBody(_Body, frozen=True):
     all: bool = False
 
 
-class _Retention(_Body, frozen=True):
+class RetentionBody(_Body, frozen=True):
+    """How long a model's inferences and inputs are kept."""
+
     inputs_days: _Days | None = None
     inferences_days: _Days | None = None
 
@@ -107,9 +117,9 @@ def metadata_change(
 def ground_truth(target: str, body: bytes) -> TruthStatement:
     """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone."""
     wanted = "a list of annotations, or a JSON object with annotations and source"
-    asked: Any = decode(body, _GroundTruth | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
+    asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
     if isinstance(asked, list):
-        asked = _GroundTruth(asked)
+        asked = GroundTruthBody(asked)
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
     return TruthStatement("id", target, annotations_of(asked.annotations), source)
 
@@ -125,7 +135,7 @@ def statements(body: bytes) -> list[TruthStatement]:
         whole = msgspec.json.decode(body)
     if not isinstance(whole, dict) or whole.keys() & _LINE_KEYS.keys():
         return _lines(body)
-    asked = decode(body, _Statements, "a JSON object with join, items and source, or JSON lines")
+    asked = decode(body, StatementsBody, "a JSON object with join, items and source, or JSON lines")
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
     _check_number(len(asked.items))
     return [
@@ -203,7 +213,7 @@ def _join_value(join: str, value: Any, where: str) -> str:
 
 def feedback(target: int, body: bytes) -> Feedback:
     """Read feedback."""
-    asked = decode(body, _Feedback, "a JSON object with kind, value, comment and source")
+    asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
     if not asked.kind:
         raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")
     value = None if asked.value is None else float(asked.value)
@@ -221,7 +231,7 @@ def feedback(target: int, body: bytes) -> Feedback:
 def retention_rule(model: str, body: bytes) -> RetentionRule:
     """Read how long a model's inferences and inputs are kept."""
     wanted = "a JSON object with inputs_days and inferences_days, numbers or null"
-    asked = decode(body, _Retention, wanted)
+    asked = decode(body, RetentionBody, wanted)
     inputs, inferences = asked.inputs_days, asked.inferences_days
     if inputs is not None and inferences is not None and inputs > inferences:
         raise ChangeError(

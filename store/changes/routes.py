@@ -8,44 +8,33 @@ from typing import Any
 from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
-from litestar.openapi.spec import OpenAPIType, Schema
 
+from store.bodies import body_of
+from store.changes.requests import DeleteBody, FeedbackBody, GroundTruthBody, StatementsBody
 from store.changes.service import Changes
-from store.routes import Error, options, with_body
+from store.records import MetadataChange
+from store.routes import TOO_LARGE, Error, options
 
 _RESPONSES = {
     400: ResponseSpec(Error, False, "The id or the change cannot be understood"),
     404: ResponseSpec(Error, False, "No such inference"),
-    413: ResponseSpec(Error, False, "The body is larger than the server takes"),
+    413: TOO_LARGE,
     503: ResponseSpec(Error, False, "The store cannot keep the change, or has not applied it yet"),
 }
 _MANY = {status: spec for status, spec in _RESPONSES.items() if status != 404}
-_TEXT = Schema(type=OpenAPIType.STRING)
-_ANNOTATIONS = Schema(
-    type=OpenAPIType.ARRAY,
-    items=Schema(type=OpenAPIType.OBJECT),
-    description="Predictions without scores, or annotations of a Chariot dataset",
+_ANNOTATIONS = "Predictions without scores, or annotations of a Chariot dataset"
+_KEYS = "Top-level keys"
+_METADATA = body_of(
+    MetadataChange, "type", "target", set=f"{_KEYS} and their new values", remove=_KEYS
 )
-_METADATA = with_body(
-    set=Schema(type=OpenAPIType.OBJECT, description="Top-level keys and their new values"),
-    remove=Schema(type=OpenAPIType.ARRAY, items=_TEXT, description="Top-level keys"),
+_GROUND_TRUTH = body_of(GroundTruthBody, annotations=_ANNOTATIONS)
+_STATEMENTS = body_of(
+    StatementsBody,
+    annotations=_ANNOTATIONS,
+    join="id, request_id, input.hash or meta.<path>",
 )
-_GROUND_TRUTH = with_body("annotations", annotations=_ANNOTATIONS, source=_TEXT)
-_ITEM = Schema(
-    type=OpenAPIType.OBJECT,
-    required=["value", "annotations"],
-    properties={"value": Schema(), "annotations": _ANNOTATIONS},
-)
-_JOIN = Schema(type=OpenAPIType.STRING, description="id, request_id, input.hash or meta.<path>")
-_ITEMS = Schema(type=OpenAPIType.ARRAY, items=_ITEM)
-_STATEMENTS = with_body("join", "items", join=_JOIN, items=_ITEMS, source=_TEXT)
-_VALUE = Schema(type=[OpenAPIType.NUMBER, OpenAPIType.BOOLEAN, OpenAPIType.NULL])
-_FEEDBACK = with_body("kind", kind=_TEXT, value=_VALUE, comment=_TEXT, source=_TEXT)
-_DELETE = with_body(
-    where=Schema(description="A filter"),
-    dry_run=Schema(type=OpenAPIType.BOOLEAN, default=False, description="Delete nothing"),
-    all=Schema(type=OpenAPIType.BOOLEAN, default=False, description="A filter may be left out"),
-)
+_FEEDBACK = body_of(FeedbackBody)
+_DELETE = body_of(DeleteBody, dry_run="Delete nothing", all="A filter may be left out")
 
 
 def change_routes(changes: Changes) -> list[HTTPRouteHandler]:

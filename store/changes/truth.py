@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from store import metadata
 from store.database import insert, run, run_in, upsert
 from store.ids import LARGEST
-from store.records import JournaledRecord, TruthStatement
+from store.records import JournaledRecord, TruthStatement, json_text
 from store.rows import text
 from store.schema import INDEXED_CHARACTERS, KeyType
 
@@ -38,21 +38,23 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) <= metadata.LARGEST_INTEGER:
         value = int(value)
-    return msgspec.json.encode(value).decode()
+    return json_text(value)
 
 
 def state(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]) -> None:
     """Keep statements, each with its id, and join them to what is stored; in the writer's transaction."""
     rows = [
-        (seq, made.join, made.value, text(made.source), _json(made.annotations))
+        (
+            seq,
+            made.join,
+            made.value,
+            text(made.source),
+            None if made.annotations is None else json_text(made.annotations),
+        )
         for seq, made in given
     ]
-    upsert(connection, "truth", ("id", "join_on", "value", "source", "annotations"), rows)
+    upsert(connection, "truth", rows)
     link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
-
-
-def _json(annotations: list[Any] | None) -> str | None:
-    return None if annotations is None else msgspec.json.encode(annotations).decode()
 
 
 def candidates(
@@ -151,7 +153,7 @@ def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[st
     taken_away = {seq for (seq,) in run_in(connection, statement, set(latest.values()))}
     run_in(connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects])
     rows = [(seq, stated) for seq, stated in latest.items() if stated not in taken_away]
-    insert(connection, "ground_truth", ("seq", "truth_id"), rows)
+    insert(connection, "ground_truth", rows)
 
 
 def _joined(one: _Subject, joins: set[str]) -> Iterator[tuple[str, str]]:

@@ -40,12 +40,9 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `chariot` and `coco` annotate: `either` is the truth where there is one, else the predictions."""
 
 
-_decoder = msgspec.json.Decoder(ExportParameters)
-
-
 def decode_parameters(body: bytes) -> ExportParameters:
     """Read the parameters of an export; a QueryError where they mean nothing, or need an extra."""
-    parameters = decode_body(body, _decoder)
+    parameters = decode_body(body, ExportParameters)
     check(parameters)
     return parameters
 
@@ -59,13 +56,10 @@ def check(parameters: ExportParameters) -> None:
 
 def result_name(parameters: ExportParameters) -> str:
     """Return the name of the file that an export makes."""
-    match parameters.format:
-        case "jsonl" if not _with_images(parameters):
-            return "inferences.jsonl"
-        case "parquet":
-            return "inferences.parquet"
-        case name:
-            return f"{name}.zip"
+    name = parameters.format
+    if name == "parquet" or (name == "jsonl" and not _with_images(parameters)):
+        return f"inferences.{name}"
+    return f"{name}.zip"
 
 
 def _with_images(parameters: ExportParameters) -> bool:

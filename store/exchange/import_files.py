@@ -19,6 +19,7 @@ from store.changes.truth import join_text
 from store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
 from store.exchange import shapes
 from store.exchange.datasets import GPS, OWN, nested
+from store.records import ModelReference
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
@@ -27,8 +28,7 @@ _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
 
 
-class _Model(msgspec.Struct, frozen=True):
-    name: str
+class _Model(ModelReference, frozen=True):
     version: str = ""
     sha256: str = ""
 

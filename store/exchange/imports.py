@@ -25,7 +25,6 @@ from store.records import (
     InputReference,
     JournaledChange,
     JournaledRecord,
-    ModelReference,
     TruthStatement,
 )
 from store.writer import Writer
@@ -108,8 +107,7 @@ class Importer:
         asked["kept"] = given.input.kept or image is not None
         self._imported.inferences += 1
         return JournaledRecord(
-            seq, given.request_id, given.image_no,
-            ModelReference(**msgspec.structs.asdict(given.model)), given.task, given.action,
+            seq, given.request_id, given.image_no, given.model, given.task, given.action,
             given.latency_ms, InputReference(**asked), given.predictions, given.metadata,
             given.status, given.standard_metadata,
         )  # fmt: skip

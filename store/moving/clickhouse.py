@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
 from store import journal
-from store.database import Readers, marks, run
+from store.database import Readers
 from store.disk import write_whole
 from store.errors import StoreError
 from store.moving.clickhouse_rows import Row, inference, rows_by_table, statements
@@ -35,6 +35,7 @@ from store.moving.comparison import (
     days,
     page,
     reading,
+    rows_of,
     summary,
 )
 from store.moving.copying import FEEDBACK, TRUTH, Progress
@@ -222,6 +223,4 @@ def _lacking(readers: Readers, client: Any, table: Table, day: int) -> Iterator[
 def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[Row]:
     if table is INFERENCES:
         return [inference(record) for record in records(connection, keys)]
-    columns = ", ".join(table.columns)
-    text = f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})"
-    return [dict(row) for row in run(connection, text, (*keys,)).mappings()]
+    return [dict(row) for row in rows_of(connection, table, keys).mappings()]

@@ -18,6 +18,7 @@ from store.records import (
     MetadataChange,
     TruthStatement,
     is_change,
+    json_text,
 )
 from store.rows import is_number, scored
 
@@ -122,12 +123,12 @@ def _changed(journaled: JournaledChange) -> tuple[str, list[Row]]:
     change, row = journaled.change, {"id": journaled.seq, **asdict(journaled.change)}
     match change:
         case MetadataChange():
-            row |= {"seq": row.pop("target"), "set": _json(change.set)}
+            row |= {"seq": row.pop("target"), "set": json_text(change.set)}
             return "metadata_change", [row]
         case TruthStatement(annotations=said):
             row |= {
                 "join_on": row.pop("join"),
-                "annotations": None if said is None else _json(said),
+                "annotations": None if said is None else json_text(said),
             }
             return "truth", [row]
         case Feedback():
@@ -137,7 +138,3 @@ def _changed(journaled: JournaledChange) -> tuple[str, list[Row]]:
             return "deletion", [{"id": journaled.seq, "seq": target} for target in change.targets]
         case _:
             return "", []
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -1,6 +1,6 @@
 """What two stores hold, compared day by day."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from blake3 import blake3
 
-from store.database import Readers, run
+from store.database import Readers, marks, run
 from store.ids import TIME_SHIFT, milliseconds
+from store.schema import COLUMNS
 
 DAY_IDS = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 TIMEOUT_S = 3600.0
@@ -26,7 +27,6 @@ class Table(NamedTuple):
     name: str
     key: str
     compared: str = "0"  # an integer that tells whether a row of the same key is the same
-    columns: tuple[str, ...] = ()  # all, where rows are copied as they are
 
 
 INFERENCES = Table("inference", "seq", "input_kept")
@@ -99,6 +99,15 @@ def page(
         text += f" LIMIT {limit}"
     rows = run(connection, text, (first, after))
     return {int(key): int(value) for key, value in rows}
+
+
+def rows_of(
+    connection: sa.Connection, table: Table, keys: Sequence[int]
+) -> sa.CursorResult[*tuple[Any, ...]]:
+    """Return the rows with these keys, with all columns."""
+    columns = ", ".join(COLUMNS[table.name])
+    text = f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})"
+    return run(connection, text, (*keys,))
 
 
 def verify(source: str, target: str, report: Callable[[Day], None] = lambda _: None) -> list[Day]:

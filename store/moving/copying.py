@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import sqlalchemy as sa
 
-from store import database, rollups
-from store.database import Readers, marks, run, run_in
+from store import database
+from store.database import Readers, run, run_in
 from store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
@@ -21,31 +20,27 @@ from store.moving.comparison import (
     days,
     page,
     reading,
+    rows_of,
     summary,
 )
+from store.records import json_text
+from store.rollups import decoded
 from store.rows import Names, Rows, records, remove_inferences
+from store.schema import COLUMNS
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once
-_CHANGES = Table("metadata_change", "id", columns=("id", "seq", "change", "before"))
-TRUTH = Table("truth", "id", columns=("id", "join_on", "value", "source", "annotations"))
-FEEDBACK = Table("feedback", "id", columns=("id", "seq", "kind", "value", "comment", "source"))
-_SIGNALS = Table(
-    "signal",
-    "seq",
-    "coalesce(length(picture), 0) + coalesce(length(embedding), 0)",
-    ("seq", "picture", "embedding", "space"),
-)
-_HOLDING = Table("ground_truth", "seq", "truth_id", ("seq", "truth_id"))
+_CHANGES = Table("metadata_change", "id")
+TRUTH = Table("truth", "id")
+FEEDBACK = Table("feedback", "id")
+_SIGNALS = Table("signal", "seq", "coalesce(length(picture), 0) + coalesce(length(embedding), 0)")
+_HOLDING = Table("ground_truth", "seq", "truth_id")
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK, _SIGNALS)
 _MINUTES = (
-    f"SELECT {', '.join(rollups.COLUMNS[1:])} FROM rollup"
+    f"SELECT {', '.join(COLUMNS['rollup'][1:])} FROM rollup"
     " WHERE model_id = ? AND minute > ? AND minute <= ? ORDER BY minute LIMIT ?"
 )
-_SETTINGS = {
-    "retention": ("model", "inputs_days", "inferences_days"),
-    "journal_offset": ("segment", '"offset"'),
-}
+_SETTINGS = ("retention", "journal_offset")
 
 
 class Progress(NamedTuple):
@@ -111,8 +106,8 @@ class _Copier:
     def run(self) -> Progress:
         # Read first: what the source has committed up to here is in the target at the end.
         settings = {
-            table: self._read(f"SELECT {', '.join(columns)} FROM {table}")
-            for table, columns in _SETTINGS.items()
+            table: self._read(f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
+            for table in _SETTINGS
         }
         sides = [self._source, self._target] if self._delete else [self._source]
         for table in _TABLES:
@@ -122,7 +117,7 @@ class _Copier:
         self._copy_rollups()
         with self._engine.begin() as connection:
             for name, rows in settings.items():
-                database.upsert(connection, name, _SETTINGS[name], rows)
+                database.upsert(connection, name, rows)
         return self._progress()
 
     def _progress(self) -> Progress:
@@ -158,14 +153,11 @@ class _Copier:
         """Copy rows in one transaction; those replaced are removed before."""
         rows: list[tuple[Any, ...]] = []
         inferences: Collection[int] = keys
-        if table is not INFERENCES:
-            columns = ", ".join(table.columns)
-            rows = self._read(
-                f"SELECT {columns} FROM {table.name} WHERE {table.key} IN ({marks(keys)})", keys
-            )
-            # Changes are read before what they changed, which is then as new as they, or newer.
-            inferences = {row[1] for row in rows} if table is _CHANGES else ()
         with self._source.snapshot() as connection:
+            if table is not INFERENCES:
+                rows = [(*row,) for row in rows_of(connection, table, keys)]
+                # What changes changed is as new as they.
+                inferences = {row[1] for row in rows} if table is _CHANGES else ()
             added = records(connection, inferences)
         seqs = [record.seq for record in added]
         alone = table is not INFERENCES or bool(replaced)
@@ -174,7 +166,7 @@ class _Copier:
                 remove_inferences(connection, self._names, seqs)
             self._remove(connection, table, replaced)
             Rows(self._names).insert(connection, added)
-            database.insert(connection, table.name, table.columns, rows)
+            database.insert(connection, table.name, rows)
         self._copied[table.name] += len(keys)
         self._report(self._progress())
 
@@ -197,17 +189,14 @@ class _Copier:
                     there = {(*row,) for row in were}
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
-                    database.upsert(connection, "rollup", rollups.COLUMNS, new, keys=2)
+                    database.upsert(connection, "rollup", new)
                 last = rows[-1][0]
                 self._copied["rollup"] += len(new)
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
-        found = {
-            str(self._names.id("label", labels[int(label)])): n
-            for label, n in msgspec.json.decode(counts, type=dict[str, int]).items()
-        }
-        return msgspec.json.encode(found).decode()
+        given = decoded(counts).items()
+        return json_text({self._names.id("label", labels[label]): n for label, n in given})
 
 
 def _batches(keys: list[int]) -> Iterator[list[int]]:

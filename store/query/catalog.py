@@ -67,7 +67,7 @@ class Catalog:
     def model_ids(self, field: str, names: Collection[Any]) -> tuple[int, ...]:
         """Return the models that have one of these names, versions or tasks, in any case."""
         wanted = {str(name).lower() for name in names}
-        return tuple(model.id for model in self._models if wanted & _aliases(field, model))
+        return tuple(model.id for model in self.models if wanted & _aliases(field, model))
 
     @cached_property
     def _is_spent(self) -> bool:
@@ -75,7 +75,8 @@ class Catalog:
         return int(there) >= MAX_KEYS
 
     @cached_property
-    def _models(self) -> list[Model]:
+    def models(self) -> list[Model]:
+        """All models."""
         rows: Iterable[Any] = run(
             self._connection, "SELECT id, name, version, task FROM model"
         ).all()

@@ -22,6 +22,7 @@ import msgspec
 from store.errors import QueryError
 from store.query.comparisons import MAX_DEPTH, Comparisons
 from store.query.syntax import BOUNDS, OPERATORS, PROPERTIES, And, Filter, Not, Or, joined, kind_of
+from store.records import json_text
 
 OPTIONS = ("order", "limit", "cursor", "count", "consistency")
 """Parameters of a URL that are no comparisons."""
@@ -81,7 +82,7 @@ def _parameter(name: str, value: str) -> str:
     field = name.lstrip("!")
     if not field.startswith('"') and ("<" in field or ">" in field):
         raise QueryError(f"expected a comparison such as meta.altitude=ge:100, got {name[:80]!r}")
-    quoted = field if field.startswith('"') else msgspec.json.encode(field).decode()
+    quoted = field if field.startswith('"') else json_text(field)
     return f"{'!' * (len(name) - len(field))}{quoted}={value}"
 
 

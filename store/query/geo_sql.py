@@ -129,8 +129,7 @@ def _spans(box: Box) -> Iterator[Box]:
 def _in_box(box: Box) -> Sql:
     test = "p.latitude BETWEEN ? AND ? AND p.longitude BETWEEN ? AND ?"
     spans = [Sql(test, (one.south, one.north, one.west, one.east)) for one in _spans(box)]
-    text, values = Sql.joined(" OR ", spans)
-    return Sql(f"({text})", values)
+    return Sql.joined(" OR ", spans).within("({})")
 
 
 def _near(near: Near) -> Sql:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _RELATIVE = re.compile(r"-(\d{1,9})([smhdw])", re.ASCII)
 EXPECTED = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
 """What is expected, for messages."""
@@ -29,7 +29,7 @@ def microseconds(text: str, now_us: int) -> int:
     relative = _RELATIVE.fullmatch(text)
     if relative:
         # Nothing is older than 1970; what is would be no date at some point.
-        return max(now_us - int(relative[1]) * _UNITS_S[relative[2]] * 1_000_000, 0)
+        return max(now_us - int(relative[1]) * UNITS_S[relative[2]] * 1_000_000, 0)
     try:
         moment: datetime = msgspec.convert(text, Annotated[datetime, msgspec.Meta(tz=True)])
     except msgspec.ValidationError as error:

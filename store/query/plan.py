@@ -38,8 +38,8 @@ from store.query.syntax import (
     Place,
     Predicted,
     Range,
+    conjuncts,
     leaves,
-    merged,
 )
 from store.query.words import WORDS
 
@@ -102,7 +102,7 @@ class Planner:
         paths = [field[5:] for field in fields if field.startswith("meta.")]
         self._catalog = Catalog(connection, paths)
         asked, rest = Window(), []
-        for part in _conjuncts(tree):
+        for part in conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
                 asked = asked.narrowed(*seq_range(part))
             else:
@@ -176,18 +176,18 @@ class Planner:
                 parts.append(Sql(text, values))
         if not parts:
             return 0
-        text, values = Sql.joined(" UNION ALL ", parts)
-        text = f"SELECT count(*) FROM ({text} LIMIT ?) AS c"
-        ((rows,),) = fetched(self._connection, text, (*values, cap))
+        counted = Sql.joined(" UNION ALL ", parts).within(
+            "SELECT count(*) FROM ({} LIMIT ?) AS c", cap
+        )
+        ((rows,),) = fetched(self._connection, *counted)
         return int(rows)
 
     def _compile(self, tree: Filter) -> Test:
         if isinstance(tree, Leaf):
             return self._compile_leaf(tree)
         if isinstance(tree, Not):
-            test = self._compile(tree.part).test
-            return Test(Sql(f"NOT {test.text}", test.values))
-        parts = list(map(self._compile, _conjuncts(tree) if isinstance(tree, And) else tree.parts))
+            return Test(self._compile(tree.part).test.within("NOT {}"))
+        parts = list(map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.parts))
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
@@ -213,17 +213,6 @@ class Planner:
         if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
             return compile_metadata(leaf, self._catalog, self._words)
         return compile_compare(leaf, self._catalog, self._words)
-
-
-def _conjuncts(tree: Filter) -> list[Filter]:
-    """Return what must all hold."""
-    return merged(_flat(tree))
-
-
-def _flat(tree: Filter) -> list[Filter]:
-    if isinstance(tree, And):
-        return [leaf for part in tree.parts for leaf in _flat(part)]
-    return [tree]
 
 
 def _is_range(part: Compare) -> bool:
@@ -256,5 +245,4 @@ def _preference(part: Test) -> tuple[bool, bool, int]:
 
 
 def _joined(word: str, parts: list[Test]) -> Sql:
-    text, values = Sql.joined(word, [part.test for part in parts])
-    return Sql(f"({text})", values)
+    return Sql.joined(word, [part.test for part in parts]).within("({})")

@@ -43,8 +43,8 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
         enough = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
         test = _counts(Sql(f"coalesce(({enough}), 0)", labels), leaf.count)
         return Test(test, scans, apart=is_apart, few=few)
-    text, values = Sql.joined(" AND ", (_of_row(possible), _counted(leaf, words)))
-    return Test(Sql(f"({text})", values), scans, apart=is_apart, few=few)
+    test = Sql.joined(" AND ", (_of_row(possible), _counted(leaf, words))).within("({})")
+    return Test(test, scans, apart=is_apart, few=few)
 
 
 def _scans(
@@ -97,8 +97,9 @@ def _by_scores(
 
 def _of_row(condition: Sql) -> Sql:
     # The limit keeps PostgreSQL from making a join of it.
-    rows = f"SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {condition.text} LIMIT 1 OFFSET 0"
-    return Sql(f"EXISTS ({rows})", condition.values)
+    return condition.within(
+        "EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {} LIMIT 1 OFFSET 0)"
+    )
 
 
 def _counted(leaf: Predicted, words: Words) -> Sql:
@@ -119,8 +120,7 @@ def _counts(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
         Sql(f"{expression.text} {SYMBOLS[operator]} ?", (*expression.values, bound))
         for operator, bound in bounds
     ]
-    text, values = Sql.joined(" AND ", parts)
-    return Sql(f"({text})", values)
+    return Sql.joined(" AND ", parts).within("({})")
 
 
 def _property(name: str, words: Words) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from blake3 import blake3
 
-from store.errors import QueryError
+from store.errors import NO_JSON, QueryError
 from store.query import chariot_form, compact_form, json_form
 from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
 from store.query.plan import Window
@@ -67,13 +67,9 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_range: TimeRange | None = None
 
 
-_query_decoder = msgspec.json.Decoder(QueryRequest)
-_count_decoder = msgspec.json.Decoder(CountRequest)
-
-
 def decode_request(body: bytes) -> QueryRequest:
     """Read the body of a query, as `decode_body`; an empty one matches everything."""
-    request = decode_body(body, _query_decoder)
+    request = decode_body(body, QueryRequest)
     asked = request.pagination
     if asked is None:
         return request
@@ -95,7 +91,7 @@ def decode_request(body: bytes) -> QueryRequest:
 
 def decode_count(body: bytes) -> QueryRequest:
     """Read the body of a count, as `decode_body`."""
-    return QueryRequest(**msgspec.structs.asdict(decode_body(body, _count_decoder)))
+    return QueryRequest(**msgspec.structs.asdict(decode_body(body, CountRequest)))
 
 
 def from_url(query: str) -> QueryRequest:
@@ -115,17 +111,17 @@ def from_url(query: str) -> QueryRequest:
         ) from error
 
 
-def decode_body(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     """Read the body of a request; an empty one says nothing.
 
     Raises:
         QueryError: It is no JSON, or no such request.
     """
     try:
-        return decoder.decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except NO_JSON as error:
         raise QueryError(
-            f"expected the body to be a JSON object with {fields(decoder.type)}, got: {error}"
+            f"expected the body to be a JSON object with {fields(kind)}, got: {error}"
         ) from error
 
 

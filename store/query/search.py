@@ -86,7 +86,7 @@ class Search:
         if window.low > window.high or self._plan.scans == ():
             return Found(found, None)
         if self._plan.test is None:
-            return Found(self._selected(_within(select, self._candidates(window, limit))), None)
+            return Found(self._selected(self._candidates(window, limit).within(select)), None)
         self._check_bounded(budget)
         deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
         if self._plan.is_likely:  # and to sort a few is cheaper
@@ -154,13 +154,12 @@ class Search:
 
     def _candidates(self, window: Window, rows: int) -> Sql:
         """Return the ids of so many candidates, in order."""
-        text, values = self._ordered(window, rows)
-        return Sql(f"{text} LIMIT ?", (*values, rows))
+        return self._ordered(window, rows).within("{} LIMIT ?", rows)
 
     def _end(self, window: Window, rows: int) -> int | None:
         """Return the last of so many candidates; `None` where there are fewer."""
-        text, values = self._ordered(window, rows)
-        last = run(self._connection, f"{text} LIMIT 1 OFFSET ?", (*values, rows - 1)).scalar()
+        last_one = self._ordered(window, rows).within("{} LIMIT 1 OFFSET ?", rows - 1)
+        last = run(self._connection, *last_one).scalar()
         return None if last is None else int(last)
 
     def _ordered(self, window: Window, rows: int) -> Sql:
@@ -175,8 +174,7 @@ class Search:
                 )
                 for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
             ]  # fmt: skip
-        text, values = self._union(parts)
-        return Sql(f"{text} {order}", values)
+        return self._union(parts).within(f"{{}} {order}")
 
     def _union(self, parts: list[Sql]) -> Sql:
         """Return the ids that parts give, each once."""
@@ -194,9 +192,9 @@ class Search:
             )
             order = "" if self._is_sqlite else f" ORDER BY i.seq {direction}"
             ids = Sql(f"{text}{order} LIMIT ?", (*window, rows, *values, limit))
-            return _within(select, ids)
+            return ids.within(select)
         query = IDS if select == "{}" else select
-        text, bound = _within(query, self._candidates(window, rows))
+        text, bound = self._candidates(window, rows).within(query)
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{text} AND {test}{order} LIMIT ?", (*bound, *values, limit))
@@ -209,7 +207,3 @@ def _select(scan: Scan, window: Window) -> Sql:
     if window == Window():
         return Sql(text, scan.condition.values)
     return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))
-
-
-def _within(select: str, ids: Sql) -> Sql:
-    return Sql(select.format(ids.text), ids.values)

@@ -47,6 +47,10 @@ class Sql(NamedTuple):
         texts, values = zip(*parts, strict=True)
         return cls(word.join(texts), tuple(chain.from_iterable(values)))
 
+    def within(self, form: str, *after: Any) -> "Sql":
+        """Return a form with this in place of its `{}`, and the values bound after it."""
+        return Sql(form.format(self.text), self.values + after)
+
     @classmethod
     def bounded(cls, expression: str, bounds: Iterable[tuple[Bound, Any]]) -> "Sql":
         """Return that an expression is within all bounds, of which there are some."""

@@ -3,7 +3,7 @@
 Filters are two-valued: a comparison with an absent key, or across types, is false, so its `Not` is true.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import msgspec
@@ -44,7 +44,7 @@ class Compare(msgspec.Struct, frozen=True):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Bounds of one type on one metadata key, as `merged` makes them: one range of an index."""
+    """Bounds of one type on one metadata key, as `conjuncts` makes them: one range of an index."""
 
     field: str
     bounds: tuple[tuple[Bound, Scalar], ...]
@@ -146,11 +146,11 @@ def joined(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
     return parts[0] if len(parts) == 1 else kind(tuple(parts))
 
 
-def merged(parts: Iterable[Filter]) -> list[Filter]:
-    """Join the bounds that the parts of an AND set on the same metadata key."""
+def conjuncts(tree: Filter) -> list[Filter]:
+    """Return what must all hold, the bounds on the same metadata key joined."""
     result: list[Filter] = []
     ranges: dict[tuple[str, bool], list[tuple[Bound, Scalar]]] = {}
-    for part in parts:
+    for part in _flat(tree):
         if (
             isinstance(part, Compare)
             and part.field.startswith(("meta.", "std."))
@@ -162,6 +162,12 @@ def merged(parts: Iterable[Filter]) -> list[Filter]:
         else:
             result.append(part)
     return result + [Range(field, tuple(bounds)) for (field, _), bounds in ranges.items()]
+
+
+def _flat(tree: Filter) -> list[Filter]:
+    if isinstance(tree, And):
+        return [leaf for part in tree.parts for leaf in _flat(part)]
+    return [tree]
 
 
 def leaves(tree: Filter) -> list[Leaf]:

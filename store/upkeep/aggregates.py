@@ -14,8 +14,10 @@ from store.ids import milliseconds
 from store.inferences import Inferences
 from store.query.catalog import Catalog
 from store.query.json_form import parse
+from store.query.moments import UNITS_S
 from store.query.request import QueryRequest, decode_body
-from store.query.syntax import And, Compare, Filter, Not, Or
+from store.query.sql import values_of
+from store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from store.records import timestamp_text
 from store.rollups import MINUTE_MS, Tally, decoded
 from store.rows import scored, text
@@ -30,7 +32,6 @@ _NOTHING = "'{}'"
 Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
 _QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
 _DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
-_UNITS_MS = {"s": 1000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
 _MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
 _MINUTE_US = MINUTE_MS * 1000
@@ -97,12 +98,9 @@ class _Span(NamedTuple):
     conditions: tuple[Filter, ...]  # on model, version and task alone
 
 
-_decoder = msgspec.json.Decoder(AggregateRequest)
-
-
 def decode_request(body: bytes) -> AggregateRequest:
     """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
-    return decode_body(body, _decoder)
+    return decode_body(body, AggregateRequest)
 
 
 def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
@@ -160,7 +158,7 @@ def _grouping(group: list[Any]) -> _Grouping:
                 f'expected group[{position}] to be one of model, version, task, label and {{"time": "1h"}}'
                 f" with a number and one of s, m, h, d, w, each once, got {str(item)[:80]!r}"
             )
-        width_ms = int(match[1]) * _UNITS_MS[match[2]]
+        width_ms = int(match[1]) * UNITS_S[match[2]] * 1000
         offset_ms = _MONDAY_MS if match[2] == "w" else 0
     shown = tuple(name for name in NAMES if name in names)
     return _Grouping(shown, width_ms, offset_ms, "label" in names)
@@ -202,8 +200,8 @@ def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
 def _span_of(tree: Filter) -> _Span | None:
     """Return what rollups can answer of a filter; None where the rows must be looked at."""
     first, after, conditions = 0, _LATEST, []
-    for part in _parts(tree):
-        if _is_of_names(part):
+    for part in conjuncts(tree):
+        if all(isinstance(leaf, Compare) and leaf.field in NAMES for leaf in leaves(part)):
             conditions.append(part)
         elif (
             isinstance(part, Compare)
@@ -222,20 +220,6 @@ def _span_of(tree: Filter) -> _Span | None:
     return _Span(first, after, tuple(conditions))
 
 
-def _parts(tree: Filter) -> list[Filter]:
-    return (
-        [leaf for part in tree.parts for leaf in _parts(part)] if isinstance(tree, And) else [tree]
-    )
-
-
-def _is_of_names(tree: Filter) -> bool:
-    if isinstance(tree, And | Or):
-        return all(_is_of_names(part) for part in tree.parts)
-    if isinstance(tree, Not):
-        return _is_of_names(tree.part)
-    return isinstance(tree, Compare) and tree.field in NAMES
-
-
 def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, And):
         return all(_holds(part, catalog, model_id) for part in tree.parts)
@@ -244,19 +228,18 @@ def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, Not):
         return not _holds(tree.part, catalog, model_id)
     assert isinstance(tree, Compare)
-    values = tree.value if isinstance(tree.value, tuple) else (tree.value,)
-    return tree.operator == "exists" or model_id in catalog.model_ids(tree.field, values)
+    return tree.operator == "exists" or model_id in catalog.model_ids(tree.field, values_of(tree))
 
 
 def _add_rollups(
     connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
 ) -> None:
-    models: dict[int, dict[str, str]] = {}
-    tree = And(span.conditions)
-    catalog = Catalog(connection)
-    for model_id, *names in run(connection, "SELECT id, name, version, task FROM model"):
-        if _holds(tree, catalog, model_id):
-            models[model_id] = dict(zip(NAMES, names, strict=True))
+    tree, catalog = And(span.conditions), Catalog(connection)
+    models: dict[int, dict[str, str]] = {
+        number: dict(zip(NAMES, names, strict=True))
+        for number, *names in catalog.models
+        if _holds(tree, catalog, number)
+    }
     if not models:
         return
     condition = (

@@ -20,13 +20,13 @@ from store.database import run, run_in
 from store.disk import write_whole
 from store.ids import LARGEST, first_at
 from store.rollups import MINUTE_MS, Tally
-from store.rows import COLUMNS, INDEXES, Names, derived
+from store.rows import Names, derived
+from store.schema import INDEXES, key_of
 from store.upkeep.retention import limits_of
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50
 
-_KEYS = 3  # how many of the first columns are the key of an index, the id last
 _FIRST: dict[str, list[Any]] = {
     "inference": [-1],
     "meta_num": [-1, 0.0, -1],
@@ -95,7 +95,7 @@ def _add(connection: sa.Connection, names: Names, after: list[Any]) -> list[Any]
     found = run(connection, text, (*after, STEP_ROWS)).all()
     rows = derived(names, found)
     for table in INDEXES:
-        database.upsert(connection, table, COLUMNS[table], sorted(rows[table]), _KEYS)
+        database.upsert(connection, table, sorted(rows[table]))
     return [found[-1][0]] if found else None
 
 
@@ -103,14 +103,13 @@ def _remove(
     connection: sa.Connection, names: Names, table: str, after: list[Any]
 ) -> list[Any] | None:
     """Remove those of the next rows of an index that no inference has."""
-    columns = COLUMNS[table][:_KEYS]
-    key = ", ".join(columns)
+    key = ", ".join(key_of(table))
     text = f"SELECT {key} FROM {table} WHERE ({key}) > (?, ?, ?) ORDER BY {key} LIMIT ?"
     found = [(*row,) for row in run(connection, text, (*after, 2 * STEP_ROWS))]
     text = "SELECT seq, meta, predictions FROM inference WHERE seq IN ({})"
     rows = derived(names, run_in(connection, text, {row[2] for row in found}))
     right = {row[:3] for row in rows[table]}
-    database.delete(connection, table, columns, [row for row in found if row not in right])
+    database.delete(connection, table, [row for row in found if row not in right])
     return list(found[-1]) if found else None
 
 
@@ -165,9 +164,8 @@ def _tally(connection: sa.Connection, model_id: int, minute: int) -> Tally:
     tally = Tally()
     where = "WHERE model_id = ? AND seq >= ? AND seq < ?"
     text = f"SELECT status, latency_us, input_kept, input_bytes FROM inference {where}"
-    rows = run(connection, text, window)
-    for status, latency_us, kept, size in rows:
-        tally.count(status, latency_us, rollups.size_kept(kept, size))
+    for row in run(connection, text, window):
+        tally.count(*row)
     text = (
         "SELECT p.label, sum(p.n) FROM pred AS p JOIN inference AS i ON i.seq = p.seq"
         f" {where.replace('seq', 'i.seq')} AND p.seq >= ? AND p.seq < ? GROUP BY p.label"

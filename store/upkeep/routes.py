@@ -1,26 +1,23 @@
 """HTTP routes of statistics and retention; errors are `StoreError`s, which the application answers."""
 
-from typing import Any, get_args
+from typing import Any
 
 from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import RawBody
 
-from store.changes.requests import MAX_DAYS
+from store.bodies import body_of
+from store.changes.requests import RetentionBody
 from store.changes.service import Changes
 from store.inferences import Inferences
-from store.routes import ASKED, NOT_READY, nullable, options, with_body
-from store.upkeep.aggregates import Aggregates, Metric, aggregate, decode_request
+from store.routes import ASKED, NOT_READY, options
+from store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 
-_DAYS = nullable(OpenAPIType.NUMBER, "null is for ever", minimum=0, maximum=MAX_DAYS)
-_AGGREGATE = with_body(
-    where=Schema(description="A filter"),
-    group=Schema(
-        type=OpenAPIType.ARRAY, description='Any of {"time": "1h"}, model, version, task and label'
-    ),
-    metrics=nullable(OpenAPIType.ARRAY, items=Schema(enum=[*get_args(Metric)])),
+_AGGREGATE = body_of(
+    AggregateRequest, group='Any of {"time": "1h"}, model, version, task and label'
 )
+_FOR_EVER = "null is for ever"
+_RETENTION = body_of(RetentionBody, inputs_days=_FOR_EVER, inferences_days=_FOR_EVER)
 
 
 def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHandler]:
@@ -33,9 +30,8 @@ def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHan
         return aggregate(inferences, decode_request(body))
 
     retention = "/api/models/{name:str}/retention"
-    days = with_body(inputs_days=_DAYS, inferences_days=_DAYS)
     answer = get(retention, sync_to_thread=True, responses={503: NOT_READY})
-    replace = put(retention, operation_class=days, **given)
+    replace = put(retention, operation_class=_RETENTION, **given)
     return [
         aggregate_inferences,
         options(retention, "GET", "PUT"),

@@ -42,7 +42,7 @@ def test_the_writer_says_what_it_has_committed(journal: Journal, record, databas
 def test_offsets_that_could_not_be_written_are_written_later(
     journal: Journal, record, tmp_path: Path
 ) -> None:
-    in_the_way = tmp_path / ".journal.offsets"
+    in_the_way = tmp_path / "journal.offsets"
     in_the_way.mkdir()
     writer = Writer(journal.directory, f"sqlite:///{tmp_path}/store.db")
     position = journal.append([record(1)])

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody
-
-from store.routes import Error
-
-TOO_LARGE = ResponseSpec(Error, False, "The body is larger than the server takes")
-UNKEPT = ResponseSpec(Error, False, "That could not be kept, as on a full disk")
 
 _MOMENT = "RFC 3339, now, or as -24h"
 _SAID = {"where": "A filter, as JSON or in the compact form", "from": _MOMENT, "to": _MOMENT}
@@ -24,10 +18,7 @@ def body_of(kind: type[msgspec.Struct], *hidden: str, **said: str) -> type[Opera
         hidden: Fields that no request may have.
         said: What is said of fields, by their names.
     """
-    _, parts = msgspec.json.schema_components([kind], ref_template="{name}")
-    schema: Any = _inlined(parts[kind.__name__], parts, _SAID | said)
-    for name in hidden:
-        del schema["properties"][name]
+    schema = schema_of(kind, *hidden, **said)
 
     @dataclass
     class WithBody(Operation):
@@ -36,6 +27,17 @@ def body_of(kind: type[msgspec.Struct], *hidden: str, **said: str) -> type[Opera
             self.request_body = RequestBody(content=content, required=True)
 
     return WithBody
+
+
+def schema_of(kind: type[msgspec.Struct], *hidden: str, **said: str) -> Any:
+    """Return the schema of a Struct in one piece; arguments as of `body_of`."""
+    _, parts = msgspec.json.schema_components([kind], ref_template="{name}")
+    whole = parts[kind.__name__]
+    whole["properties"] = {
+        name: of for name, of in whole["properties"].items() if name not in hidden
+    }
+    whole["required"] = [name for name in whole["required"] if name not in hidden]
+    return _inlined(whole, parts, _SAID | said)
 
 
 def _inlined(schema: Any, parts: dict[str, Any], said: dict[str, str]) -> Any:
@@ -52,9 +54,10 @@ def _inlined(schema: Any, parts: dict[str, Any], said: dict[str, str]) -> Any:
         for key, value in schema.items()
         if key not in passed and value not in (None, [], {})
     }
-    if made.get("anyOf", [None])[-1] == {"type": "null"}:
-        one = made.pop("anyOf")[0]
-        made |= one | {"type": [one["type"], "null"]}
+    match made.get("anyOf"):
+        case [{"type": one, **rest}, {"type": "null"}]:
+            del made["anyOf"]
+            made |= rest | {"type": [one, "null"]}
     for name, of in schema.get("properties", {}).items():
         made["properties"][name] = _inlined(of, parts, said)
         if name in said:

@@ -38,10 +38,6 @@ class _There(msgspec.Struct, frozen=True):
     label: str
 
 
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
-
-
 class Classification:
     """Evaluates `IMAGE_CLASSIFICATION`.
 
@@ -52,8 +48,8 @@ class Classification:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", _FOUND, labels)
-        there = read_lists(images, "ground_truth", _THERE, labels)
+        found = read_lists(images, "predictions", list[_Found], labels)
+        there = read_lists(images, "ground_truth", list[_There], labels)
         answers = {**found.table, "score": found.numbers("score")[:, 0]}
         return {
             "predictions": _once(answers, answers["score"]),

@@ -57,7 +57,9 @@ class _Annotation(msgspec.Struct, gc=False):
     """As `store.exchange.datasets` writes it."""
 
 
-class _Result(msgspec.Struct, gc=False):
+class Result(msgspec.Struct, gc=False):
+    """What a model found, as a file of results has it."""
+
     image_id: _Id
     category_id: int
     score: Number
@@ -71,15 +73,10 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-_TRUTH = msgspec.json.Decoder(_Truth)
-_IMAGE = msgspec.json.Decoder(_Image)
-RESULTS = msgspec.json.Decoder(list[_Result])
-
-
 def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
     """Read a file of instances; also gives its images."""
-    known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
-    images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
+    known: _Truth = decode(_Truth, data, name)
+    images = [decode(_Image, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
     return known, images
 
 
@@ -102,9 +99,7 @@ def state_of_coco(
         OSError: A file cannot be read.
     """
     known, images = read_truth(truth.read_bytes(), truth.name)
-    answers: list[_Result] = decode(
-        RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
-    )
+    answers: list[Result] = decode(list[Result], predictions.read_bytes(), predictions.name)
     has_masks = any(one.segmentation is not None for one in answers)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
@@ -142,7 +137,7 @@ def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
 
 def _listed(
     name: str,
-    rows: Sequence[_Annotation | _Result],
+    rows: Sequence[_Annotation | Result],
     images: Mapping[_Id, int],
     labels: Mapping[_Id, int],
 ) -> Listed:
@@ -161,7 +156,7 @@ def _listed(
 
 
 def _stray(
-    name: str, answers: list[_Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
+    name: str, answers: list[Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
 ) -> str:
     """Tell which result is of none of the images or categories."""
     for at, one in enumerate(answers):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.coco import RESULTS, read_truth
+from monitor.evaluation.coco import Result, read_truth
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.run_lengths import Segmentation, runs_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -20,7 +20,7 @@ def images_of_coco(
 ) -> list[EvaluatedImage]:
     """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
     known, images = read_truth(truth.read_bytes(), truth.name)
-    answers = decode(RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name)
+    answers = decode(list[Result], predictions.read_bytes(), predictions.name)
     labels = {one.id: one.label for one in known.categories}
     sizes = {str(one.id): (one.width, one.height) for one in images}
     sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})

@@ -5,6 +5,7 @@ Work is done in three steps: `state_of` turns a shard of images into a state, `m
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -178,10 +179,13 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
     return width, height
 
 
-def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) -> Any:
-    """Read predictions or truths of an image; the message of an `EvaluationError` begins with `where`."""
+_decoder = cache(msgspec.json.Decoder)
+
+
+def decode(kind: Any, text: bytes, where: str) -> Any:
+    """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
     try:
-        return decoder.decode(text)
+        return _decoder(kind).decode(text)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         what = message.replace("Object missing required field ", "expected a field ")

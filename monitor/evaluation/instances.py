@@ -18,10 +18,10 @@ from monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     Labels,
-    Magnitude,
     Number,
     State,
     Table,
+    Truth,
 )
 from monitor.evaluation.wire_tables import Kind, listed, predictions_table, read, truths_table
 from tasks.predictions import Point
@@ -46,18 +46,12 @@ class Found(msgspec.Struct):
     contour: list[list[Point]]
 
 
-class There(msgspec.Struct):
+class There(Truth, kw_only=True):
     """A segment that is there."""
 
-    label: str
     contour: list[list[Point]]
-    crowd: bool = False
-    difficult: bool = False
-    area: Magnitude | None = None
 
 
-_FOUND = msgspec.json.Decoder(list[Found])
-_THERE = msgspec.json.Decoder(list[There])
 _NOTHING = EvaluatedImage("", width=1, height=1)
 
 
@@ -69,8 +63,8 @@ def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dic
     """Read image by image, whose points take much memory, and put the tables of all together."""
     parts = []
     for image in images:
-        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
-        parts.append(tables_of(image, found, there))
+        found = read(list[Found], image, "predictions")
+        parts.append(tables_of(image, found, read(list[There], image, "ground_truth")))
     tables = {}
     for name, columns in tables_of(_NOTHING, [], []).items():
         of = [part[name] for part in parts]

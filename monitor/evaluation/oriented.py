@@ -10,7 +10,7 @@ from monitor.evaluation.dota import DotaObjects
 from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table
+from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table, Truth
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 from tasks.geometry import ratio
 from tasks.rotated import convex_intersection_areas, xywhr_to_corners
@@ -31,21 +31,13 @@ class _Found(msgspec.Struct, gc=False):
     r: Number
 
 
-class _There(msgspec.Struct):
-    label: str
+class _There(Truth):
     cx: Number | None = None
     cy: Number | None = None
     w: Magnitude | None = None
     h: Magnitude | None = None
     r: Number | None = None
     corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
-    crowd: bool = False
-    difficult: bool = False
-    area: Magnitude | None = None
-
-
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
 
 
 class OrientedDetection:
@@ -57,8 +49,8 @@ class OrientedDetection:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read oriented boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", _FOUND, labels)
-        there = read_lists(images, "ground_truth", _THERE, labels)
+        found = read_lists(images, "predictions", list[_Found], labels)
+        there = read_lists(images, "ground_truth", list[_There], labels)
         sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
         boxes = _boxes(found, sizes.reshape(-1, 2))
         centre, corners = _shapes(there, sizes.reshape(-1, 2))

@@ -29,6 +29,16 @@ Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 """A length or an area."""
 
 
+class Truth(msgspec.Struct, kw_only=True):
+    """What is told of any object that is there, beside its shape."""
+
+    label: str
+    crowd: bool = False
+    difficult: bool = False
+    area: Magnitude | None = None
+    """Square pixels; None: that of the shape."""
+
+
 _TEXT = np.dtypes.StringDType()
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers, within
+from monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
 from monitor.evaluation.detection import box_tables
 from monitor.evaluation.evaluators import decode
-from monitor.evaluation.masks import overlaps
+from monitor.evaluation.instances import mask_tables
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table, counted
-from monitor.evaluation.wire_tables import Listed, predictions_table, truths_table
+from monitor.evaluation.wire_tables import Listed
 from tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
@@ -191,32 +191,20 @@ def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
 
 def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
     """Return the tables of masks, as `monitor.evaluation.instances` has them."""
-    images = found.table["image"], there.table["image"]
-    objects = np.bincount(np.concatenate(images), minlength=len(sizes))
+    both = found, there
+    images = np.concatenate([one.table["image"] for one in both])
+    objects = np.bincount(images, minlength=len(sizes))
     parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
-    areas: tuple[list[Integers], list[Integers]] = ([], [])
-    pairs: list[tuple[Integers, Integers, Doubles]] = []
+    tables = []
     for span in pairwise(bounds):
-        (first, _), (other_first, _) = spans = [np.searchsorted(of, span) for of in images]
-        some = [one.of(np.arange(*of)) for one, of in zip((found, there), spans, strict=True)]
-        predictions, truths = (
+        some = [one.of(np.arange(*np.searchsorted(one.table["image"], span))) for one in both]
+        masks = (
             masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
             for one in some
         )
-        crowd = np.array([row.crowd for row in some[1].rows], bool)
-        of_images = some[0].table["image"], some[1].table["image"]
-        one, other, overlap = overlaps(predictions, truths, of_images, crowd)
-        pairs.append((one + first, other + other_first, overlap))
-        areas[0].append(predictions.area)
-        areas[1].append(truths.area)
-    one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    numbers = {"prediction": found.table["number"][one], "truth": there.table["number"][other]}
-    return {
-        "predictions": predictions_table(found, np.concatenate(areas[0])),
-        "truths": truths_table(there, np.concatenate(areas[1])),
-        "pairs": {"image": images[0][one], **numbers, "overlap": overlap},
-    }
+        tables.append(mask_tables(*zip(some, masks, strict=True)))
+    return end_to_end(tables)
 
 
 def _sizes(listed: Listed, sizes: Integers) -> Integers:

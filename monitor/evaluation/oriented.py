@@ -13,7 +13,7 @@ from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table, Truth
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 from tasks.geometry import ratio
-from tasks.rotated import convex_intersection_areas, xywhr_to_corners
+from tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
 
 _Pair = tuple[Number, Number]
 
@@ -60,7 +60,7 @@ class OrientedDetection:
                 found, boxes[:, 2] * boxes[:, 3], centre=boxes[:, :2], corners=around
             ),
             "truths": truths_table(
-                there, _areas(corners), centre=centre, corners=corners.reshape(-1, 8)
+                there, polygon_areas(corners), centre=centre, corners=corners.reshape(-1, 8)
             ),
         }
 
@@ -78,7 +78,7 @@ def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
     """
     found, there = state.tables["predictions"], state.tables["truths"]
     shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
-    areas, wholes = _areas(shapes), _areas(others)
+    areas, wholes = polygon_areas(shapes), polygon_areas(others)
     crowd = there["crowd"] & crowds
 
     def overlap(prediction: Integers, truth: Integers) -> Doubles:
@@ -151,10 +151,3 @@ def convex(corners: Doubles) -> Doubles:
     arriving, leaving = ordered - before, after - ordered
     turn = arriving[..., 0] * leaving[..., 1] - arriving[..., 1] * leaving[..., 0]
     return np.where((turn < 0)[..., None], before, ordered)
-
-
-def _areas(corners: Doubles) -> Doubles:
-    """Return the areas (N,) of polygons (N, K, 2)."""
-    x, y = corners[..., 0], corners[..., 1]
-    cross = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
-    return np.asarray(np.abs(cross.sum(axis=1)) / 2)

@@ -91,11 +91,10 @@ def _contour(
     if width <= 0 or height <= 0:
         raise EvaluationError(f"{where}: expected width and height of the image, got {size}")
     runs = runs_of([segmentation], np.array([(width, height)], np.int64), lambda _: where)
-    turns = np.zeros(width * height + 1, np.int8)
-    np.add.at(turns, runs.start, 1)
-    np.add.at(turns, runs.end, -1)
-    mask = np.cumsum(turns[:-1], dtype=np.int8).reshape(width, height).T.astype(np.uint8)
-    outlines = rings(np.ascontiguousarray(mask))
+    columns = np.zeros((width, height), np.uint8)
+    for start, end in zip(runs.start.tolist(), runs.end.tolist(), strict=True):
+        columns.ravel()[start:end] = 1
+    outlines = rings(np.ascontiguousarray(columns.T))
     return [[{"x": one.x, "y": one.y} for one in to_points(ring)] for ring in outlines]
 
 

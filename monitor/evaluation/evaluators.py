@@ -15,6 +15,7 @@ from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
 from monitor.report import Confusion, Metric
+from store.errors import NO_JSON
 from tasks import SHORT_NAMES, full_name
 from tasks.references import load
 
@@ -191,5 +192,5 @@ def decode(kind: Any, text: bytes, where: str) -> Any:
         what = message.replace("Object missing required field ", "expected a field ")
         what = f"{what[:1].lower()}{what[1:]}"
         raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

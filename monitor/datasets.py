@@ -83,9 +83,6 @@ class _Row(msgspec.Struct):
     metadata: dict[str, Any] = {}
 
 
-_ROW = msgspec.json.Decoder(_Row)
-
-
 def read_dataset(place: Path, task: str) -> list[DatasetImage]:
     """Read what is there, without the images themselves.
 
@@ -152,7 +149,7 @@ def _rows(files: Files, name: str) -> Iterator[tuple[_Row, str]]:
     for number, line in enumerate(files.read(name).splitlines(), 1):
         if line.strip():
             where = f"{name}:{number}"
-            yield decode(_ROW, msgspec.Raw(line), where), where
+            yield decode(_Row, line, where), where
 
 
 def _coco(files: Files, name: str, task: str) -> Iterator[DatasetImage]:

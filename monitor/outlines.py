@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.wording import plain
-from tasks.predictions import Point
+from tasks.predictions import AnyPrediction
 from tasks.rotated import xywhr_to_corners
 
 FINE_PX = 480
@@ -23,25 +23,13 @@ _MOST_WORDS = 5
 Doubles = npt.NDArray[np.float64]
 
 
-class Drawn(msgspec.Struct, frozen=True):
-    """A prediction or a truth of any task, in the form of the wire."""
+class Drawn(AnyPrediction, frozen=True):
+    """A prediction or a truth, in the form of the wire."""
 
     label: str = ""
-    score: float | None = None
-    xmin: float | None = None
-    ymin: float = 0
-    xmax: float = 0
-    ymax: float = 0
-    cx: float | None = None
-    cy: float = 0
-    w: float = 0
-    h: float = 0
-    r: float = 0
     corners: list[tuple[float, float]] | None = None
-    contour: list[list[Point]] | None = None
     prompt: str | None = None
-    answer: str | None = None
-    answers: list[str] = []
+    answers: list[str] = msgspec.field(default_factory=list)
 
     @property
     def is_placed(self) -> bool:

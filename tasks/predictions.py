@@ -88,3 +88,21 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 Prediction = Classification | Detection | OrientedDetection | Segment | Answer
+
+
+class AnyPrediction(msgspec.Struct, frozen=True):
+    """A prediction of whatever task, or a truth, as it is read again: a field that it has not is None, or 0."""
+
+    label: str | None = None
+    score: float | None = None
+    xmin: float | None = None
+    ymin: float = 0.0
+    xmax: float = 0.0
+    ymax: float = 0.0
+    cx: float | None = None
+    cy: float = 0.0
+    w: float = 0.0
+    h: float = 0.0
+    r: float = 0.0
+    contour: list[list[Point]] | None = None
+    answer: str | None = None

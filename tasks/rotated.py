@@ -121,6 +121,11 @@ def convex_intersection_areas(polygons: Doubles, clips: Doubles) -> Doubles:
     for edge in range(clips.shape[1]):
         start, end = clips[:, edge], clips[:, (edge + 1) % clips.shape[1]]
         polygons = _cut(polygons, start, end - start)
+    return polygon_areas(polygons)
+
+
+def polygon_areas(polygons: Doubles) -> Doubles:
+    """Areas of polygons (P, K, 2), corners in either direction, in the square of their unit: float64 (P,)."""
     following = np.roll(polygons, -1, axis=1)
     cross = polygons[..., 0] * following[..., 1] - polygons[..., 1] * following[..., 0]
     # One after the other: NumPy's own sum goes by the number of corners, which is that of the largest.

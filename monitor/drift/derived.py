@@ -8,6 +8,7 @@ import msgspec
 
 from monitor.drift.samples import Kind
 from store.schema import INDEXED_CHARACTERS
+from tasks.predictions import AnyPrediction, Point
 
 Value = str | float | bool
 META = "meta."
@@ -43,33 +44,10 @@ class Answered(NamedTuple):
     """Size of the input as received."""
 
 
-class _Point(msgspec.Struct):
-    x: float
-    y: float
-
-
-class _Predicted(msgspec.Struct):
-    """A prediction of any task; see `tasks.predictions`."""
-
-    label: str | None = None
-    score: float | None = None
-    xmin: float | None = None
-    ymin: float = 0.0
-    xmax: float = 0.0
-    ymax: float = 0.0
-    cx: float | None = None
-    cy: float = 0.0
-    w: float = 0.0
-    h: float = 0.0
-    r: float = 0.0
-    contour: list[list[_Point]] | None = None
-    answer: str | None = None
-
-
 _PLACED = ("area", "aspect", "x", "y")
 """What is told of where a prediction is: shares of the image, and width over height, both in pixels."""
 
-_decoder = msgspec.json.Decoder(list[_Predicted])
+_decoder = msgspec.json.Decoder(list[AnyPrediction])
 _flat_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -94,7 +72,7 @@ def derived(of: Answered) -> dict[str, Value]:
 
 
 def _predicted(
-    of: Answered, predictions: Sequence[_Predicted], wh: tuple[int, int] | None
+    of: Answered, predictions: Sequence[AnyPrediction], wh: tuple[int, int] | None
 ) -> dict[str, Value]:
     if of.task == "IMAGE_TEXT_TO_TEXT":
         return _mean("answer_length", [float(len(one.answer or "")) for one in predictions])
@@ -123,7 +101,7 @@ def _predicted(
     return found
 
 
-def _label(one: _Predicted | None) -> dict[str, Value]:
+def _label(one: AnyPrediction | None) -> dict[str, Value]:
     return {} if one is None or one.label is None else {"label": one.label[:INDEXED_CHARACTERS]}
 
 
@@ -136,7 +114,7 @@ def _mean(name: str, values: Sequence[float]) -> dict[str, Value]:
     return {name: sum(values) / len(values)} if values else {}
 
 
-def _box(one: _Predicted, width: int, height: int) -> tuple[float, ...] | None:
+def _box(one: AnyPrediction, width: int, height: int) -> tuple[float, ...] | None:
     """Return where a prediction is, as `_PLACED` has it; None where it is nowhere."""
     if one.cx is not None:
         w, h, x, y = one.w, one.h, one.cx, one.cy
@@ -153,7 +131,7 @@ def _box(one: _Predicted, width: int, height: int) -> tuple[float, ...] | None:
     return (w * h, w * width / (h * height), x, y) if w > 0 and h > 0 else None
 
 
-def _area(contour: Iterable[Sequence[_Point]]) -> float:
+def _area(contour: Iterable[Sequence[Point]]) -> float:
     """Return the area within rings in pixels; a hole runs the other way round."""
     twice = 0.0
     for ring in contour:

@@ -10,9 +10,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,8 +130,9 @@ def bleu_of(counts: Sequence[float]) -> float:
 
 @cache
 def _bleu() -> Any:
-    metrics = _optional("sacrebleu.metrics")
-    return None if metrics is None else metrics.BLEU(effective_order=True)  # else it warns
+    with suppress(ImportError):
+        return import_module("sacrebleu.metrics").BLEU(effective_order=True)  # else it warns
+    return None
 
 
 def rouge_l(answer: str, references: Sequence[str]) -> float:
@@ -144,15 +145,9 @@ def rouge_l(answer: str, references: Sequence[str]) -> float:
 
 @cache
 def _rouge() -> Any:
-    module = _optional("rouge_score.rouge_scorer")
-    return None if module is None else module.RougeScorer(["rougeL"], use_stemmer=False)
-
-
-def _optional(name: str) -> ModuleType | None:
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
+    with suppress(ImportError):
+        return import_module("rouge_score.rouge_scorer").RougeScorer(["rougeL"], use_stemmer=False)
+    return None
 
 
 _LONGEST = 4

@@ -1,5 +1,8 @@
 """Arrays as all evaluations have them: their types, rows in groups, and means of what is known."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,6 +41,14 @@ def held(keys: Integers, asked: Integers) -> tuple[Integers, Integers]:
     """Look up in ascending keys where each of those that are asked stands first, and how often."""
     first = np.searchsorted(keys, asked, "left")
     return first, np.searchsorted(keys, asked, "right") - first
+
+
+def end_to_end(parts: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Put the tables of parts, one at least, together by their names; all have the same columns (N, ...)."""
+    return {
+        name: {key: np.concatenate([part[name][key] for part in parts]) for key in table}
+        for name, table in parts[0].items()
+    }
 
 
 def before(values: Doubles) -> Doubles:

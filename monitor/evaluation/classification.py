@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, ratio, within
+from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, ratio, starts, within
 from monitor.evaluation.evaluators import Evaluated, Findings, Headline
 from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label
 from monitor.evaluation.label_scores import LabelScores, curves
@@ -38,10 +38,6 @@ class _There(msgspec.Struct, frozen=True):
     label: str
 
 
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
-
-
 class Classification:
     """Evaluates `IMAGE_CLASSIFICATION`.
 
@@ -52,8 +48,8 @@ class Classification:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read scores and true labels; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", _FOUND, labels)
-        there = read_lists(images, "ground_truth", _THERE, labels)
+        found = read_lists(images, "predictions", list[_Found], labels)
+        there = read_lists(images, "ground_truth", list[_There], labels)
         answers = {**found.table, "score": found.numbers("score")[:, 0]}
         return {
             "predictions": _once(answers, answers["score"]),
@@ -68,11 +64,9 @@ class Classification:
 
 def _once(table: Table, score: Doubles | None = None) -> Table:
     """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
-    image, label = table["image"], table["label"]
-    falling = np.zeros(len(image)) if score is None else -score
-    order = np.lexsort((falling, label, image))
-    new = (np.diff(image[order], prepend=-1) != 0) | (np.diff(label[order], prepend=-1) != 0)
-    kept = np.sort(order[new])
+    keys = joined(table["image"], table["label"])
+    order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
+    kept = np.sort(order[starts(keys[order])])
     return {name: column[kept] for name, column in table.items()}
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers, within
+from monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
 from monitor.evaluation.detection import box_tables
 from monitor.evaluation.evaluators import decode
-from monitor.evaluation.masks import overlaps
+from monitor.evaluation.instances import mask_tables
 from monitor.evaluation.run_lengths import Segmentation, masks_of
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table, counted
-from monitor.evaluation.wire_tables import Listed, predictions_table, truths_table
+from monitor.evaluation.wire_tables import Listed
 from tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
@@ -57,7 +57,9 @@ class _Annotation(msgspec.Struct, gc=False):
     """As `store.exchange.datasets` writes it."""
 
 
-class _Result(msgspec.Struct, gc=False):
+class Result(msgspec.Struct, gc=False):
+    """What a model found, as a file of results has it."""
+
     image_id: _Id
     category_id: int
     score: Number
@@ -71,15 +73,10 @@ class _Truth(msgspec.Struct):
     annotations: list[_Annotation]
 
 
-_TRUTH = msgspec.json.Decoder(_Truth)
-_IMAGE = msgspec.json.Decoder(_Image)
-RESULTS = msgspec.json.Decoder(list[_Result])
-
-
 def read_truth(data: bytes, name: str) -> tuple[_Truth, list[_Image]]:
     """Read a file of instances; also gives its images."""
-    known: _Truth = decode(_TRUTH, msgspec.Raw(data), name)
-    images = [decode(_IMAGE, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
+    known: _Truth = decode(_Truth, data, name)
+    images = [decode(_Image, one, f"{name}: images[{at}]") for at, one in enumerate(known.images)]
     return known, images
 
 
@@ -102,9 +99,7 @@ def state_of_coco(
         OSError: A file cannot be read.
     """
     known, images = read_truth(truth.read_bytes(), truth.name)
-    answers: list[_Result] = decode(
-        RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name
-    )
+    answers: list[Result] = decode(list[Result], predictions.read_bytes(), predictions.name)
     has_masks = any(one.segmentation is not None for one in answers)
     task = full_name(task or ("IMAGE_SEGMENTATION" if has_masks else "OBJECT_DETECTION"))
     if task not in _TABLES:
@@ -142,7 +137,7 @@ def _numbered(names: Sequence[_Id], place: str) -> dict[_Id, int]:
 
 def _listed(
     name: str,
-    rows: Sequence[_Annotation | _Result],
+    rows: Sequence[_Annotation | Result],
     images: Mapping[_Id, int],
     labels: Mapping[_Id, int],
 ) -> Listed:
@@ -161,7 +156,7 @@ def _listed(
 
 
 def _stray(
-    name: str, answers: list[_Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
+    name: str, answers: list[Result], images: Mapping[_Id, int], labels: Mapping[_Id, int]
 ) -> str:
     """Tell which result is of none of the images or categories."""
     for at, one in enumerate(answers):
@@ -196,32 +191,20 @@ def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
 
 def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
     """Return the tables of masks, as `monitor.evaluation.instances` has them."""
-    images = found.table["image"], there.table["image"]
-    objects = np.bincount(np.concatenate(images), minlength=len(sizes))
+    both = found, there
+    images = np.concatenate([one.table["image"] for one in both])
+    objects = np.bincount(images, minlength=len(sizes))
     parts = np.cumsum(objects * np.maximum(sizes.prod(axis=1), _FEWEST)) // _PIXELS
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
-    areas: tuple[list[Integers], list[Integers]] = ([], [])
-    pairs: list[tuple[Integers, Integers, Doubles]] = []
+    tables = []
     for span in pairwise(bounds):
-        (first, _), (other_first, _) = spans = [np.searchsorted(of, span) for of in images]
-        some = [one.of(np.arange(*of)) for one, of in zip((found, there), spans, strict=True)]
-        predictions, truths = (
+        some = [one.of(np.arange(*np.searchsorted(one.table["image"], span))) for one in both]
+        masks = (
             masks_of([row.segmentation for row in one.rows], _sizes(one, sizes), one.where)
             for one in some
         )
-        crowd = np.array([row.crowd for row in some[1].rows], bool)
-        of_images = some[0].table["image"], some[1].table["image"]
-        one, other, overlap = overlaps(predictions, truths, of_images, crowd)
-        pairs.append((one + first, other + other_first, overlap))
-        areas[0].append(predictions.area)
-        areas[1].append(truths.area)
-    one, other, overlap = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    numbers = {"prediction": found.table["number"][one], "truth": there.table["number"][other]}
-    return {
-        "predictions": predictions_table(found, np.concatenate(areas[0])),
-        "truths": truths_table(there, np.concatenate(areas[1])),
-        "pairs": {"image": images[0][one], **numbers, "overlap": overlap},
-    }
+        tables.append(mask_tables(*zip(some, masks, strict=True)))
+    return end_to_end(tables)
 
 
 def _sizes(listed: Listed, sizes: Integers) -> Integers:

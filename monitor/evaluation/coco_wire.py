@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.coco import RESULTS, read_truth
+from monitor.evaluation.coco import Result, read_truth
 from monitor.evaluation.evaluators import decode
 from monitor.evaluation.run_lengths import Segmentation, runs_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
@@ -20,7 +20,7 @@ def images_of_coco(
 ) -> list[EvaluatedImage]:
     """Return some images of COCO's files, which `state_of_coco` has read, by their ids."""
     known, images = read_truth(truth.read_bytes(), truth.name)
-    answers = decode(RESULTS, msgspec.Raw(predictions.read_bytes()), predictions.name)
+    answers = decode(list[Result], predictions.read_bytes(), predictions.name)
     labels = {one.id: one.label for one in known.categories}
     sizes = {str(one.id): (one.width, one.height) for one in images}
     sides: tuple[dict[str, Any], ...] = ({one: [] for one in ids}, {one: [] for one in ids})
@@ -91,11 +91,10 @@ def _contour(
     if width <= 0 or height <= 0:
         raise EvaluationError(f"{where}: expected width and height of the image, got {size}")
     runs = runs_of([segmentation], np.array([(width, height)], np.int64), lambda _: where)
-    turns = np.zeros(width * height + 1, np.int8)
-    np.add.at(turns, runs.start, 1)
-    np.add.at(turns, runs.end, -1)
-    mask = np.cumsum(turns[:-1], dtype=np.int8).reshape(width, height).T.astype(np.uint8)
-    outlines = rings(np.ascontiguousarray(mask))
+    columns = np.zeros((width, height), np.uint8)
+    for start, end in zip(runs.start.tolist(), runs.end.tolist(), strict=True):
+        columns.ravel()[start:end] = 1
+    outlines = rings(np.ascontiguousarray(columns.T))
     return [[{"x": one.x, "y": one.y} for one in to_points(ring)] for ring in outlines]
 
 

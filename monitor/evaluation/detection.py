@@ -9,7 +9,7 @@ from monitor.evaluation.arrays import Doubles, Flags, Integers
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table
+from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 
 
@@ -22,19 +22,13 @@ class _Predicted(msgspec.Struct, gc=False):
     ymax: Number
 
 
-class _True(msgspec.Struct, gc=False):
-    label: str
+class _True(Truth, kw_only=True, gc=False):
     xmin: Number
     ymin: Number
     xmax: Number
     ymax: Number
-    crowd: bool = False
-    difficult: bool = False
-    area: Magnitude | None = None
 
 
-_PREDICTED = msgspec.json.Decoder(list[_Predicted])
-_TRUE = msgspec.json.Decoder(list[_True])
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -43,8 +37,8 @@ class Detection:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", _PREDICTED, labels)
-        there = read_lists(images, "ground_truth", _TRUE, labels)
+        found = read_lists(images, "predictions", list[_Predicted], labels)
+        there = read_lists(images, "ground_truth", list[_True], labels)
         return box_tables(found, _boxes(found), there, _boxes(there))
 
     def evaluate(self, state: State) -> Evaluated:

@@ -5,6 +5,7 @@ Work is done in three steps: `state_of` turns a shard of images into a state, `m
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.slicing import slice_values
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
 from monitor.report import Confusion, Metric
+from store.errors import NO_JSON
 from tasks import SHORT_NAMES, full_name
 from tasks.references import load
 
@@ -178,14 +180,17 @@ def _size(image: EvaluatedImage) -> tuple[int, int]:
     return width, height
 
 
-def decode(decoder: msgspec.json.Decoder[Any], text: msgspec.Raw, where: str) -> Any:
-    """Read predictions or truths of an image; the message of an `EvaluationError` begins with `where`."""
+_decoder = cache(msgspec.json.Decoder)
+
+
+def decode(kind: Any, text: bytes, where: str) -> Any:
+    """Read JSON as something of a type; the message of an `EvaluationError` begins with `where`."""
     try:
-        return decoder.decode(text)
+        return _decoder(kind).decode(text)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         what = message.replace("Object missing required field ", "expected a field ")
         what = f"{what[:1].lower()}{what[1:]}"
         raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except NO_JSON as error:
         raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

@@ -66,7 +66,6 @@ class _Numbered(NamedTuple):
     failed: bool
 
 
-_LINE = msgspec.json.Decoder(_Line)
 _Times = tuple[str, ...]
 """The first and the last; nothing of none."""
 
@@ -216,7 +215,7 @@ def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
-        line: _Line = decode(_LINE, msgspec.Raw(text), f"{name}:{number}")
+        line = decode(_Line, text, f"{name}:{number}")
         image = EvaluatedImage(
             str(line.id),
             line.predictions,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import joined
+from monitor.evaluation.arrays import end_to_end, joined
 from monitor.evaluation.evaluators import Evaluated
 from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
 from monitor.evaluation.matching import Overlap, Pairs
@@ -18,12 +18,12 @@ from monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     Labels,
-    Magnitude,
     Number,
     State,
     Table,
+    Truth,
 )
-from monitor.evaluation.wire_tables import Kind, listed, predictions_table, read, truths_table
+from monitor.evaluation.wire_tables import Listed, listed, predictions_table, read, truths_table
 from tasks.predictions import Point
 
 IGNORED = frozenset({"ignore", "void"})
@@ -46,18 +46,12 @@ class Found(msgspec.Struct):
     contour: list[list[Point]]
 
 
-class There(msgspec.Struct):
+class There(Truth, kw_only=True):
     """A segment that is there."""
 
-    label: str
     contour: list[list[Point]]
-    crowd: bool = False
-    difficult: bool = False
-    area: Magnitude | None = None
 
 
-_FOUND = msgspec.json.Decoder(list[Found])
-_THERE = msgspec.json.Decoder(list[There])
 _NOTHING = EvaluatedImage("", width=1, height=1)
 
 
@@ -67,20 +61,13 @@ TablesOf = Callable[[EvaluatedImage, list[Found], list[There]], dict[str, Table]
 
 def tables_of_each(images: Sequence[EvaluatedImage], tables_of: TablesOf) -> dict[str, Table]:
     """Read image by image, whose points take much memory, and put the tables of all together."""
-    parts = []
-    for image in images:
-        found, there = read(_FOUND, image, "predictions"), read(_THERE, image, "ground_truth")
-        parts.append(tables_of(image, found, there))
-    tables = {}
-    for name, columns in tables_of(_NOTHING, [], []).items():
-        of = [part[name] for part in parts]
-        whole = {
-            key: np.concatenate([column[:0], *(part[key] for part in of)])
-            for key, column in columns.items()
-        }
-        counts = np.array([len(part["image"]) for part in of], np.int64)
-        tables[name] = whole | {"image": np.repeat(np.arange(len(of)), counts)}
-    return tables
+    nothing = tables_of(_NOTHING, [], []).items()
+    parts = [{name: {key: of[:0] for key, of in table.items()} for name, table in nothing}]
+    for at, image in enumerate(images):
+        found = read(list[Found], image, "predictions")
+        tables = tables_of(image, found, read(list[There], image, "ground_truth"))
+        parts.append({name: of | {"image": of["image"] + at} for name, of in tables.items()})
+    return end_to_end(parts)
 
 
 class Instances:
@@ -117,20 +104,28 @@ def object_tables(
     """Return the tables of one image."""
     found = listed([image], "predictions", [predictions], labels, NO_OBJECTS)
     there = listed([image], "ground_truth", [truths], labels, NO_OBJECTS)
-    masks = _masks(image, "predictions", found.rows)
-    others = _masks(image, "ground_truth", there.rows)
-    table = truths_table(there, others.area)
-    images = found.table["image"], table["image"]
-    of, taken, overlap = overlaps(masks, others, images, table["crowd"])
-    pairs = {"prediction": found.table["number"][of], "truth": table["number"][taken]}
-    return {
-        "predictions": predictions_table(found, masks.area),
-        "truths": table,
-        "pairs": {"image": np.zeros(len(of), np.int64), **pairs, "overlap": overlap},
+    return mask_tables(
+        (found, _masks(image, "predictions", found.rows)),
+        (there, _masks(image, "ground_truth", there.rows)),
+    )
+
+
+def mask_tables(found: tuple[Listed, Masks], there: tuple[Listed, Masks]) -> dict[str, Table]:
+    """Return the tables of predictions and of objects, rows by image with the mask of each."""
+    (rows, masks), (others, true_masks) = found, there
+    predictions, truths = predictions_table(rows, masks.area), truths_table(others, true_masks.area)
+    images = predictions["image"], truths["image"]
+    one, other, overlap = overlaps(masks, true_masks, images, truths["crowd"])
+    pairs = {
+        "image": images[0][one],
+        "prediction": predictions["number"][one],
+        "truth": truths["number"][other],
+        "overlap": overlap,
     }
+    return {"predictions": predictions, "truths": truths, "pairs": pairs}
 
 
-def _masks(image: EvaluatedImage, kind: Kind, rows: list[Any]) -> Masks:
+def _masks(image: EvaluatedImage, kind: str, rows: list[Any]) -> Masks:
     """Make masks of contours; each point is rounded to its pixel."""
     if rows and not (image.width and image.height):
         raise EvaluationError(f"image {image.id!r}: expected width and height, got none")

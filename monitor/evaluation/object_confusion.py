@@ -56,13 +56,11 @@ def confused(predictions: Table, truths: Table, rows: Integers, overlap: Overlap
 def confusion(state: State, pairs: Confused) -> Confusion:
     """Count pairs by their labels, and name some of each."""
     found, there = state.tables["predictions"], state.tables["truths"]
-    labels = len(state.labels)
-    predicted = np.append(found["label"], labels)[pairs.prediction]
-    true = np.append(there["label"], labels)[pairs.truth]
-    cell = true * (labels + 1) + predicted
+    predicted = np.append(found["label"], -1)[pairs.prediction]
+    true = np.append(there["label"], -1)[pairs.truth]
     names = [*state.labels, None]
     examples = []
-    for at in _chosen(cell):
+    for at in _chosen(true % len(names) * len(names) + predicted % len(names)):
         prediction, truth = int(pairs.prediction[at]), int(pairs.truth[at])
         image = found["image"][prediction] if prediction >= 0 else there["image"][truth]
         ids = (
@@ -71,9 +69,8 @@ def confusion(state: State, pairs: Confused) -> Confusion:
         )
         taken = names[true[at]], names[predicted[at]]
         examples.append(Example(*taken, state.ids[image], *ids))
-    row, column = (np.where(side < labels, side, -1) for side in (true, predicted))
     ones = np.ones(len(true), np.int64)
-    counted = confusion_of(state.labels, row, column, ones, of="objects")
+    counted = confusion_of(state.labels, true, predicted, ones, of="objects")
     rule = {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"}
     return msgspec.structs.replace(
         counted, examples=examples, parameters={**counted.parameters, **rule}

@@ -10,10 +10,10 @@ from monitor.evaluation.dota import DotaObjects
 from monitor.evaluation.evaluators import Composed, Evaluated
 from monitor.evaluation.matching import Overlap
 from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table
+from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table, Truth
 from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
 from tasks.geometry import ratio
-from tasks.rotated import convex_intersection_areas, xywhr_to_corners
+from tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
 
 _Pair = tuple[Number, Number]
 
@@ -31,21 +31,13 @@ class _Found(msgspec.Struct, gc=False):
     r: Number
 
 
-class _There(msgspec.Struct):
-    label: str
+class _There(Truth):
     cx: Number | None = None
     cy: Number | None = None
     w: Magnitude | None = None
     h: Magnitude | None = None
     r: Number | None = None
     corners: tuple[_Pair, _Pair, _Pair, _Pair] | None = None
-    crowd: bool = False
-    difficult: bool = False
-    area: Magnitude | None = None
-
-
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
 
 
 class OrientedDetection:
@@ -57,8 +49,8 @@ class OrientedDetection:
 
     def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
         """Read oriented boxes; see `Evaluator.tables`."""
-        found = read_lists(images, "predictions", _FOUND, labels)
-        there = read_lists(images, "ground_truth", _THERE, labels)
+        found = read_lists(images, "predictions", list[_Found], labels)
+        there = read_lists(images, "ground_truth", list[_There], labels)
         sizes = np.array([(one.width or 0, one.height or 0) for one in images], np.float64)
         boxes = _boxes(found, sizes.reshape(-1, 2))
         centre, corners = _shapes(there, sizes.reshape(-1, 2))
@@ -68,7 +60,7 @@ class OrientedDetection:
                 found, boxes[:, 2] * boxes[:, 3], centre=boxes[:, :2], corners=around
             ),
             "truths": truths_table(
-                there, _areas(corners), centre=centre, corners=corners.reshape(-1, 8)
+                there, polygon_areas(corners), centre=centre, corners=corners.reshape(-1, 8)
             ),
         }
 
@@ -86,7 +78,7 @@ def oriented_overlap(state: State, *, crowds: bool = True) -> Overlap:
     """
     found, there = state.tables["predictions"], state.tables["truths"]
     shapes, others = (table["corners"].reshape(-1, 4, 2) for table in (found, there))
-    areas, wholes = _areas(shapes), _areas(others)
+    areas, wholes = polygon_areas(shapes), polygon_areas(others)
     crowd = there["crowd"] & crowds
 
     def overlap(prediction: Integers, truth: Integers) -> Doubles:
@@ -159,10 +151,3 @@ def convex(corners: Doubles) -> Doubles:
     arriving, leaving = ordered - before, after - ordered
     turn = arriving[..., 0] * leaving[..., 1] - arriving[..., 1] * leaving[..., 0]
     return np.where((turn < 0)[..., None], before, ordered)
-
-
-def _areas(corners: Doubles) -> Doubles:
-    """Return the areas (N,) of polygons (N, K, 2)."""
-    x, y = corners[..., 0], corners[..., 1]
-    cross = x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)
-    return np.asarray(np.abs(cross.sum(axis=1)) / 2)

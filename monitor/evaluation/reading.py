@@ -97,8 +97,7 @@ def same_images(state: State) -> list[dict[str, int]]:
         for image, one in zip(state.images, state.ids, strict=True)
         if image != one  # of answers to the same image, the last is the newest
     }
-    images = list(truths.items())
-    return [dict(images[first : first + SHARD]) for first in range(0, max(len(images), 1), SHARD)]
+    return [dict(some) for some in _shards([*truths.items()]) or [[]]]
 
 
 def read_part(

@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from monitor.evaluation.arrays import end_to_end
+
 Column = npt.NDArray[Any]
 """(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
 
@@ -27,6 +29,16 @@ Number = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 
 Magnitude = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 """A length or an area."""
+
+
+class Truth(msgspec.Struct, kw_only=True):
+    """What is told of any object that is there, beside its shape."""
+
+    label: str
+    crowd: bool = False
+    difficult: bool = False
+    area: Magnitude | None = None
+    """Square pixels; None: that of the shape."""
 
 
 _TEXT = np.dtypes.StringDType()
@@ -92,17 +104,17 @@ def merge(states: Iterable[State]) -> State:
     states = list(states)
     labels = sorted({label for state in states for label in state.labels})
     rank = {label: number for number, label in enumerate(labels)}
-    parts: dict[str, list[Table]] = {}
+    parts: list[dict[str, Table]] = [{} for _ in states]
     excluded: Counter[str] = Counter()
     ids: list[str] = []
-    for state in states:
+    for state, part in zip(states, parts, strict=True):
         numbers = np.array([rank[label] for label in state.labels] + [-1], np.int64)
         for name, table in state.tables.items():
             moved = {
                 key: numbers[column] if key.endswith("label") else column
                 for key, column in table.items()
             }
-            parts.setdefault(name, []).append(moved | {"image": len(ids) + table["image"]})
+            part[name] = moved | {"image": len(ids) + table["image"]}
         excluded.update(state.excluded)
         ids += state.ids
     order = sorted(range(len(ids)), key=lambda at: (len(ids[at]), ids[at]))
@@ -116,10 +128,7 @@ def merge(states: Iterable[State]) -> State:
         np.concatenate([state.sizes for state in states]),
         {name: [one for state in states for one in state.slices[name]] for name in by},
         labels,
-        {
-            name: {key: np.concatenate([table[key] for table in tables]) for key in tables[0]}
-            for name, tables in parts.items()
-        },
+        end_to_end(parts),
         dict(sorted(excluded.items())),
     )
     return select(whole, order)

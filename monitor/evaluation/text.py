@@ -53,10 +53,6 @@ class _There(msgspec.Struct):
     label: str | None = None
 
 
-_FOUND = msgspec.json.Decoder(list[_Found])
-_THERE = msgspec.json.Decoder(list[_There])
-
-
 class Text:
     """The evaluation of `IMAGE_TEXT_TO_TEXT`.
 
@@ -72,8 +68,8 @@ class Text:
         pairs: list[tuple[str, list[str]]] = []
         unasked: list[int] = []
         for at, image in enumerate(images):
-            found = read(_FOUND, image, "predictions")
-            there = read(_THERE, image, "ground_truth")
+            found = read(list[_Found], image, "predictions")
+            there = read(list[_There], image, "ground_truth")
             chosen = matched([one.prompt for one in found], [one.prompt for one in there])
             asked_at += [at] * len(there)
             answered += [which is not None for which in chosen]

@@ -5,7 +5,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
@@ -49,9 +48,9 @@ class Listed(NamedTuple):
         )
 
 
-def read(decoder: msgspec.json.Decoder[Any], image: EvaluatedImage, kind: Kind) -> Any:
+def read(type_: Any, image: EvaluatedImage, kind: Kind) -> Any:
     """Decode what an image has."""
-    return decode(decoder, getattr(image, kind), f"image {image.id!r}: {kind}")
+    return decode(type_, getattr(image, kind), f"image {image.id!r}: {kind}")
 
 
 def listed(
@@ -80,11 +79,9 @@ def listed(
     )
 
 
-def read_lists(
-    images: Sequence[EvaluatedImage], kind: Kind, decoder: msgspec.json.Decoder[Any], labels: Labels
-) -> Listed:
+def read_lists(images: Sequence[EvaluatedImage], kind: Kind, type_: Any, labels: Labels) -> Listed:
     """Read lists of what has a label, as `listed`."""
-    return listed(images, kind, [read(decoder, image, kind) for image in images], labels)
+    return listed(images, kind, [read(type_, image, kind) for image in images], labels)
 
 
 def predictions_table(found: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
@@ -94,10 +91,7 @@ def predictions_table(found: Listed, area: Doubles | Integers, **shape: Doubles)
 
 
 def truths_table(there: Listed, area: Doubles | Integers, **shape: Doubles) -> Table:
-    """Return the table of objects that are there, whose shapes have such areas (N,) in square pixels.
-
-    Rows have an `area` each, None where it is that of the shape, `crowd` and `difficult`.
-    """
+    """Return the table of rows as `Truth`, objects whose shapes have such areas (N,) in square pixels."""
     given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
     return {
         **there.table,

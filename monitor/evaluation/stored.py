@@ -24,6 +24,7 @@ from monitor.evaluation.reading import (
 )
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from monitor.kept import put
 from monitor.places import Here, Places, Tell
 from monitor.report import Report, ReportedModel, Window, provenance
 from store.ids import milliseconds
@@ -110,9 +111,7 @@ class _Kept:
     def put(self, name: str, made: Selection | Shard) -> None:
         """Keep it."""
         if self._directory is not None:
-            hidden = self._directory / f".{name}.msgpack"
-            hidden.write_bytes(msgspec.msgpack.encode(made))
-            hidden.replace(self._directory / f"{name}.msgpack")
+            put(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
 
 
 class _Shards:

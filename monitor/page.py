@@ -3,7 +3,7 @@
 Loads jinja2 and matplotlib: import it where a page is made.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -28,14 +28,6 @@ _STATUS = {
 }
 
 
-_FILTERS: tuple[Callable[..., Any], ...] = (
-    *(wording.alarms, wording.brief, wording.counted, wording.differences, wording.effect),
-    *(wording.interval, wording.left_out, wording.method, wording.number, wording.plain),
-    *(wording.sides, wording.status, wording.title, wording.titles, wording.valid),
-)
-"""Of the template, by their names."""
-
-
 def page(report: Report, image_bytes: ImageBytes) -> str:
     """Write a report of any kind and task as an HTML page; what it lacks is left out.
 
@@ -45,7 +37,7 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update({one.__name__: one for one in _FILTERS})
+    environment.filters.update(vars(wording))  # the template calls its functions by their names
     template = environment.from_string(
         files("monitor").joinpath("page.html.jinja").read_text("utf-8")
     )

@@ -15,9 +15,7 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 
 
-class ReportSummary(msgspec.Struct, frozen=True):
-    """A report in a list of them."""
-
+class _Named(msgspec.Struct, frozen=True):
     id: str
     kind: str
     task: str
@@ -25,6 +23,11 @@ class ReportSummary(msgspec.Struct, frozen=True):
     created: str
     """RFC 3339, UTC."""
     status: str
+
+
+class ReportSummary(_Named, frozen=True):
+    """A report in a list of them."""
+
     n: int
     """Images that count."""
     headline: Metric | None
@@ -38,15 +41,9 @@ class ReportList(msgspec.Struct, frozen=True):
     """The newest first."""
 
 
-class _Report(msgspec.Struct, frozen=True):
+class _Report(_Named, frozen=True):
     """What a summary takes from a report; the rest is passed over."""
 
-    id: str
-    kind: str
-    task: str
-    model: ReportedModel
-    created: str
-    status: str
     data: Data
     metrics: list[Metric]
 

@@ -9,8 +9,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from monitor.evaluation.arrays import Doubles
-from monitor.evaluation.average_precision import curves
-from monitor.evaluation.matching import Overlap
+from monitor.evaluation.average_precision import AREAS, MOST, curves
+from monitor.evaluation.matching import Overlap, Ranking
 from monitor.evaluation.objects import EvaluatedObjects
 from monitor.evaluation.state import State
 from monitor.evaluation.weighted import twelve_numbers
@@ -47,6 +47,27 @@ def reference(dataset: dict[str, Any], results: list[dict[str, Any]], kind: str)
 def arrays_of(state: State, overlap: Overlap) -> Arrays:
     """Compute ours of a state of objects."""
     ranking = EvaluatedObjects(state, overlap).ranking
-    drawn = curves(ranking)
     numbers, _ = twelve_numbers(ranking, np.ones((1, len(state.ids))))
-    return drawn.precision, drawn.recall, drawn.scores, numbers[:, 0]
+    return *curves_of(ranking), numbers[:, 0]
+
+
+def curves_of(ranking: Ranking) -> tuple[Doubles, Doubles, Doubles]:
+    """Draw ours by range of area and most predictions, as pycocotools has precision, recall and scores."""
+    ranges, mosts = range(len(AREAS)), MOST
+    drawn = [[curves(narrowed(ranking, area, most)) for most in mosts] for area in ranges]
+    precision, scores, recall = (
+        np.array([[one[at] for one in row] for row in drawn]) for at in range(3)
+    )
+    precision, scores = (one.transpose(3, 4, 2, 0, 1) for one in (precision, scores))
+    return precision, recall.transpose(3, 2, 0, 1), scores
+
+
+def narrowed(ranking: Ranking, area: int, most: int) -> Ranking:
+    """Return what matters to curves of one range of area and the first predictions of each image."""
+    kept, labels = ranking.rank < most, len(ranking.bounds) - 1
+    return ranking._replace(
+        score=ranking.score[kept],
+        outcome=ranking.outcome[:, area : area + 1, kept],
+        bounds=np.append(0, np.cumsum(kept))[ranking.bounds],
+        to_find=ranking.to_find[area * labels : (area + 1) * labels],
+    )

@@ -109,10 +109,10 @@ class Baseline(msgspec.Struct, frozen=True):
     def about(self) -> About:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return About(model, self.task, self.window, **{one: getattr(self, one) for one in _READ})
+        return About(model, **{one: getattr(self, one) for one in _READ})
 
 
-_READ = ("source_key", "space", "excluded", "left_out")
+_READ = ("task", "window", "source_key", "space", "excluded", "left_out")
 """What a baseline has as `About` has it."""
 
 
@@ -198,10 +198,8 @@ class Baselines:
                 state="ready",
                 version=about.model.version,
                 sha256=about.model.sha256,
-                window=about.window,
                 n=about.window.n,
                 references=_write_references(self._path(model, name, "similarity"), found),
-                task=about.task,
                 **{one: getattr(about, one) for one in _READ},
             )
             summary = to_bytes(found.summary.with_embeddings())

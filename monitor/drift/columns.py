@@ -25,7 +25,7 @@ class UnlikeError(DriftError):
 
 
 def _unlike(table: Table, row: int, wanted: str, got: str) -> UnlikeError:
-    return UnlikeError(f"{table.at(row)}: expected {wanted}, got {got}")
+    return UnlikeError(f"{table.name}:{table.lines[row]}: expected {wanted}, got {got}")
 
 
 def look(table: Table, name: str) -> Found | None:

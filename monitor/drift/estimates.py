@@ -20,8 +20,6 @@ TASK = "IMAGE_CLASSIFICATION"
 TYPE = "EstimatedAccuracy"
 LEAST = 100
 """Answers of a baseline whose truth is known, below which nothing is estimated."""
-MOST = 20_000
-"""Answers of a side that are looked at; of more, as many are drawn."""
 MOST_READ = 5_000
 """Inferences of a side whose scores are read; of more, as many are drawn."""
 VALID = (
@@ -141,10 +139,8 @@ def estimates(
             "expected scores of (N, K) and (M, K), or (N,) and (M,), and correct of (N,), "
             f"got {before.shape}, {now.shape} and {truth.shape}"
         )
-    rng = np.random.default_rng(seed)
-    kept = _drawn(before, rng)
-    before, truth = before[kept], truth[kept]
-    now = now[_drawn(now, rng)]
+    kept = _finite(before)
+    before, truth, now = before[kept], truth[kept], now[_finite(now)]
     if len(before) < LEAST or not len(now):
         return []
     tops = [each if each.ndim == 1 else each.max(axis=1) for each in (before, now)]
@@ -153,16 +149,16 @@ def estimates(
         entropies = [_negative_entropy(before), _negative_entropy(now)]
         methods.append(("atc_negative_entropy", entropies, _above))
     methods.append(("cbpe", tops, _calibrated))
+    rng = np.random.default_rng(seed)
     return [
         _metric(name, estimate, (sides[0], truth, sides[1]), resamples, rng)
         for name, sides, estimate in methods
     ]
 
 
-def _drawn(scores: Floats, rng: np.random.Generator) -> Ids:
-    """Draw among the rows that are finite."""
-    rows = np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
-    return rows if len(rows) <= MOST else np.sort(rng.choice(rows, MOST, replace=False))
+def _finite(scores: Floats) -> Ids:
+    """Return the rows that are finite."""
+    return np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
 
 
 def _negative_entropy(scores: Floats) -> Floats:

@@ -32,10 +32,6 @@ class Table(NamedTuple):
     texts: Mapping[str, list[str | None]] = {}
     """Of CSV: the cells of each column."""
 
-    def at(self, row: int) -> str:
-        """Return the place of a row, for messages."""
-        return f"{self.name}:{self.lines[row]}"
-
 
 def read_table(path: Path) -> Table:
     """Read a file by its ending: .csv, .jsonl, .ndjson or .parquet.

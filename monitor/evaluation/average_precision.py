@@ -23,46 +23,31 @@ MOST = (1, 10, 100)
 
 
 class Curves(NamedTuple):
-    """Precision over recall, per threshold (T), label (K), range of area (A) and most predictions (M)."""
+    """Precision over recall, per label (K) and threshold (T)."""
 
     precision: Doubles
-    """(T, R, K, A, M) at each of `RECALLS`, the best that is had at that recall or more."""
+    """(K, T, R) at each of `RECALLS`, the best that is had at that recall or more."""
     scores: Doubles
-    """(T, R, K, A, M) of the prediction at which the recall is reached; 0 where it never is."""
+    """(K, T, R) of the prediction at which the recall is reached; 0 where it never is."""
     recall: Doubles
-    """(T, K, A, M) in the end."""
+    """(K, T) in the end."""
 
 
 def curves(ranking: Ranking) -> Curves:
-    """Draw precision over recall for each label, at all thresholds and ranges of area."""
-    thresholds, areas, _ = ranking.outcome.shape
+    """Draw precision over recall for each label, at all thresholds, in the first range of area."""
     labels = len(ranking.bounds) - 1
-    shape = (labels, areas, len(MOST), thresholds)
+    shape = labels, len(ranking.outcome)
     precision = np.full((*shape, len(RECALLS)), np.nan)
-    scores = np.full((*shape, len(RECALLS)), np.nan)
+    scores = np.full_like(precision, np.nan)
     recall = np.full(shape, np.nan)
-    to_find = ranking.to_find.sum(axis=1).astype(np.int64).reshape(areas, labels)
-    for at in range(labels):
+    to_find = ranking.to_find.sum(axis=1)[:labels].astype(np.int64)
+    for at in np.flatnonzero(to_find).tolist():
         of = ranking.of_labels(at, at + 1)
-        score, rank = ranking.score[of], ranking.rank[of]
-        for area in np.flatnonzero(to_find[:, at]):
-            outcome = ranking.outcome[:, area, of]
-            right, wrong = outcome == RIGHT, outcome == WRONG
-            curve, before = None, -1
-            for place, most in enumerate(MOST):
-                among = rank < most
-                if curve is None or among.sum() != before:
-                    before = int(among.sum())
-                    curve = _curve(
-                        right[:, among], wrong[:, among], score[among], int(to_find[area, at])
-                    )
-                where = at, area, place
-                precision[where], scores[where], recall[where] = curve
-    return Curves(
-        np.moveaxis(precision, (0, 1, 2, 3, 4), (2, 3, 4, 0, 1)),
-        np.moveaxis(scores, (0, 1, 2, 3, 4), (2, 3, 4, 0, 1)),
-        np.moveaxis(recall, (0, 1, 2, 3), (1, 2, 3, 0)),
-    )
+        outcome = ranking.outcome[:, 0, of]
+        precision[at], scores[at], recall[at] = _curve(
+            outcome == RIGHT, outcome == WRONG, ranking.score[of], int(to_find[at])
+        )
+    return Curves(precision, scores, recall)
 
 
 def _curve(
@@ -147,10 +132,10 @@ def _parameters(iou: str | float, area: str, most: int, label: str | None) -> di
 
 def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[Metric]:
     """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
-    precision = drawn.precision[:, :, :, 0, -1].mean(axis=1)  # (T, K)
-    values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=0))]
-    values += [("AP", iou, precision[_nearest(iou)]) for iou in _LABEL_IOUS]
-    values += [("AR", AVERAGED, drawn.recall[:, :, 0, -1].mean(axis=0))]
+    precision = drawn.precision.mean(axis=2)  # (K, T)
+    values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=1))]
+    values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
+    values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
     return [
         Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
         for kind, iou, of in values
@@ -163,23 +148,21 @@ def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
 
     A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
     """
-    known = np.flatnonzero(~np.isnan(drawn.recall[0, :, 0, -1]))
+    known = np.flatnonzero(~np.isnan(drawn.recall[:, 0]))
     if not known.size:
         return []
-    precision = drawn.precision[:, :, known, 0, -1]
-    score = drawn.scores[:, :, known, 0, -1]
-    reached = RECALLS[:, None] <= drawn.recall[:, None, known, 0, -1]
-    reached &= precision > 0
-    mean = mean_known(np.where(reached, score, np.nan))
+    precision = drawn.precision[known]
+    reached = (drawn.recall[known, :, None] >= RECALLS) & (precision > 0)
+    score = np.where(reached, drawn.scores[known], np.nan)
+    mean = mean_known(np.stack([*score], axis=-1))
     found = [
-        _drawn(None, float(iou), precision[at].mean(axis=1), mean[at])
+        _drawn(None, float(iou), precision[:, at].mean(axis=0), mean[at])
         for at, iou in enumerate(THRESHOLDS.round(2))
     ]
     for at, label in enumerate(known):
         for iou in _LABEL_IOUS:
-            of = _nearest(iou), slice(None), at
-            scores = np.where(reached[of], score[of], np.nan)
-            found.append(_drawn(labels[label], iou, precision[of], scores))
+            of = at, _nearest(iou)
+            found.append(_drawn(labels[label], iou, precision[of], score[of]))
     return found
 
 

@@ -10,21 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from monitor.evaluation.arrays import (
-    Doubles,
-    Flags,
-    Integers,
-    held,
-    joined,
-    mean_known,
-    ranges,
-    ratio,
-)
+from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, mean_known, ratio
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.label_counts import totals
-from monitor.evaluation.matching import Overlap
+from monitor.evaluation.matching import Overlap, near_pairs
 from monitor.evaluation.reporting import number
-from monitor.evaluation.state import State, Table
+from monitor.evaluation.state import State
 from monitor.report import Metric
 
 THRESHOLDS = (0.5, 0.75)
@@ -56,7 +47,16 @@ class DotaObjects:
         order = np.lexsort((-found["score"], found["label"]))
         self._image = found["image"][order]
         self._bounds = np.searchsorted(found["label"][order], np.arange(len(self._labels) + 1))
-        best, truth = best_truths(found, there, overlap, order)
+        asked, known = (joined(table["image"], table["label"]) for table in (found, there))
+        pairs = near_pairs(
+            {"image": asked[order]},
+            {"image": known},
+            lambda prediction, truth: overlap(order[prediction], truth),
+            THRESHOLDS[0],
+        )
+        # Of objects that overlap alike the first counts.
+        pairs = pairs.of(np.argsort(-pairs.overlap, kind="stable")[::-1])
+        best, truth = pairs.last(len(order))
         near = best > np.array(THRESHOLDS)[:, None]
         skipped = near & np.append(ignored, False)[truth]
         self._right = np.stack([_first(one, truth) for one in near & ~skipped])
@@ -100,37 +100,6 @@ class DotaObjects:
                         counts, right[at], wrong[at], to_find[some, label]
                     )
         return values
-
-
-def best_truths(
-    found: Table, there: Table, overlap: Overlap, order: Integers
-) -> tuple[Doubles, Integers]:
-    """Find the object of its image and label that each prediction overlaps most.
-
-    Args:
-        found: Predictions: `image` and `label`.
-        there: Objects: likewise.
-        overlap: Of pairs.
-        order: (N,) positions of the predictions that are asked for.
-
-    Returns:
-        (N,) overlaps, 0 without an object, and (N,) positions of objects, of equal ones the first, else -1.
-    """
-    group = joined(there["image"], there["label"])
-    by_group = np.argsort(group, kind="stable")
-    asked = joined(found["image"], found["label"])[order]
-    first, counts = held(group[by_group], asked)
-    prediction, at = ranges(first, counts)
-    truth = by_group[at]
-    overlaps = overlap(order[prediction], truth)
-    best, chosen = np.zeros(len(order)), np.full(len(order), -1)
-    some = np.flatnonzero(counts)
-    if some.size:
-        starts = np.cumsum(counts) - counts
-        best[some] = np.maximum.reduceat(overlaps, starts[some])
-        at = np.flatnonzero(overlaps == best[prediction])[::-1]
-        chosen[prediction[at]] = truth[at]  # the first is written last
-    return best, chosen
 
 
 def _first(near: Flags, truth: Integers) -> Flags:

@@ -4,7 +4,6 @@ A rate without anything to count is NaN, but for the precision of a label that i
 that is 0, as scikit-learn has it.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +16,6 @@ from monitor.report import Confusion, Metric
 
 MOST_LABELS = 1000
 """Of a confusion matrix."""
-
-_AT_ONCE = 1 << 25
-"""Weights that are copied at a time: 256 MiB."""
 
 
 def totals(
@@ -46,17 +42,7 @@ def totals(
     matrix = sparse.csr_matrix(
         (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
     )
-    sums = np.empty((len(weights), groups))
-    for some in portions(weights):
-        sums[some] = (matrix @ weights[some].T).T
-    return sums
-
-
-def portions(weights: Doubles) -> Iterator[slice]:
-    """Cut weightings (B, I) into portions of which a copy takes little memory."""
-    step = max(1, _AT_ONCE // max(1, weights.shape[1]))
-    for first in range(0, len(weights), step):
-        yield slice(first, first + step)
+    return np.ascontiguousarray((matrix @ weights.T).T)
 
 
 class LabelCounts(NamedTuple):

@@ -12,12 +12,8 @@ import numpy as np
 
 from monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
 from monitor.evaluation.evaluators import Headline
-from monitor.evaluation.label_counts import portions, totals
+from monitor.evaluation.label_counts import totals
 from monitor.evaluation.state import Table
-
-_AT_ONCE = 1 << 22
-"""Numbers that are worked on together: a few fit into a processor's cache, many into memory."""
-
 
 _POINTS = 200
 """Most of one curve."""
@@ -62,17 +58,6 @@ class LabelScores:
 
         By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
         """
-        roc, precision = (np.full((len(weights), self._labels), np.nan) for _ in range(2))
-        for some in portions(weights):
-            roc[some], precision[some] = self._areas(weights[some])
-        return roc, precision
-
-    def headlines(self, weights: Doubles) -> list[Headline]:
-        """Average both areas over labels."""
-        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
-        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
-
-    def _areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
         used = weights.max(axis=0, initial=0) > 0
         per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
         whole = weights.sum(axis=1)
@@ -81,13 +66,13 @@ class LabelScores:
         for label, (low, high) in enumerate(pairwise(self._bounds)):
             kept = low + np.flatnonzero(used[self._image[low:high]])
             rows = _Rows.of(self._image[kept], self._score[kept], self._right[kept], self._images)
-            step = max(1, _AT_ONCE // len(rows.image))
-            for first in range(0, len(weights), step):
-                some = slice(first, first + step)
-                roc[some, label], precision[some, label] = rows.areas(
-                    per_image[:, some], whole[some], true[some, label]
-                )
+            roc[:, label], precision[:, label] = rows.areas(per_image, whole, true[:, label])
         return roc, precision
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Average both areas over labels."""
+        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
 
     def steps(self) -> Iterator[tuple[int, Steps]]:
         """Draw the curve of each label that some images have and some have not."""

@@ -70,6 +70,13 @@ class Pairs(NamedTuple):
         """Return some of them."""
         return Pairs(self.prediction[which], self.truth[which], self.overlap[which])
 
+    def last(self, count: int) -> tuple[Doubles, Integers]:
+        """Return the last overlap of each prediction (D,), 0 for none, and its object, -1 for none."""
+        overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
+        overlap[self.prediction] = self.overlap
+        truth[self.prediction] = self.truth
+        return overlap, truth
+
     def overlaps(self) -> Overlap:
         """Return what looks overlaps up: 0 for a pair that is not among these."""
         width = int(self.truth.max(initial=-1)) + 1

@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +12,17 @@ import numpy.typing as npt
 from monitor.evaluation.arrays import Doubles
 from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
-from monitor.report import Comparison, Data, Metric, Report, ReportedModel, Slice, Window, Worst
+from monitor.report import (
+    Comparison,
+    Data,
+    Metric,
+    Report,
+    ReportedModel,
+    Slice,
+    Window,
+    Worst,
+    provenance,
+)
 from store.records import timestamp_text
 
 MOST_SLICES = 50
@@ -93,11 +102,7 @@ def evaluate(
         slices=_slices(evaluation, state, weights, step),
         worst=_worst(state, findings.badness),
         comparisons=comparisons,
-        provenance={
-            "code": version("quadriga"),
-            "libs": {name: version(name) for name in ("numpy", "scipy")},
-            "duration_s": round(time.monotonic() - started, 3),
-        },
+        provenance=provenance(started),
     )
 
 

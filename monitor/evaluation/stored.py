@@ -24,8 +24,9 @@ from monitor.evaluation.reading import (
 )
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from monitor.kept import put
 from monitor.places import Here, Places, Tell
-from monitor.report import Report, ReportedModel, Window
+from monitor.report import Report, ReportedModel, Window, provenance
 from store.ids import milliseconds
 from store.inferences import Inferences
 from store.records import timestamp_text
@@ -83,11 +84,10 @@ def evaluate_stored(
         step=lambda: tell(shards.total, shards.total),
     )
     shown = read(inferences, sorted({int(one.inference_id) for one in report.worst}))
-    duration_s = round(time.monotonic() - started, 3)
     return msgspec.structs.replace(
         with_pictures(report, [image_of(record, record.ground_truth) for record in shown]),
         parameters=report.parameters | _told(parameters, unreadable),
-        provenance=report.provenance | {"shards": len(selection.parts), "duration_s": duration_s},
+        provenance=provenance(started) | {"shards": len(selection.parts)},
     )
 
 
@@ -111,9 +111,7 @@ class _Kept:
     def put(self, name: str, made: Selection | Shard) -> None:
         """Keep it."""
         if self._directory is not None:
-            hidden = self._directory / f".{name}.msgpack"
-            hidden.write_bytes(msgspec.msgpack.encode(made))
-            hidden.replace(self._directory / f"{name}.msgpack")
+            put(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
 
 
 class _Shards:

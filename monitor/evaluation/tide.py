@@ -48,9 +48,9 @@ def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
     pairs = pairs.of(counts[pairs.truth] & wrong[pairs.prediction])
     pairs = pairs.of(np.argsort(pairs.overlap, kind="stable"))
     same = ranking.label[pairs.prediction] == truths["label"][pairs.truth]
-    own, own_truth = _best(pairs.of(same), len(wrong))
-    other, other_truth = _best(pairs.of(~same), len(wrong))
-    used, _ = _best(pairs.of(same & taken[pairs.truth]), len(wrong))
+    own, own_truth = pairs.of(same).last(len(wrong))
+    other, other_truth = pairs.of(~same).last(len(wrong))
+    used, _ = pairs.of(same & taken[pairs.truth]).last(len(wrong))
     kind = np.select(
         [
             ~wrong,
@@ -67,14 +67,6 @@ def errors(ranking: Ranking, truths: Table, pairs: Pairs) -> Errors:
     unaccounted = missed.copy()
     unaccounted[target[target >= 0]] = False
     return Errors(kind, target, missed, unaccounted)
-
-
-def _best(pairs: Pairs, count: int) -> tuple[Doubles, Integers]:
-    """Return each prediction's greatest overlap (D,), 0 for none, and its object; pairs ascend by it."""
-    overlap, truth = np.zeros(count), np.full(count, -1, np.int64)
-    overlap[pairs.prediction] = pairs.overlap  # the last one stays
-    truth[pairs.prediction] = pairs.truth
-    return overlap, truth
 
 
 def worth(ranking: Ranking, truths: Table, found: Errors) -> dict[str, float | None]:

@@ -24,9 +24,6 @@ _FEW = 8
 _MOST = 1 << 23
 """... if they are not more numbers than this."""
 
-_WEIGHTS = 1 << 22
-"""Weights of images looked at together, for the memory of their copies."""
-
 
 class _Part(NamedTuple):
     """Predictions (n,) of some labels (L), as ranked, and the right ones (E,) at all thresholds and areas.
@@ -59,12 +56,6 @@ def twelve_numbers(ranking: Ranking, weights: Doubles) -> tuple[Doubles, Doubles
     Over weights (B, I) of images, whole numbers of 0 or more; of labels over all thresholds and areas. NaN
     where there is nothing to find.
     """
-    block = max(1, _WEIGHTS // max(weights.shape[1], 1))
-    if len(weights) > block:
-        parts = [weights[low : low + block] for low in range(0, len(weights), block)]
-        made = [twelve_numbers(ranking, part) for part in parts]
-        twelve, by_label = (np.concatenate(some, axis=1) for some in zip(*made, strict=True))
-        return twelve, by_label
     shape = len(AREAS), len(ranking.bounds) - 1, len(weights)
     to_find = (ranking.to_find @ weights.T).reshape(shape)
     columns = np.ascontiguousarray(weights.T)

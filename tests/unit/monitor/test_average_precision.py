@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from monitor.evaluation.arrays import Doubles, Integers
-from monitor.evaluation.average_precision import AREAS, THRESHOLDS, curves
+from monitor.evaluation.average_precision import AREAS, THRESHOLDS
 from monitor.evaluation.matching import match
 from monitor.evaluation.weighted import twelve_numbers
 from tests import coco_reference
@@ -71,9 +71,8 @@ def ours(truths: Boxes, predictions: Boxes) -> Arrays:
     ranking = match(
         answers, things, overlap, thresholds=THRESHOLDS, areas=AREAS, most=100, shape=shape
     )
-    drawn = curves(ranking)
     numbers, _ = twelve_numbers(ranking, np.ones((1, IMAGES + 1)))
-    return drawn.precision, drawn.recall, drawn.scores, numbers[:, 0]
+    return *coco_reference.curves_of(ranking), numbers[:, 0]
 
 
 def random_case(seed: int) -> tuple[Boxes, Boxes]:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.evaluation.average_precision import curves
 from monitor.evaluation.detection import Detection
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
@@ -133,8 +132,7 @@ def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
     state = whole(images, shards=3)
     evaluated = Detection().evaluate(state)
     found = evaluated.headlines(np.ones((1, len(images))))[:12]
-    drawn = curves(evaluated.ranking)
-    mine = [drawn.precision, drawn.recall, drawn.scores, [one.values[0] for one in found]]
+    mine = [*coco_reference.curves_of(evaluated.ranking), [one.values[0] for one in found]]
     for our, their in zip(mine, coco_reference.reference(*coco_of(images), "bbox"), strict=True):
         np.testing.assert_allclose(our, their, rtol=0, atol=1e-12)
 

@@ -88,37 +88,31 @@ class Kept(msgspec.Struct, frozen=True):
     """False where there was no room for it."""
 
 
-def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read and check the metadata of one input, in any of the forms that Chariot gives it.
+def read_wishes(parameters: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Wishes]:
+    """Read the metadata of one input, in any of the forms that Chariot gives it, and what is to be kept.
 
     Raises:
-        InvalidRequest: It does not parse, or breaks a rule of the store.
+        InvalidRequest: Metadata do not parse, or break a rule of the store, or a wish is neither true
+            nor false.
     """
     metadata = chariot.metadata_of(parameters, where)
     try:
         check(metadata)
-    except MetadataError as error:
+        return metadata, _wishes(parameters)
+    except (MetadataError, ParameterError) as error:
         raise InvalidRequest(f"{where}: {error}") from error
-    return metadata
 
 
-def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
-    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`.
-
-    Raises:
-        InvalidRequest: One of them is neither true nor false.
-    """
+def _wishes(parameters: Mapping[str, Any]) -> Wishes:
+    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`."""
     if parameters.keys().isdisjoint(Wishes.__struct_fields__):
         return KEEP
-    try:
-        scored = flag(parameters, "semantic_score", default=False)
-        return Wishes(
-            flag(parameters, "store", default=True),
-            flag(parameters, "store_input", default=True),
-            None if parameters.get("semantic_score") is None else scored,
-        )
-    except ParameterError as error:
-        raise InvalidRequest(f"{where}: {error}") from error
+    scored = flag(parameters, "semantic_score", default=False)
+    return Wishes(
+        flag(parameters, "store", default=True),
+        flag(parameters, "store_input", default=True),
+        None if parameters.get("semantic_score") is None else scored,
+    )
 
 
 class Recorder:

@@ -9,8 +9,8 @@ import msgspec
 from engine.embedding import Vector
 from engine.model import Model
 from engine.recognition.model_toml import StoreOptions
-from engine.room import Room, RoomLimits
-from engine.settings import Durability
+from engine.room import Room
+from engine.settings import Durability, Settings
 from engine.signalling import Embed, Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
@@ -118,8 +118,7 @@ def _wishes(parameters: Mapping[str, Any]) -> Wishes:
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads.
 
-    Ids and journal are this process's own. The durability is that of models that say nothing; `embed`
-    asks another model for an embedding.
+    Ids and journal are this process's own; `embed` asks another model for an embedding.
     """
 
     def __init__(
@@ -127,24 +126,23 @@ class Recorder:
         ids: IdSource,
         journal: Journal,
         blobs: Blobs,
-        limits: RoomLimits,
+        settings: Settings,
         engine_version: str,
         *,
-        durability: Durability = "process",
-        signals_per_s: float = 0.0,
         embed: Embed = lambda *_: (None, None),
     ) -> None:
         self._ids = ids
         self._journal = journal
         self._blobs = blobs
-        self._durability = durability
+        self._durability = settings.durability
         self._engine_version = engine_version
         self._syncing = GroupSync(journal.directory)
         self._backlog = Backlog(BACKLOG_BYTES)
-        self.room = Room(journal.directory, limits)
+        self.room = Room(journal.directory, settings)
         """Whether there is room for more, and counters of what became of requests."""
-        self._makes_signals = signals_per_s > 0
-        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind, embed)
+        per_s = settings.signals_per_s
+        self._makes_signals = per_s > 0
+        self._signaller = Signaller(ids, journal, per_s, self.room.is_behind, embed)
 
     def choose(self, model: Model, count: int) -> Collection[int]:
         """Choose those of a request's images, by position, whose pixels are wanted for signals."""

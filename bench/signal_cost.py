@@ -16,7 +16,6 @@ from store_records import Clock, databases, percentile, records
 
 from engine.model import Model
 from engine.recording import Answered, Handled, Recorder
-from engine.room import RoomLimits
 from engine.settings import Settings
 from monitor.signals import picture
 from store.blobs.files import BlobStore
@@ -79,9 +78,8 @@ def _recorder(place: Path, per_s: float) -> Recorder:
         IdSource(0),
         Journal(place / "journal", 0),
         BlobStore(place / "blobs"),
-        RoomLimits.of(Settings(), place),
+        Settings(signals_per_s=per_s),
         "0",
-        signals_per_s=per_s,
     )
 
 

@@ -37,7 +37,6 @@ from store_records import build, databases, percentile, record, records
 from engine.model import Model
 from engine.processes.supervisor import ChildTask
 from engine.recording import Answered, Handled, Recorder, Wishes
-from engine.room import RoomLimits
 from engine.settings import Settings
 from store.blobs.files import BlobStore
 from store.database import Readers
@@ -157,13 +156,12 @@ def _newest(readers: Readers, *, wait: bool = False) -> int:
 
 def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     """Print the CPU that an image costs the thread that answers it."""
-    settings = Settings()
     model = Model("colours", "1", _colours(folder))
     recorder = Recorder(
         IdSource(0),
         Journal(folder / "journal", 0),
         BlobStore(folder / "blobs"),
-        RoomLimits.of(settings, folder / "journal"),
+        Settings(signals_per_s=0),
         "0",
     )
     made = [

@@ -23,7 +23,6 @@ from engine.pipeline import Pipeline
 from engine.readiness import Board
 from engine.recording import Recorder
 from engine.repository import ModelRepository
-from engine.room import RoomLimits
 from engine.semantic_score import SemanticScores
 from engine.session import LoadError
 from engine.settings import Settings
@@ -91,18 +90,9 @@ class Application:
         self.pipeline = Pipeline(
             self.repository,
             recorder,
-            threads=settings.thread_count,
-            max_queue=settings.max_queue,
-            max_pixels=settings.max_pixels,
-            max_images=settings.max_images,
-            strict_readiness=settings.strict_readiness,
-            control=self._control,
-            scores=SemanticScores(
-                settings.baselines_directory,
-                self._served,
-                header=settings.semantic_score_header,
-                in_parameters=settings.semantic_score_in_parameters,
-            ),
+            settings,
+            self._control,
+            SemanticScores(settings, self._served),
         )
         self._settings = settings
         options = Options(
@@ -189,16 +179,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     number = settings.first_worker + worker
     ids = IdSource(number, latest_seq(inferences, directory))
     journal = Journal(directory, number)
-    recorder = Recorder(
-        ids,
-        journal,
-        blobs,
-        RoomLimits.of(settings, directory),
-        VERSION,
-        durability=settings.durability,
-        signals_per_s=settings.signals_per_s,
-        embed=embed,
-    )
+    recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
     changes = Changes(inferences, journal, ids, read_metadata)
     jobs = Jobs(settings.jobs_directory)
     return recorder, [

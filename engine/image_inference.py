@@ -9,7 +9,7 @@ import pybase64
 from engine.embedding import Vector
 from engine.image_graph import ImageGraph
 from engine.image_text.generation import TextPackage
-from engine.recording import Answered, request_metadata, request_wishes
+from engine.recording import Answered, read_wishes
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.containers import ImageError
@@ -168,8 +168,7 @@ def _asked(images: ImageModel, request: InferRequest) -> Iterator[_Asked]:
         if any(own.get(name) is not None for name in PROMPTS):
             shared = {name: value for name, value in shared.items() if name not in PROMPTS}
         parameters = {**shared, **own}
-        metadata = request_metadata(parameters, where)
-        wishes = request_wishes(parameters, where)
+        metadata, wishes = read_wishes(parameters, where)
         try:
             options = images.answerer.options(parameters)
             in_old_shape = wants_legacy(parameters, images.spec.task)

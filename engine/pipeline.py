@@ -34,6 +34,7 @@ from engine.repository import ModelRepository
 from engine.room import ADMITTED, Admission
 from engine.semantic_score import SemanticScores
 from engine.session import RunError
+from engine.settings import Settings
 from engine.stopwatch import Event, stages_ms
 from engine.tensor_inference import failed_tensors, infer_tensors, rows
 from proto.errors import (
@@ -67,20 +68,15 @@ class _Waited(threading.local):
 class Pipeline:
     """Answers requests; satisfies `proto.messages.Serving`.
 
-    The limits are the settings of the same names. Without a recorder nothing is kept, without scores
-    there are none, without a control models are loaded in this process alone.
+    Without a recorder nothing is kept, without scores there are none, without a control models are loaded
+    in this process alone.
     """
 
     def __init__(
         self,
         repository: ModelRepository,
         recorder: Recorder | None,
-        *,
-        threads: int,
-        max_queue: int,
-        max_pixels: int,
-        max_images: int,
-        strict_readiness: bool,
+        settings: Settings,
         control: ModelControl | None = None,
         scores: SemanticScores | None = None,
     ) -> None:
@@ -92,12 +88,9 @@ class Pipeline:
         self._waited = _Waited()
         self._recorder = recorder
         self._scores = scores
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="request")
-        self._max_queue = max_queue
+        self._pool = ThreadPoolExecutor(settings.thread_count, thread_name_prefix="request")
+        self._settings = settings
         self._queued = 0
-        self._max_pixels = max_pixels
-        self._max_images = max_images
-        self._strict_readiness = strict_readiness
         self.draining = False
         self.board: Board | None = None
         """Where the other workers say whether they are ready."""
@@ -108,10 +101,8 @@ class Pipeline:
         Raises:
             Overloaded: As many requests run and wait as may.
         """
-        if self._queued >= self._max_queue:
-            raise Overloaded(
-                f"expected fewer than {self._max_queue} requests at once, got one more"
-            )
+        if self._queued >= (most := self._settings.max_queue):
+            raise Overloaded(f"expected fewer than {most} requests at once, got one more")
         self._queued += 1
         queued_ns = time.perf_counter_ns()
 
@@ -283,7 +274,8 @@ class Pipeline:
             return None
         if isinstance(model.images, ImageGraph) and wants_tensors(request):
             return None
-        found = ImageModel(model.images, model.spec, self._max_pixels, self._max_images)
+        limits = self._settings.max_pixels, self._settings.max_images
+        found = ImageModel(model.images, model.spec, *limits)
         recorder = self._recorder_of(model)
         if recorder is None:
             return found
@@ -298,7 +290,7 @@ class Pipeline:
         if loading:
             return f"expected every model to be loaded, still loading: {', '.join(loading)}"
         failed = [f"{s.name} {s.version} ({s.reason})" for s in statuses if s.state == "FAILED"]
-        if failed and (self._strict_readiness or len(failed) == len(statuses)):
+        if failed and (self._settings.strict_readiness or len(failed) == len(statuses)):
             return f"expected every model to load, failed: {'; '.join(failed)}"
         return None if self.board is None else self.board.unready_reason()
 

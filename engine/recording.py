@@ -9,8 +9,8 @@ import msgspec
 from engine.embedding import Vector
 from engine.model import Model
 from engine.recognition.model_toml import StoreOptions
-from engine.room import Room, RoomLimits
-from engine.settings import Durability
+from engine.room import Room
+from engine.settings import Durability, Settings
 from engine.signalling import Embed, Signalled, Signaller
 from proto import chariot
 from proto.errors import InvalidRequest
@@ -88,44 +88,37 @@ class Kept(msgspec.Struct, frozen=True):
     """False where there was no room for it."""
 
 
-def request_metadata(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Read and check the metadata of one input, in any of the forms that Chariot gives it.
+def read_wishes(parameters: Mapping[str, Any], where: str) -> tuple[dict[str, Any], Wishes]:
+    """Read the metadata of one input, in any of the forms that Chariot gives it, and what is to be kept.
 
     Raises:
-        InvalidRequest: It does not parse, or breaks a rule of the store.
+        InvalidRequest: Metadata do not parse, or break a rule of the store, or a wish is neither true
+            nor false.
     """
     metadata = chariot.metadata_of(parameters, where)
     try:
         check(metadata)
-    except MetadataError as error:
+        return metadata, _wishes(parameters)
+    except (MetadataError, ParameterError) as error:
         raise InvalidRequest(f"{where}: {error}") from error
-    return metadata
 
 
-def request_wishes(parameters: Mapping[str, Any], where: str) -> Wishes:
-    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`.
-
-    Raises:
-        InvalidRequest: One of them is neither true nor false.
-    """
+def _wishes(parameters: Mapping[str, Any]) -> Wishes:
+    """Read `store` and `store_input`, by which a request keeps things out of the store, and `semantic_score`."""
     if parameters.keys().isdisjoint(Wishes.__struct_fields__):
         return KEEP
-    try:
-        scored = flag(parameters, "semantic_score", default=False)
-        return Wishes(
-            flag(parameters, "store", default=True),
-            flag(parameters, "store_input", default=True),
-            None if parameters.get("semantic_score") is None else scored,
-        )
-    except ParameterError as error:
-        raise InvalidRequest(f"{where}: {error}") from error
+    scored = flag(parameters, "semantic_score", default=False)
+    return Wishes(
+        flag(parameters, "store", default=True),
+        flag(parameters, "store_input", default=True),
+        None if parameters.get("semantic_score") is None else scored,
+    )
 
 
 class Recorder:
     """Keeps inferences in a journal, and their images as blobs; safe from several threads.
 
-    Ids and journal are this process's own. The durability is that of models that say nothing; `embed`
-    asks another model for an embedding.
+    Ids and journal are this process's own; `embed` asks another model for an embedding.
     """
 
     def __init__(
@@ -133,24 +126,23 @@ class Recorder:
         ids: IdSource,
         journal: Journal,
         blobs: Blobs,
-        limits: RoomLimits,
+        settings: Settings,
         engine_version: str,
         *,
-        durability: Durability = "process",
-        signals_per_s: float = 0.0,
         embed: Embed = lambda *_: (None, None),
     ) -> None:
         self._ids = ids
         self._journal = journal
         self._blobs = blobs
-        self._durability = durability
+        self._durability = settings.durability
         self._engine_version = engine_version
         self._syncing = GroupSync(journal.directory)
         self._backlog = Backlog(BACKLOG_BYTES)
-        self.room = Room(journal.directory, limits)
+        self.room = Room(journal.directory, settings)
         """Whether there is room for more, and counters of what became of requests."""
-        self._makes_signals = signals_per_s > 0
-        self._signaller = Signaller(ids, journal, signals_per_s, self.room.is_behind, embed)
+        per_s = settings.signals_per_s
+        self._makes_signals = per_s > 0
+        self._signaller = Signaller(ids, journal, per_s, self.room.is_behind, embed)
 
     def choose(self, model: Model, count: int) -> Collection[int]:
         """Choose those of a request's images, by position, whose pixels are wanted for signals."""

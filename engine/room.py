@@ -18,27 +18,6 @@ from store.lag import Lag, default_limit
 _PAUSE_S = 0.02
 
 
-class RoomLimits(msgspec.Struct, frozen=True):
-    """How far the database may be behind."""
-
-    soft_bytes: int
-    hard_bytes: int
-    full: FullPolicy = "fail"
-    """What happens beyond, for models that say nothing."""
-    block_s: float = 1.0
-
-    @classmethod
-    def of(cls, settings: Settings, journal_directory: Path) -> "RoomLimits":
-        """Take them from the settings, and what these leave open from the disk as it is now."""
-        hard = settings.journal_hard_bytes or default_limit(journal_directory)
-        return cls(
-            min(settings.journal_soft_bytes or hard // 2, hard),
-            hard,
-            settings.journal_full,
-            settings.journal_block_ms / 1000,
-        )
-
-
 class Counts:
     """How often things happened since the process began, by name; safe from several threads."""
 
@@ -69,10 +48,17 @@ ADMITTED = Admission()
 
 
 class Room:
-    """The room of one journal, as one worker sees it; safe from several threads."""
+    """The room of one journal, as one worker sees it; safe from several threads.
 
-    def __init__(self, journal_directory: Path, limits: RoomLimits) -> None:
-        self._limits = limits
+    What the settings leave open is taken from the disk as it is now.
+    """
+
+    def __init__(self, journal_directory: Path, settings: Settings) -> None:
+        self._hard_bytes = settings.journal_hard_bytes or default_limit(journal_directory)
+        soft_bytes = settings.journal_soft_bytes or self._hard_bytes // 2
+        self._soft_bytes = min(soft_bytes, self._hard_bytes)
+        self._full = settings.journal_full
+        self._block_s = settings.journal_block_ms / 1000
         self.lag_bytes = Lag(journal_directory).bytes
         """Gives how far the database is behind, as of at most 0.1 s ago."""
         self.counts = Counts(
@@ -86,7 +72,7 @@ class Room:
 
     def is_behind(self) -> bool:
         """Tell whether the database is further behind than it should be."""
-        return self.lag_bytes() > self._limits.soft_bytes
+        return self.lag_bytes() > self._soft_bytes
 
     def admit(self, full: FullPolicy | None) -> Admission:
         """Decide whether a request can be kept, by the model's policy, before the model is run.
@@ -95,23 +81,23 @@ class Room:
             JournalError: The journal is full, and what cannot be kept is not to be answered.
         """
         lag = self.lag_bytes()
-        if lag <= self._limits.soft_bytes:
+        if lag <= self._soft_bytes:
             return ADMITTED
-        full = full or self._limits.full
-        if lag > self._limits.hard_bytes and full == "block":
+        full = full or self._full
+        if lag > self._hard_bytes and full == "block":
             self.counts.add("blocked")
-            until = time.monotonic() + self._limits.block_s
-            while lag > self._limits.hard_bytes and time.monotonic() < until:
+            until = time.monotonic() + self._block_s
+            while lag > self._hard_bytes and time.monotonic() < until:
                 time.sleep(_PAUSE_S)
                 lag = self.lag_bytes()
-        if lag > self._limits.hard_bytes and full != "shed":
+        if lag > self._hard_bytes and full != "shed":
             self.counts.add("refused")
             raise JournalError(
-                f"expected at most {self._limits.hard_bytes} bytes of the journal to wait for the "
+                f"expected at most {self._hard_bytes} bytes of the journal to wait for the "
                 f"database, got {lag}"
             )
         self.counts.add("behind")
-        return Admission(shed=lag > self._limits.hard_bytes, lag_bytes=lag)
+        return Admission(shed=lag > self._hard_bytes, lag_bytes=lag)
 
     def insist(
         self, error: JournalError, full: FullPolicy | None, write: Callable[[], None]
@@ -124,14 +110,14 @@ class Room:
         Raises:
             JournalError: It is to be refused; or it may be kept, and that is not certain.
         """
-        full, until = full or self._limits.full, None
+        full, until = full or self._full, None
         while True:
             now, is_certain = time.monotonic(), not isinstance(error, Unconfirmed)
             if is_certain and full == "shed":
                 return False
             if is_certain and full == "block" and until is None:
                 self.counts.add("blocked")
-                until = now + self._limits.block_s
+                until = now + self._block_s
             if not is_certain or until is None or now >= until:
                 self.counts.add("refused")
                 raise error

@@ -7,13 +7,13 @@ a fault of scoring costs the score alone.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from engine.model import Model
 from engine.recording import Answered
+from engine.settings import Settings
 from monitor.drift.similarity import References
 
 REFERENCES = "default.similarity"
@@ -33,26 +33,19 @@ class SemanticScores:
     References are read in a thread of their own, never in that of a request.
 
     Args:
-        baselines: The folder with a folder for each model.
+        settings: Of the server.
         models: Gives the names of those that are served.
-        header: Name of the response header.
-        in_parameters: Whether outputs have the score where a request does not say.
         poll_s: Seconds between looks at the files.
     """
 
     def __init__(
         self,
-        baselines: Path,
+        settings: Settings,
         models: Callable[[], Iterable[str]],
-        *,
-        header: str = "Quadriga-Semantic-Score",
-        in_parameters: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
-        self._baselines = baselines
+        self._settings = settings
         self._models = models
-        self._header = header
-        self._in_parameters = in_parameters
         self._poll_s = poll_s
         self._references: dict[str, References] = {}
         self._seen: dict[str, tuple[int, ...]] = {}
@@ -70,12 +63,14 @@ class SemanticScores:
     def headers(self, answered: Sequence[Answered]) -> list[tuple[str, str]]:
         """Write the response header: a score an image, nothing where one has none."""
         scores = _written(answered)
-        return [(self._header, scores)] if scores else []
+        return [(self._settings.semantic_score_header, scores)] if scores else []
 
     def parameters(self, answered: Sequence[Answered]) -> dict[str, Any]:
         """Give what the output of some images says of their scores, where that is wanted."""
         wanted = answered[0].wishes.semantic_score
-        scores = _written(answered) if (self._in_parameters if wanted is None else wanted) else ""
+        if wanted is None:
+            wanted = self._settings.semantic_score_in_parameters
+        scores = _written(answered) if wanted else ""
         if not scores:
             return {}
         return {PARAMETER: answered[0].semantic_score if len(answered) == 1 else scores}
@@ -105,7 +100,7 @@ class SemanticScores:
 
     def _look(self, name: str) -> None:
         """Read a model's references if they are others than before."""
-        path = self._baselines / name / REFERENCES
+        path = self._settings.baselines_directory / name / REFERENCES
         try:
             found = path.stat()
             seen = (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pybase64
 
 from engine.model import Model
-from engine.recording import Answered, request_metadata, request_wishes
+from engine.recording import Answered, read_wishes
 from engine.session import RunError
 from proto.datatypes import DATATYPES
 from proto.errors import InvalidRequest
@@ -56,8 +56,7 @@ def _asked(request: InferRequest) -> Answered:
     """Check metadata and wishes, of the request and of all its inputs; what was answered is left out."""
     own = {name: value for tensor in request.inputs for name, value in tensor.parameters.items()}
     parameters = {**request.parameters, **own}
-    metadata = request_metadata(parameters, "inputs[0]")
-    wishes = request_wishes(parameters, "inputs[0]")
+    metadata, wishes = read_wishes(parameters, "inputs[0]")
     return Answered(request.inputs[0].name, "predict", [], metadata, wishes=wishes)
 
 

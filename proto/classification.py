@@ -19,9 +19,9 @@ MAX_ELEMENTS = 1_000_000
 def infer(serving: Serving, request: InferRequest) -> InferResponse:
     """Answer a request, with the outputs that it wants classified replaced by their best classes."""
     wishes = {
-        output.name: _count(output.parameters["classification"], output.name)
+        output.name: _count(wished, output.name)
         for output in request.requested_outputs
-        if output.parameters.get("classification")
+        if (wished := (output.parameters or {}).get("classification"))
     }
     response = serving.infer(request)
     if not wishes:

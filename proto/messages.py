@@ -55,11 +55,11 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
-class RequestedOutput(msgspec.Struct, frozen=True):
-    """An output that the client asks for, and how it wants it."""
+class OutputWish(msgspec.Struct):
+    """An output that a request asks for."""
 
     name: str
-    parameters: Mapping[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 class InferRequest(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class InferRequest(msgspec.Struct, frozen=True):
     version: str | None
     id: str
     inputs: Sequence[Tensor]
-    requested_outputs: Sequence[RequestedOutput] = ()
+    requested_outputs: Sequence[OutputWish] = ()
     """The outputs wanted, in their order; empty for all."""
     parameters: Mapping[str, Any] = {}
     protocol: str = "v2"

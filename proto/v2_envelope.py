@@ -23,7 +23,7 @@ from proto.messages import (
     InferResponse,
     ModelInfo,
     NotFinite,
-    RequestedOutput,
+    OutputWish,
     Tensor,
     check_name,
     first_id,
@@ -37,13 +37,6 @@ class InputTensor(msgspec.Struct):
     shape: list[int]
     datatype: str
     data: Any | msgspec.UnsetType = msgspec.UNSET
-    parameters: dict[str, Any] | None = None
-
-
-class OutputWish(msgspec.Struct):
-    """An output that a request asks for."""
-
-    name: str
     parameters: dict[str, Any] | None = None
 
 
@@ -113,10 +106,7 @@ def parse_infer(
         version=version,
         id=first_id(decoded.id, header_id),
         inputs=inputs,
-        requested_outputs=[
-            RequestedOutput(output.name, output.parameters or {})
-            for output in decoded.outputs or ()
-        ],
+        requested_outputs=decoded.outputs or (),
         parameters=decoded.parameters or {},
     )
 
@@ -158,7 +148,7 @@ def render_infer(
     Gives the body; and the length of its JSON where bytes follow it, else None. A value that is not
     finite is an InvalidRequest where `not_finite` is `error`.
     """
-    wishes = {output.name: output.parameters for output in request.requested_outputs}
+    wishes = {output.name: output.parameters or {} for output in request.requested_outputs}
     all_binary = request.parameters.get("binary_data_output")
     outputs: list[OutputTensor] = []
     raws: list[bytes] = []

@@ -19,7 +19,7 @@ from proto.json_text import read_json
 from proto.messages import (
     InferRequest,
     InferResponse,
-    RequestedOutput,
+    OutputWish,
     Tensor,
     check_name,
     first_id,
@@ -65,9 +65,7 @@ def parse_infer(asked: Any) -> InferRequest:
             for number, (tensor, raw) in enumerate(zip(asked.inputs, raws, strict=True))
         ],
         requested_outputs=[
-            RequestedOutput(
-                output.name, read_parameters(output.parameters, f"output {output.name!r}")
-            )
+            OutputWish(output.name, read_parameters(output.parameters, f"output {output.name!r}"))
             for output in asked.outputs
         ],
         parameters=read_parameters(asked.parameters, "the request"),

@@ -16,7 +16,7 @@ from tasks.references import resolve
 from tasks.resize import Affine, preprocess
 from tasks.rotated import probiou_matrix
 from tasks.sampling import Window
-from tasks.specification import Defaults, ModelSpec, Tiling
+from tasks.specification import ModelSpec, Tiling
 from tasks.tiling import merge
 
 
@@ -30,20 +30,6 @@ class DetectionOptions(msgspec.Struct, frozen=True):
     """A box that overlaps a better one of its class by more is dropped."""
     max_detections: int
     """Most boxes to answer; the best are kept."""
-
-
-def read_options(
-    parameters: Mapping[str, Any], actions: Sequence[str], defaults: Defaults
-) -> DetectionOptions:
-    """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""
-    return DetectionOptions(
-        action=read.action(parameters, actions),
-        score_threshold=read.number(parameters, "score_threshold", 0, 1, defaults.score_threshold),
-        iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
-        max_detections=read.whole_number(
-            parameters, "max_detections", 1, 10_000, defaults.max_detections
-        ),
-    )
 
 
 def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
@@ -97,8 +83,18 @@ class ObjectDetection:
         self._decode: Decoder = resolve(spec.output.decoder, DECODERS, "output.decoder")
 
     def options(self, parameters: Mapping[str, Any]) -> DetectionOptions:
-        """Read what a request asks; see `read_options`."""
-        return read_options(parameters, self.actions, self._spec.defaults)
+        """Read `action`, `score_threshold`, `iou_threshold` and `max_detections`."""
+        defaults = self._spec.defaults
+        return DetectionOptions(
+            action=read.action(parameters, self.actions),
+            score_threshold=read.number(
+                parameters, "score_threshold", 0, 1, defaults.score_threshold
+            ),
+            iou_threshold=read.number(parameters, "iou_threshold", 0, 1, defaults.iou_threshold),
+            max_detections=read.whole_number(
+                parameters, "max_detections", 1, 10_000, defaults.max_detections
+            ),
+        )
 
     def preprocess(self, image: Image) -> tuple[npt.NDArray[Any], Affine]:
         """Make the input tensor of one image, without the batch axis, and the map to undo it."""
@@ -136,7 +132,7 @@ class ObjectDetection:
         found: Candidates,
         width: int,
         height: int,
-        options: DetectionOptions,  # noqa: ARG002 - rotated boxes need theirs, and are asked alike
+        options: Any,  # noqa: ARG002 - rotated boxes need theirs, and are asked alike
     ) -> list[Prediction]:
         """Clip the boxes to the image and name them; what lies wholly outside of it is dropped."""
         boxes = clip_boxes(found.boxes, width, height)

@@ -101,8 +101,9 @@ def model_of(server: ServerClient, name: str, version: str | None) -> tuple[str,
     _wait_until_loaded(server, name)
     info = server.call("GET", f"/v2/models/{model_path(name, version)}")
     if version is None:
-        versions = info["versions"]
-        version = next((one for one in versions if _is_ready(server, name, one)), versions[0])
+        index = server.call("POST", "/v2/repository/index", {"ready": True})
+        ready = (one["version"] for one in index if one["name"] == info["name"])
+        version = next(ready, info["versions"][0])
     return info["name"], version, info["properties"]["task"]
 
 
@@ -119,14 +120,6 @@ def _wait_until_loaded(server: ServerClient, name: str) -> None:
             raise ServerError(f"expected {name} to be loaded, got {why}")
         tell(f"waiting for {name}")
         time.sleep(POLL_S)
-
-
-def _is_ready(server: ServerClient, name: str, version: str) -> bool:
-    try:
-        server.read("GET", f"/v2/models/{model_path(name, version)}/ready")
-    except Refused:
-        return False
-    return True
 
 
 def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:

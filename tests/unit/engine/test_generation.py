@@ -10,6 +10,7 @@ from engine.image_text.generation import TextPackage, is_text_package
 from engine.pipeline import Pipeline
 from engine.repository import ModelRepository
 from engine.session import LoadError
+from engine.settings import Settings
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.image import Image
@@ -393,15 +394,8 @@ def pipeline(tmp_path):
     vision_language(tmp_path / "talker")
     repository = ModelRepository(tmp_path)
     repository.load_all()
-    pipeline = Pipeline(
-        repository,
-        None,
-        threads=1,
-        max_queue=8,
-        max_pixels=1000,
-        max_images=8,
-        strict_readiness=True,
-    )
+    settings = Settings(threads=1, max_queue=8, max_pixels=1000, max_images=8)
+    pipeline = Pipeline(repository, None, settings)
     yield pipeline
     pipeline.close()
 

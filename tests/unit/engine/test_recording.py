@@ -16,7 +16,7 @@ from engine import image_inference, recording
 from engine.pipeline import Pipeline
 from engine.recording import Recorder
 from engine.repository import ModelRepository
-from engine.room import RoomLimits
+from engine.settings import Settings
 from proto.errors import InternalError, InvalidRequest, Overloaded
 from proto.messages import InferRequest, Tensor
 from store.blobs.files import BlobStore
@@ -71,16 +71,19 @@ class Place:
         (self.models / name / "model.toml").write_text(f"{CLASSIFIER}[store]\n{store}\n")
 
     def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
-        limits = RoomLimits(soft, hard, options.pop("full", "fail"), options.pop("block_s", 0.05))
+        settings = Settings(
+            threads=1, max_queue=8, max_pixels=1000, max_images=8,
+            journal_soft_bytes=soft, journal_hard_bytes=hard,
+            journal_full=options.pop("full", "fail"),
+            journal_block_ms=1000 * options.pop("block_s", 0.05),
+            **{"signals_per_s": 0, **options},
+        )  # fmt: skip
         journal = Journal(self.directory, 0)
         blobs = BlobStore(self.blobs)
-        self.recorder = Recorder(IdSource(0), journal, blobs, limits, "1.2.3", **options)
+        self.recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         repository = ModelRepository(self.models)
         repository.load_all()
-        pipeline = Pipeline(
-            repository, self.recorder, threads=1, max_queue=8, max_pixels=1000, max_images=8,
-            strict_readiness=True,
-        )  # fmt: skip
+        pipeline = Pipeline(repository, self.recorder, settings)
         self.opened.append(pipeline)
         return pipeline
 

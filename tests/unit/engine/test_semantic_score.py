@@ -12,8 +12,8 @@ import pytest
 from engine.pipeline import Pipeline
 from engine.recording import Recorder
 from engine.repository import ModelRepository
-from engine.room import RoomLimits
 from engine.semantic_score import REFERENCES, SemanticScores
+from engine.settings import Settings
 from monitor.drift.similarity import References, write
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, InferResponse, Tensor
@@ -46,18 +46,15 @@ class Place:
         repository.load_all()
         self.model = repository.get("m", None)
         self.journal = root / "journal"
-        recorder = Recorder(
-            IdSource(0), Journal(self.journal, 0), BlobStore(root / "blobs"),
-            RoomLimits(1 << 30, 1 << 30), "1.2.3",
+        settings = Settings(
+            data=str(root), threads=1, max_queue=8, max_pixels=1000, max_images=8,
+            journal_hard_bytes=1 << 30, signals_per_s=0, **options,
         )  # fmt: skip
+        journal, blobs = Journal(self.journal, 0), BlobStore(root / "blobs")
+        recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         self.names = {"m"}
-        self.scores = SemanticScores(
-            root / "baselines", lambda: set(self.names), poll_s=0.01, **options
-        )
-        self.pipeline = Pipeline(
-            repository, recorder, threads=1, max_queue=8, max_pixels=1000, max_images=8,
-            strict_readiness=True, scores=self.scores,
-        )  # fmt: skip
+        self.scores = SemanticScores(settings, lambda: set(self.names), poll_s=0.01)
+        self.pipeline = Pipeline(repository, recorder, settings, scores=self.scores)
         self.path = root / "baselines" / "m" / REFERENCES
         self.path.parent.mkdir(parents=True)
 
@@ -124,7 +121,9 @@ def test_each_image_has_its_score_in_the_header_and_its_record(place):
     ],
 )
 def test_a_score_is_in_the_parameters_where_it_is_wanted(tmp_path, setting, shared, own, shown):
-    place = Place(tmp_path, in_parameters=setting, header="X-Likeness")
+    place = Place(
+        tmp_path, semantic_score_in_parameters=setting, semantic_score_header="X-Likeness"
+    )
     place.write()
     place.settled(scored=True)
     one, two = place.ask(BLUE, shared=shared, **own), place.ask(BLUE, GRAY, shared=shared, **own)

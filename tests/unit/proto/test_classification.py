@@ -5,7 +5,7 @@ import pytest
 
 from proto.classification import infer
 from proto.errors import InvalidRequest
-from proto.messages import InferRequest, InferResponse, ModelInfo, RequestedOutput, Tensor
+from proto.messages import InferRequest, InferResponse, ModelInfo, OutputWish, Tensor
 
 
 class Answers:
@@ -24,7 +24,7 @@ class Answers:
 
 
 def asking(count):
-    return InferRequest("m", None, "7", [], [RequestedOutput("y", {"classification": count})])
+    return InferRequest("m", None, "7", [], [OutputWish("y", {"classification": count})])
 
 
 @pytest.mark.parametrize(

@@ -253,4 +253,4 @@ def test_parameters_that_are_not_allowed_are_refused(parameters, text):
 def test_options_default_to_those_of_the_model():
     options = detector(angle="oc", score_threshold=0.2, iou_threshold=0.4).options({"angle": None})
     assert (options.action, options.angle, options.corners) == ("predict", "oc", False)
-    assert (options.boxes.score_threshold, options.boxes.iou_threshold) == (0.2, 0.4)
+    assert (options.score_threshold, options.iou_threshold) == (0.2, 0.4)

@@ -3,9 +3,9 @@
 import fcntl
 import gc
 import shutil
-import threading
 import time
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from proto.errors import (
     ProtocolError,
     Unsupported,
 )
+from tests.background import at_once
 from tests.onnx_models import classifier, doubling, tripling
 from tests.text_models import vision_language
 
@@ -276,15 +277,8 @@ def test_changes_at_once_follow_each_other(root, tmp_path):
             except ProtocolError as error:
                 failed.append(error)
 
-    threads = [
-        threading.Thread(target=change, args=(control, name))
-        for _, control in workers
-        for name in ("double", "versions")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    names = ("double", "versions")
+    at_once([partial(change, control, name) for _, control in workers for name in names])
     assert failed == []
     for repository, _ in workers:
         assert {status.state for status in repository.statuses()} == {"READY"}

@@ -25,6 +25,7 @@ from store.journal import Journal, frames, segments
 from store.lag import write_offsets
 from store.records import InferenceRecord, JournaledChange, is_change
 from store.writer import Writer
+from tests.background import at_once, in_background
 from tests.onnx_models import classifier, doubling, save, value
 
 CLASSIFIER = 'task = "classification"\nlabels = ["red", "green", "blue"]\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
@@ -180,12 +181,8 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
 ) -> None:
     pipeline = place.pipeline(durability="database")
     writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
-    stop = threading.Event()
-    running = threading.Thread(target=writer.run, args=(stop,))
-    running.start()
-    (seq,) = pipeline.infer(ask("plain")).inference_ids
-    stop.set()
-    running.join()
+    with in_background(writer.run):
+        (seq,) = pipeline.infer(ask("plain")).inference_ids
     assert writer.records_moved == 1
     writer.close()
     monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0.01)
@@ -198,14 +195,7 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
 
 def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
     pipeline = place.pipeline()
-    threads = [
-        threading.Thread(target=lambda: [pipeline.infer(ask("plain")) for _ in range(10)])
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda: [pipeline.infer(ask("plain")) for _ in range(10)]] * 3)
     seqs = [record.seq for record in place.records()]
     assert len(set(seqs)) == 30
     assert sum(later < earlier for earlier, later in pairwise(seqs)) < 15

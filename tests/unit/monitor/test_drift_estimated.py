@@ -9,7 +9,6 @@ from monitor.drift.stored import compare_stored
 from store.ids import EPOCH_MS
 from store.records import InputReference, ModelReference, TruthStatement, timestamp_text
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 TASK = "IMAGE_CLASSIFICATION"
@@ -21,13 +20,6 @@ def seq_of(second):
 
 
 IDS = np.array([seq_of(second) for second in range(1, KNOWN + ASKED + 1)])
-
-
-@pytest.fixture
-def place(tmp_path, database_url):
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
 
 
 def fill(place, *, labels=2):

@@ -21,7 +21,6 @@ from store.records import (
     timestamp_text,
 )
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 SPACE, OTHER_SPACE = "ab" * 8, "cd" * 8
@@ -29,12 +28,9 @@ MIDDLE = 1000
 """The second in which the baseline ends."""
 
 
-@pytest.fixture
-def place(tmp_path, database_url, monkeypatch):
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
     monkeypatch.setattr(windows, "SHARD", 37)
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
 
 
 def seq_of(second):

@@ -19,7 +19,6 @@ from store.exchange import parquet
 from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 IMAGES = 250
 OTHER = ModelReference("other", "1", "bb" * 32)
@@ -45,10 +44,9 @@ def box(source):
 
 
 @pytest.fixture
-def place(tmp_path, database_url, monkeypatch):
+def place(place, monkeypatch):
     monkeypatch.setattr(reading, "SHARD", 100)
     monkeypatch.setattr(stored, "SHARD", 100)
-    made = Place(tmp_path, database_url)
     source = np.random.default_rng(0)
     for model in (ModelReference("one", "1", "aa" * 32), OTHER):
         records = [
@@ -61,15 +59,14 @@ def place(tmp_path, database_url, monkeypatch):
             )
             for at in range(IMAGES)
         ]
-        made.move(*records)
-    made.change(
+        place.move(*records)
+    place.change(
         *(
             TruthStatement("input.hash", f"blake3:{at:064x}", [box(source), box(source)])
             for at in range(IMAGES)
         )
     )
-    yield made
-    made.close()
+    return place
 
 
 def told(report):

@@ -17,7 +17,6 @@ from store.records import (
     timestamp_text,
 )
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 OTHER = ModelReference("other", "1", "bb" * 32)
@@ -31,13 +30,6 @@ def small(monkeypatch):
     monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
     monkeypatch.setattr(reading, "SHARD", 3)
     monkeypatch.setattr(stored, "SHARD", 3)
-
-
-@pytest.fixture
-def place(tmp_path, database_url):
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from engine.generation import TextPackage, is_text_package
-from engine.pipeline import Pipeline
 from engine.repository import ModelRepository
 from engine.session import LoadError
 from proto.errors import InvalidRequest
@@ -26,6 +25,7 @@ from tests.text_models import (
     words,
     write_json,
 )
+from tests.unit.engine.serving_place import pipeline_of
 
 WHITE = Image(np.full((7, 5, 3), 255, np.uint8))
 BLACK = Image(np.zeros((7, 5, 3), np.uint8))
@@ -391,17 +391,7 @@ def test_a_repository_serves_a_package_and_says_why(tmp_path):
 @pytest.fixture
 def pipeline(tmp_path):
     vision_language(tmp_path / "talker")
-    repository = ModelRepository(tmp_path)
-    repository.load_all()
-    pipeline = Pipeline(
-        repository,
-        None,
-        threads=1,
-        max_queue=8,
-        max_pixels=1000,
-        max_images=8,
-        strict_readiness=True,
-    )
+    pipeline = pipeline_of(tmp_path, None)
     yield pipeline
     pipeline.close()
 

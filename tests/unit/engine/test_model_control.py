@@ -23,12 +23,8 @@ from proto.errors import (
     Unsupported,
 )
 from tests.background import at_once
-from tests.onnx_models import classifier, doubling, tripling
+from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
 from tests.text_models import vision_language
-
-CLASSIFIER = (
-    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
-)
 
 
 @pytest.fixture
@@ -112,7 +108,7 @@ def test_an_unloaded_model_is_known_and_not_ready(repository):
 @pytest.mark.parametrize("name", ["double", "colours", "talker"])
 def test_a_model_that_is_not_served_any_more_is_freed_at_once(root, name):
     classifier(root / "colours" / "model.onnx")
-    (root / "colours" / "model.toml").write_text(CLASSIFIER)
+    (root / "colours" / "model.toml").write_text(CLASSIFIER_TOML)
     vision_language(root / "talker")
     repository = ModelRepository(root)
     repository.load_all()

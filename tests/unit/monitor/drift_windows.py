@@ -8,10 +8,21 @@ from typing import Any
 
 from monitor.drift.parameters import DriftParameters
 from monitor.report import Data, Effect, Report, Signal, Window
+from store.ids import EPOCH_MS
 from store.records import timestamp_text
 
 MODEL = "shapes-detector"
 HOUR_S = 3600
+
+
+def seq_of(second: int) -> int:
+    """The first id of a second of what is stored."""
+    return second * 1000 << 22
+
+
+def moment(second: int) -> str:
+    """The time of a second of what is stored."""
+    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def parameters(hour: int, baseline: Any = "default") -> DriftParameters:

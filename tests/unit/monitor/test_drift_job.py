@@ -15,11 +15,11 @@ from monitor.routes import monitor_routes
 from monitor.watch.history import history
 from store import jobs as jobs_module
 from store.database import migrate
-from store.ids import EPOCH_MS
 from store.jobs import Jobs
-from store.records import ImageSignals, ModelReference, SignalsOfImages, timestamp_text
+from store.records import ImageSignals, ModelReference, SignalsOfImages
 from tests.background import until
 from tests.unit.http_client import client_of
+from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.monitor.test_job import finished, runner
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
@@ -27,14 +27,6 @@ from tests.unit.store.place import Place
 MODEL = ModelReference("one", "1", "aa" * 32)
 PATH = "/api/models/one/baseline"
 LATER = 1000
-
-
-def seq_of(second):
-    return second * 1000 << 22
-
-
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def fill(place, seconds, shift=0.0, model=MODEL, **metadata):

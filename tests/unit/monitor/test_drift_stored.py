@@ -12,14 +12,14 @@ from monitor.drift.summary import summarise
 from monitor.drift.windows import Reading, read_window
 from monitor.places import Here
 from monitor.signals import PICTURE
-from store.ids import EPOCH_MS, LARGEST
+from store.ids import LARGEST
 from store.records import (
     ImageSignals,
     InputReference,
     ModelReference,
     SignalsOfImages,
-    timestamp_text,
 )
+from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -31,14 +31,6 @@ MIDDLE = 1000
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
     monkeypatch.setattr(windows, "SHARD", 37)
-
-
-def seq_of(second):
-    return second * 1000 << 22
-
-
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):

@@ -8,14 +8,13 @@ from monitor.evaluation.evaluators import EVALUATORS
 from monitor.evaluation.parameters import EvaluationParameters
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
-from store.ids import EPOCH_MS
 from store.records import (
     Deletion,
     InputReference,
     ModelReference,
     TruthStatement,
-    timestamp_text,
 )
+from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -44,18 +43,14 @@ def answer():
             "predictions": [{"label": label, "score": 0.5} for label in found],
             "input": InputReference("image", digest, 640, 480, "image/jpeg"),
         }
-        return make_record(second * 1000 << 22, **values | fields)
+        return make_record(seq_of(second), **values | fields)
 
     return make
 
 
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
-
-
 def truth(second, there="a"):
     labels = None if there is None else [{"label": label} for label in there]
-    return TruthStatement("id", str(second * 1000 << 22), labels)
+    return TruthStatement("id", str(seq_of(second)), labels)
 
 
 def image_truth(image, there="a"):

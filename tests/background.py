@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
@@ -27,6 +28,19 @@ def in_background(work: Callable[..., Any], *arguments: Any) -> Iterator[threadi
         stop.set()
         thread.join(60)
         assert not thread.is_alive()
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer HTTP until the end of the block; gives `host:port`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(60)
 
 
 def at_once(calls: Sequence[Callable[[], Any]]) -> None:

@@ -15,7 +15,7 @@ from store.ids import IdSource
 from store.records import InputReference
 from store.routes import routes
 from tests.background import at_once, in_background
-from tests.unit.http_client import client_of
+from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -31,10 +31,7 @@ class Server:
         self.client = client_of([*routes(place.inferences), *change_routes(self.changes)])
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
-        """Send JSON, or bytes as they are, and return status and JSON."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        response = self.client.request(method, f"/api/{path}", content=content)
-        return response.status_code, response.json()
+        return call(self.client, method, path, body)
 
     def ok(self, method: str, path: str, body: Any = b"") -> Any:
         """As `call`, for what succeeds."""

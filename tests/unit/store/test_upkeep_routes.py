@@ -1,4 +1,3 @@
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from store.changes.service import Changes
 from store.ids import IdSource
 from store.upkeep.routes import upkeep_routes
 from tests.background import in_background
-from tests.unit.http_client import client_of
+from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -22,12 +21,6 @@ def client(place: Place) -> Iterator[TestClient[Litestar]]:
     handlers = upkeep_routes(place.inferences, changes)
     with in_background(place.writer.run), client_of(handlers) as client:
         yield client
-
-
-def call(client: TestClient[Litestar], method: str, path: str, body: Any) -> tuple[int, Any]:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = client.request(method, f"/api/{path}", content=content)
-    return response.status_code, response.json()
 
 
 RULE = "models/shapes-detector/retention"

@@ -6,6 +6,7 @@ import msgspec
 
 from monitor.evaluation.evaluators import Evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, State, merge
+from monitor.report import Report
 
 
 def raw(value: Any) -> msgspec.Raw:
@@ -24,3 +25,8 @@ def merged(
 ) -> State:
     """Deal images out, and put them together again."""
     return merge([state_of(evaluator, images[at::shards], by) for at in range(shards)])
+
+
+def told(report: Report) -> Report:
+    """Return what does not depend on when and how a report was computed."""
+    return msgspec.structs.replace(report, id="", created="", provenance={})

@@ -18,6 +18,7 @@ from store.blobs.files import BlobStore
 from store.exchange import parquet
 from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
+from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
 
 IMAGES = 250
@@ -67,10 +68,6 @@ def place(place, monkeypatch):
         )
     )
     return place
-
-
-def told(report):
-    return msgspec.structs.replace(report, id="", created="", provenance={})
 
 
 def test_a_cluster_gives_the_same_report(place, database_url, cluster):

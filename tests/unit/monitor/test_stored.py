@@ -15,6 +15,7 @@ from store.records import (
     TruthStatement,
 )
 from tests.unit.monitor.drift_windows import moment, seq_of
+from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
 
 MODEL = ModelReference("one", "1", "aa" * 32)
@@ -64,11 +65,6 @@ def evaluated(place, *, tell=lambda *_: None, shards=None, **parameters):
 
 def accuracy(report):
     return report.metrics[0].value, report.data.current.n, report.data.excluded
-
-
-def told(report):
-    """Return what does not depend on when and how it was computed."""
-    return msgspec.structs.replace(report, id="", created="", provenance={})
 
 
 def test_truth_counts_whenever_it_arrived(place, answer):

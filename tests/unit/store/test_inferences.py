@@ -12,32 +12,19 @@ from store import inferences as module
 from store.blobs.files import BlobStore
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences
-from store.journal import Journal, segments
+from store.journal import segments
 from store.query.request import QueryRequest
 from store.query.search import Budget
-from store.writer import Writer
 from tests.background import at_once, in_background
-from tests.unit.store.place import execute
+from tests.unit.store.place import Place, execute
 
 
-class Store:
-    """Everything of a store in one process."""
-
-    def __init__(self, root: Path, url: str = "") -> None:
-        self.journal = Journal(root / "journal", 0)
-        url = url or f"sqlite:///{root}/store.db"
-        self.url = url
-        self.writer = Writer(root / "journal", url)
-        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+class Store(Place):
+    """A place that is asked for pages."""
 
     def ids(self, **request: object) -> list[int]:
         """Return the ids of one page."""
         return [int(one.id) for one in self.inferences.query(QueryRequest(**request)).inferences]
-
-    def close(self) -> None:
-        self.journal.close()
-        self.writer.close()
-        self.inferences.close()
 
 
 @pytest.fixture
@@ -50,7 +37,7 @@ def store(tmp_path: Path, database_url: str) -> Iterator[Store]:
 @pytest.fixture
 def lite(tmp_path: Path) -> Iterator[Store]:
     """SQLite, not migrated yet."""
-    store = Store(tmp_path)
+    store = Store(tmp_path, f"sqlite:///{tmp_path}/store.db")
     yield store
     store.close()
 
@@ -255,7 +242,7 @@ def test_readers_leave_a_deleted_database(lite: Store, record, tmp_path: Path) -
 def test_readers_take_a_database_put_in_place_of_another(
     lite: Store, record, tmp_path: Path
 ) -> None:
-    other = Store(tmp_path / "other")
+    other = Store(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(3)])
     other.writer.drain()
     for part in (other.inferences, other.writer, other.journal):

@@ -24,18 +24,6 @@ World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
 """Returns values, and their sources if they have any; one for both sides, or one for each."""
 
 DEPENDENT: dict[str, World] = {
-    "normal": worlds.normal,
-    "skewed: lognormal": worlds.lognormal,
-    "skewed: scores, beta(8, 1.5)": worlds.beta,
-    "tied: scores of two digits": worlds.rounded,
-    "counts: Poisson(3)": worlds.counts,
-    "counts: Poisson(0.3)": worlds.few,
-    "20 labels, 16 of them rare": worlds.labels,
-}
-World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
-"""Returns values, and their sources if they have any; one for both sides, or one for each."""
-
-DEPENDENT: dict[str, World] = {
     "AR(0.9), 4 cameras on both sides": worlds.cameras,
     "AR(0.9), recordings of 25 frames": worlds.recordings,
     "AR(0.9), no source key": worlds.unkeyed,

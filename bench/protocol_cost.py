@@ -10,37 +10,28 @@ import json
 import statistics
 import struct
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
-from request_cost import cpu_s
+from request_cost import HttpSender, Request, cpu_s
 
 from engine.session import Session
 from engine.settings import Settings
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, free_port, image_input
 
 MODEL = "shapes-classifier"
+PATH = f"/v2/models/{MODEL}/infer"
 _JSON_BYTES = "Inference-Header-Content-Length"
-
-
-class Request(NamedTuple):
-    """One request over HTTP."""
-
-    body: bytes
-    headers: dict[str, str]
-    path: str = f"/v2/models/{MODEL}/infer"
 
 
 def json_base64(image: bytes) -> Request:
     """Put the image into the JSON, as base64."""
-    return Request(json.dumps({"inputs": [image_input(image)]}).encode(), {})
+    return Request(PATH, json.dumps({"inputs": [image_input(image)]}).encode())
 
 
 def _behind_json(tensor: dict[str, Any], raw: bytes) -> Request:
@@ -50,7 +41,7 @@ def _behind_json(tensor: dict[str, Any], raw: bytes) -> Request:
         "parameters": {"binary_data_output": True},
     }
     text = json.dumps(body).encode()
-    return Request(text + raw, {_JSON_BYTES: str(len(text))})
+    return Request(PATH, text + raw, {_JSON_BYTES: str(len(text))})
 
 
 def binary_image(image: bytes) -> Request:
@@ -61,7 +52,7 @@ def binary_image(image: bytes) -> Request:
 
 def raw_image(image: bytes) -> Request:
     """Send the image and nothing else."""
-    return Request(image, {_JSON_BYTES: "0"})
+    return Request(PATH, image, {_JSON_BYTES: "0"})
 
 
 def binary_tensor(_: bytes) -> Request:
@@ -99,27 +90,6 @@ def grpc_message(image: bytes) -> bytes:
     tensor = _field(1, b"image") + _field(2, b"BYTES") + _field(3, b"\x01")
     raw = struct.pack("<I", len(image)) + image
     return _field(1, MODEL.encode()) + _field(5, tensor) + _field(7, raw)
-
-
-class HttpSender:
-    """A closed loop's way to send over HTTP, a connection each thread."""
-
-    def __init__(self, host: str, requests: list[Request]) -> None:
-        self._host = host
-        self._requests = requests
-        self._local = threading.local()
-
-    def __call__(self, number: int) -> None:
-        """Send one of the requests."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = HTTPConnection(self._host, timeout=60)
-        connection: HTTPConnection = self._local.connection
-        request = self._requests[number % len(self._requests)]
-        connection.request("POST", request.path, request.body, request.headers)
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != 200:
-            raise SystemExit(f"expected 200, got {response.status}: {answer!r:.200}")
 
 
 class GrpcSender:

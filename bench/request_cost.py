@@ -12,11 +12,11 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 
@@ -56,6 +56,35 @@ class BareLoop:
         return (time.process_time() - begun) / requests * 1000
 
 
+class Request(NamedTuple):
+    """One request over HTTP."""
+
+    path: str
+    body: bytes | str
+    headers: Mapping[str, str] = {}
+
+
+class HttpSender:
+    """A closed loop's way to send over HTTP, a connection each thread."""
+
+    def __init__(self, host: str, requests: list[Request]) -> None:
+        self._host = host
+        self._requests = requests
+        self._local = threading.local()
+
+    def __call__(self, number: int) -> None:
+        """Send one of the requests."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = HTTPConnection(self._host, timeout=60)
+        connection: HTTPConnection = self._local.connection
+        request = self._requests[number % len(self._requests)]
+        connection.request("POST", request.path, request.body, request.headers)
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != 200:
+            raise SystemExit(f"expected 200, got {response.status}: {answer!r:.200}")
+
+
 class Load:
     """A closed loop of clients against one server."""
 
@@ -63,24 +92,13 @@ class Load:
         self, server: ServerProcess, images: list[bytes], clients: int, model: str = MODEL
     ) -> None:
         self._server = server
-        self._path = f"/v2/models/{model}/infer"
-        self._clients = clients
         metadata = json.dumps({"camera_id": "north", "altitude": 120.5, "location": {"floor": 2}})
         self.bodies = [
             json.dumps({"inputs": [image_input(image, metadata=metadata)]}) for image in images
         ]
-        self._local = threading.local()
+        path = f"/v2/models/{model}/infer"
+        self._send = HttpSender(server.host, [Request(path, body) for body in self.bodies])
         self._pool = ThreadPoolExecutor(clients)
-
-    def _send(self, number: int) -> None:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = HTTPConnection(self._server.host, timeout=60)
-        connection: HTTPConnection = self._local.connection
-        connection.request("POST", self._path, self.bodies[number % len(self.bodies)])
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != 200:
-            raise SystemExit(f"expected 200, got {response.status}: {answer!r:.200}")
 
     def __call__(self, requests: int) -> tuple[float, float]:
         """Send requests; gives server CPU milliseconds a request, and requests a second."""

@@ -6,6 +6,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+CLASSIFIER_TOML = (
+    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+)
+"""What model.toml says of a `classifier`, but for the labels."""
+COLOURS_TOML = f'labels = ["red", "green", "blue"]\n{CLASSIFIER_TOML}'
+
 OPSET = 17
 IR_VERSION = 8
 

@@ -15,6 +15,14 @@ from typing import Any, Self
 ROOT = Path(__file__).parent.parent
 SAMPLE_MODELS = ROOT / "sample_models"
 IMAGES = SAMPLE_MODELS / "images"
+MODELS = {
+    "classification": "shapes-classifier",
+    "detection": "shapes-detector",
+    "oriented": "ships-oriented-detector",
+    "segmentation": "shapes-segmenter",
+    "image-text": "shapes-image-text",
+}
+"""The sample model of each folder of `IMAGES`."""
 
 
 class ServerProcess:
@@ -87,6 +95,25 @@ class ServerProcess:
         status, _, answer = self.request(method, path, None if body is None else json.dumps(body))
         return status, json.loads(answer)
 
+    def infer(self, model: str, image: bytes, **parameters: Any) -> dict[str, Any]:
+        """Ask a model about an image; gives the output of the answer."""
+        body = {"inputs": [image_input(image, **parameters)]}
+        status, answer = self.call("POST", f"/v2/models/{model}/infer", body)
+        assert status == 200, answer
+        output: dict[str, Any] = answer["outputs"][0]
+        return output
+
+    def store(self, model: str, image: bytes, **parameters: Any) -> str:
+        """As `infer`; gives the id of the inference."""
+        inference_id: str = self.infer(model, image, **parameters)["parameters"]["inference_id"]
+        return inference_id
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        """Wait for the end of a job; gives the job."""
+        self.wait_until(lambda: self.call("GET", f"/api/jobs/{job_id}")[1]["ended_at"])
+        job: dict[str, Any] = self.call("GET", f"/api/jobs/{job_id}")[1]
+        return job
+
     def query(self, where: Any, **options: Any) -> list[dict[str, Any]]:
         """Find stored inferences, all pages, including those acknowledged just now."""
         found: list[dict[str, Any]] = []
@@ -148,6 +175,22 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self.stop()
+
+
+def quadriga(
+    *arguments: object,
+    code: int = 0,
+    cwd: Path = ROOT,
+    env: dict[str, str] | None = None,
+    timeout_s: float = 60,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, which must end with a code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "engine.cli", *map(str, arguments)],
+        cwd=cwd, env=env, timeout=timeout_s, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def free_port() -> int:

@@ -24,9 +24,9 @@ from monitor.evaluation.reading import (
 )
 from monitor.evaluation.reporting import Asked, evaluate, with_pictures
 from monitor.evaluation.state import EvaluationError, State, from_bytes, merge
-from monitor.kept import put
 from monitor.places import Here, Places, Tell
 from monitor.report import Report, ReportedModel, Window, provenance
+from store.disk import write_whole
 from store.ids import milliseconds
 from store.inferences import Inferences
 from store.records import timestamp_text
@@ -111,7 +111,7 @@ class _Kept:
     def put(self, name: str, made: Selection | Shard) -> None:
         """Keep it."""
         if self._directory is not None:
-            put(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
+            write_whole(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
 
 
 class _Shards:

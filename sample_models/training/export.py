@@ -1,18 +1,16 @@
-"""Export of a trained network to one ONNX file, checked against torch, with its package files."""
+"""Export of trained networks to ONNX files, checked against torch."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sample_models.training.measurement import Figures, open_session
+from sample_models.training.measurement import open_session
 
-OPSET = 17
-
+_OPSET = 17
 _CHECKED_BATCHES = (1, 2, 5)
 _LARGEST_DIFFERENCE = 1e-3
 
@@ -46,39 +44,62 @@ def export_onnx(network: nn.Module, signature: Signature, path: Path) -> float:
     Raises:
         ValueError: the two runtimes disagree.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    names = (signature.input_name, signature.output_name)
-    torch.onnx.export(
+    dynamic = {0: "batch"}
+    write_onnx(
         network,
-        (_noise(2, signature.input_wh),),
         path,
-        dynamo=False,  # the newer exporter puts the weights into a second file
-        opset_version=OPSET,
-        input_names=[names[0]],
-        output_names=[names[1]],
-        dynamic_axes={name: {0: "batch"} for name in names},
+        {signature.input_name: dynamic},
+        {signature.output_name: dynamic},
+        (_noise(2, signature.input_wh),),
     )
     _declare_output_shape(path, network(_noise(1, signature.input_wh)).shape)
+    return largest_difference(
+        network, path, [(_noise(batch, signature.input_wh),) for batch in _CHECKED_BATCHES]
+    )
+
+
+def write_onnx(
+    network: nn.Module,
+    path: Path,
+    inputs: dict[str, dict[int, str]],
+    outputs: dict[str, dict[int, str]],
+    example: tuple[Tensor, ...],
+) -> None:
+    """Write a network as a single file; inputs and outputs have the names of dynamic axes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.onnx.export(
+        network,
+        example,
+        path,
+        dynamo=False,  # the newer exporter puts the weights into a second file
+        opset_version=_OPSET,
+        input_names=list(inputs),
+        output_names=list(outputs),
+        dynamic_axes={**inputs, **outputs},
+    )
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+
+
+def largest_difference(network: nn.Module, path: Path, examples: list[tuple[Tensor, ...]]) -> float:
+    """Compare torch with onnxruntime on inputs: the largest difference, absolute.
+
+    Raises:
+        ValueError: the two runtimes disagree.
+    """
     session = open_session(path)
     difference = 0.0
-    for batch in _CHECKED_BATCHES:
-        images = _noise(batch, signature.input_wh)
+    for example in examples:
         with torch.no_grad():
-            wanted = network(images).numpy()
-        (given,) = session.run(None, {names[0]: images.numpy()})
-        difference = max(difference, float(np.abs(np.asarray(given) - wanted).max()))
+            answer = network(*example)
+        wanted = answer if isinstance(answer, tuple) else (answer,)
+        feeds = {
+            each.name: one.numpy() for each, one in zip(session.get_inputs(), example, strict=True)
+        }
+        for given, want in zip(session.run(None, feeds), wanted, strict=True):
+            difference = max(difference, float(np.abs(given - want.numpy()).max()))
     if difference > _LARGEST_DIFFERENCE:
         raise ValueError(f"expected onnxruntime to agree with torch, got {difference:.2e} apart")
     return difference
-
-
-def write_package(folder: Path, labels: tuple[str, ...], config: str, figures: Figures) -> None:
-    """Write labels.txt, model.toml and figures.json beside the model, and print the figures."""
-    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-    (folder / "model.toml").write_text(config)
-    text = json.dumps(figures, indent=2)
-    (folder / "figures.json").write_text(text + "\n")
-    print(text)
 
 
 def _declare_output_shape(path: Path, shape: torch.Size) -> None:
@@ -91,5 +112,5 @@ def _declare_output_shape(path: Path, shape: torch.Size) -> None:
     onnx.save(model, path)
 
 
-def _noise(batch: int, size_wh: tuple[int, int]) -> torch.Tensor:
+def _noise(batch: int, size_wh: tuple[int, int]) -> Tensor:
     return torch.rand(batch, 3, size_wh[1], size_wh[0])

@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-import numpy as np
-import onnx
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 
-from sample_models.training.export import OPSET
+from sample_models.training.export import largest_difference, write_onnx
 from sample_models.training.language_networks import (
     GRID,
     HEAD_DIM,
@@ -20,7 +18,6 @@ from sample_models.training.language_networks import (
     Decoder,
     VisionEncoder,
 )
-from sample_models.training.measurement import open_session
 from sample_models.training.text_generation import (
     BOS,
     EOS,
@@ -45,7 +42,6 @@ max_new_tokens = {MAX_NEW_TOKENS}
 """
 
 _SPECIAL = (PAD, BOS, EOS, SEPARATOR, IMAGE)
-_LARGEST_DIFFERENCE = 1e-3
 _MOST_POSITIONS = 256
 
 
@@ -171,31 +167,6 @@ def _export(
     outputs: dict[str, dict[int, str]],
     examples: list[tuple[Tensor, ...]],
 ) -> float:
-    """Write one file and compare it with torch on all examples.
-
-    Raises:
-        ValueError: the two runtimes disagree.
-    """
-    torch.onnx.export(
-        network,
-        examples[0],
-        path,
-        dynamo=False,  # the newer exporter puts the weights into a second file
-        opset_version=OPSET,
-        input_names=list(inputs),
-        output_names=list(outputs),
-        dynamic_axes={**inputs, **outputs},
-    )
-    onnx.checker.check_model(onnx.load(path), full_check=True)
-    session = open_session(path)
-    difference = 0.0
-    for example in examples:
-        with torch.no_grad():
-            answer = network(*example)
-        wanted = answer if isinstance(answer, tuple) else (answer,)
-        feeds = {name: one.numpy() for name, one in zip(inputs, example, strict=True)}
-        for given, want in zip(session.run(None, feeds), wanted, strict=True):
-            difference = max(difference, float(np.abs(given - want.numpy()).max()))
-    if difference > _LARGEST_DIFFERENCE:
-        raise ValueError(f"expected onnxruntime to agree with torch, got {difference:.2e} apart")
-    return difference
+    """Write one file and compare it with torch on all examples."""
+    write_onnx(network, path, inputs, outputs, examples[0])
+    return largest_difference(network, path, examples)

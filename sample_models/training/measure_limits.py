@@ -45,7 +45,7 @@ from sample_models.training.scenes import (
     Scene,
     Stream,
     draw_class_map,
-    draw_scene,
+    draw_scenes,
     draw_size_wh,
     scene_rng,
 )
@@ -91,13 +91,13 @@ def classifier_limits(path: Path, seed: int) -> Figures:
     session = open_session(path)
     accuracy = {}
     for diameter in SINGLE_DIAMETERS:
-        scenes = draw_scenes(seed, replace(SINGLE_SHAPE, diameter=diameter))
+        scenes = unseen(seed, replace(SINGLE_SHAPE, diameter=diameter))
         right = [classify(session, one.image) == truth(one) for one in scenes]
         accuracy[f"{diameter[0]}..{diameter[1]}"] = round(float(np.mean(right)), 4)
     wanted = session.get_inputs()[0]
     size_wh = (wanted.shape[3], wanted.shape[2])
     surest = []
-    for scene in draw_scenes(seed, EMPTY):
+    for scene in unseen(seed, EMPTY):
         tensor = to_tensor(stretch(scene.image, size_wh)[None])
         logits = np.asarray(session.run(None, {wanted.name: tensor})[0], dtype=np.float64)[0]
         surest.append(1 / np.exp(logits - logits.max()).sum())
@@ -113,7 +113,7 @@ def classifier_limits(path: Path, seed: int) -> Figures:
 def detector_limits(path: Path, seed: int) -> Figures:
     """Measure by diameter, for several shapes and for one, and count boxes in empty scenes."""
     session = open_session(path)
-    empty = draw_scenes(seed, EMPTY)
+    empty = unseen(seed, EMPTY)
     found = sum(len(detect(session, scene.image, SCORE_THRESHOLD).boxes) for scene in empty)
     return {
         "several_shapes_by_diameter": by_diameter(path, seed, SEVERAL_SHAPES, SEVERAL_DIAMETERS),
@@ -132,14 +132,14 @@ def segmenter_limits(path: Path, seed: int) -> Figures:
     ):
         number = "one" if recipe is SINGLE_SHAPE else "several"
         for diameter in diameters:
-            scenes = draw_scenes(seed, replace(recipe, diameter=diameter))
+            scenes = unseen(seed, replace(recipe, diameter=diameter))
             samples = (
                 (one.image, draw_class_map(one, labels, one.image.shape[1::-1])) for one in scenes
             )
             name = f"{number} of {diameter[0]}..{diameter[1]}"
             miou[name] = measure_segmenter(path, samples, labels)["miou"]
     session = open_session(path)
-    seen = [bool(segment(session, one.image).any()) for one in draw_scenes(seed, EMPTY)]
+    seen = [bool(segment(session, one.image).any()) for one in unseen(seed, EMPTY)]
     return {"miou_by_diameter": miou, "empty_scenes_with_a_shape": sum(seen)}
 
 
@@ -175,9 +175,7 @@ def image_text_limits(folder: Path, seed: int) -> Figures:
         figures[name] = measure_answers(folder, samples, QUESTIONS)["exact_match"]
     answerer = Answerer(folder)
     asked = QUESTIONS["count"][0]
-    empty = Counter(
-        answerer.answer(answerer.look(one.image), asked) for one in draw_scenes(seed, EMPTY)
-    )
+    empty = Counter(answerer.answer(answerer.look(one.image), asked) for one in unseen(seed, EMPTY))
     return {"exact_match": figures, "counts_on_empty": dict(empty)}
 
 
@@ -187,7 +185,7 @@ def by_diameter(
     """Measure mAP50, precision and recall for each range of diameters."""
     figures = {}
     for diameter in diameters:
-        scenes = draw_scenes(seed, replace(recipe, diameter=diameter))
+        scenes = unseen(seed, replace(recipe, diameter=diameter))
         samples = ((one.image, scene_boxes(one, SHAPES)) for one in scenes)
         measured = measure_detector(path, samples, SHAPES)
         figures[f"{diameter[0]}..{diameter[1]}"] = {
@@ -197,11 +195,9 @@ def by_diameter(
     return figures
 
 
-def draw_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:
+def unseen(seed: int, recipe: Recipe) -> Iterator[Scene]:
     """Draw unseen scenes of varied size."""
-    for index in range(SCENES):
-        rng = scene_rng(seed, Stream.EVALUATION, index)
-        yield draw_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
+    return draw_scenes(seed, Stream.EVALUATION, range(SCENES), LONG_SIDE_PX, recipe)
 
 
 def draw_clear_scenes(seed: int, recipe: Recipe) -> Iterator[Scene]:

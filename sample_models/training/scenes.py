@@ -5,7 +5,7 @@ origin is the top left corner of the image, y points down.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -138,6 +138,15 @@ def draw_scene(rng: np.random.Generator, size_wh: tuple[int, int], recipe: Recip
     grain = rng.standard_normal((*canvas.shape[:2], 1), dtype=np.float32) * np.float32(sigma)
     image = np.clip(np.rint(canvas + grain), 0, 255).astype(np.uint8)
     return Scene(image=image, objects=tuple(objects))
+
+
+def draw_scenes(
+    seed: int, stream: Stream, indices: Iterable[int], long_side_px: tuple[int, int], recipe: Recipe
+) -> Iterator[Scene]:
+    """Draw scenes of varied size by their numbers in a stream, as `draw_size_wh` and `draw_scene`."""
+    for index in indices:
+        rng = scene_rng(seed, stream, index)
+        yield draw_scene(rng, draw_size_wh(rng, long_side_px), recipe)
 
 
 def render_background(

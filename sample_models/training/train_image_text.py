@@ -3,14 +3,9 @@
 Run from the repository root: `python -m sample_models.training.train_image_text`.
 """
 
-import argparse
-import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from tokenizers import Tokenizer
@@ -30,7 +25,6 @@ from sample_models.training.language_networks import (
     VisionEncoder,
     empty_cache,
 )
-from sample_models.training.optimisation import make_reproducible, optimise
 from sample_models.training.preprocessing import shrink_smoothly
 from sample_models.training.questions import QUESTIONS, answer, draw_clear_scene, every_phrase
 from sample_models.training.scenes import (
@@ -51,6 +45,7 @@ from sample_models.training.text_generation import (
     measure_answers,
     to_pixel_values,
 )
+from sample_models.training.training_run import TrainingRun
 
 TRAINING_SCENES = 6000
 EVALUATION_SCENES = 500
@@ -92,46 +87,28 @@ class Learner(nn.Module):
 
 def main() -> None:
     """Train, export, measure and write the package."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=81)
-    parser.add_argument("--steps", type=int, default=2300)
-    parser.add_argument("--output", type=Path, default=Path("sample_models/shapes-image-text"))
-    options = parser.parse_args()
-    cv2.setNumThreads(1)
-    make_reproducible(options.seed)
-    started = time.process_time()
+    run = TrainingRun(__doc__, "shapes-image-text", seed=81, steps=2300)
     tokenizer = train_tokenizer(every_phrase())
-    scenes = collect(draw_scenes(options.seed, Stream.TRAINING, TRAINING_SCENES), tokenizer)
-    drawing_s = time.process_time() - started
+    scenes = collect(draw_scenes(run.seed, Stream.TRAINING, TRAINING_SCENES), tokenizer)
     learner = Learner(tokenizer.get_vocab_size())
-    steps = iter(range(options.steps))
-    alone = round(options.steps * ENCODER_ALONE)
-    training_s = optimise(
-        learner, options.steps, lambda: batch_loss(learner, scenes, read=next(steps) >= alone)
+    steps = iter(range(run.steps))
+    alone = round(run.steps * ENCODER_ALONE)
+    run.optimise(
+        learner,
+        BATCH,
+        len(scenes.images),
+        lambda: batch_loss(learner, scenes, read=next(steps) >= alone),
     )
-    write_sidecars(options.output, tokenizer)
-    difference = export_image_text(learner.encoder, learner.embed, learner.decoder, options.output)
+    write_sidecars(run.output, tokenizer)
+    exported = (learner.encoder, learner.embed, learner.decoder)
+    difference = export_image_text(*exported, run.output)
     unseen = (
         (scene.image, {kind: answer(kind, scene) for kind in QUESTIONS})
-        for scene in draw_scenes(options.seed, Stream.EVALUATION, EVALUATION_SCENES)
+        for scene in draw_scenes(run.seed, Stream.EVALUATION, EVALUATION_SCENES)
     )
-    exported = (learner.encoder, learner.embed, learner.decoder)
-    figures = {
-        "seed": options.seed,
-        "steps": options.steps,
-        "batch": BATCH,
-        "training_scenes": TRAINING_SCENES,
-        "parameters": sum(one.numel() for part in exported for one in part.parameters()),
-        "cpu_seconds": {"scenes": round(drawing_s, 1), "training": round(training_s, 1)},
-        "onnx_bytes": {
-            path.name: path.stat().st_size for path in sorted(options.output.glob("*.onnx"))
-        },
-        "torch_to_onnxruntime_max_difference": difference,
-        **measure_answers(options.output, unseen, QUESTIONS),
-    }
-    text = json.dumps(figures, indent=2)
-    (options.output / "figures.json").write_text(text + "\n")
-    print(text)
+    onnx_bytes = {path.name: path.stat().st_size for path in sorted(run.output.glob("*.onnx"))}
+    measured = measure_answers(run.output, unseen, QUESTIONS)
+    run.write_figures(exported, onnx_bytes, difference, measured)
 
 
 def draw_scenes(seed: int, stream: Stream, count: int) -> Iterator[Scene]:

@@ -3,15 +3,9 @@
 Run from the repository root: `python -m sample_models.training.train_oriented`.
 """
 
-import argparse
 import math
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
-import cv2
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,14 +16,14 @@ from sample_models.training.aerial_scenes import (
     draw_aerial_scene,
 )
 from sample_models.training.boxes import BoxSet
-from sample_models.training.export import Signature, export_onnx, write_package
+from sample_models.training.export import Signature
+from sample_models.training.fitted_scenes import FittedScenes, fit_scenes
 from sample_models.training.measurement import measure_oriented
 from sample_models.training.networks import OrientedDetector
-from sample_models.training.optimisation import make_reproducible, optimise
 from sample_models.training.oriented_boxes import oriented_to_network
 from sample_models.training.oriented_loss import oriented_loss
-from sample_models.training.preprocessing import letterbox
 from sample_models.training.scenes import Image, Stream, draw_size_wh, scene_rng
+from sample_models.training.training_run import TrainingRun
 
 SIZE_PX = 160
 LONG_SIDE_PX = (160, 800)
@@ -58,52 +52,18 @@ max_detections = 300
 """
 
 
-@dataclass(frozen=True)
-class TrainingSet:
-    """All training scenes in network form.
-
-    Attributes:
-        images: uint8 (N, 3, size, size), RGB.
-        boxes: float32 (N, M, 5), cx, cy, w, h in network pixels, angle; unused rows are zero.
-        labels: int64 (N, M).
-    """
-
-    images: Tensor
-    boxes: Tensor
-    labels: Tensor
-
-
 def main() -> None:
     """Train, export, measure and write the package."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=71)
-    parser.add_argument("--steps", type=int, default=2600)
-    parser.add_argument(
-        "--output", type=Path, default=Path("sample_models/ships-oriented-detector")
-    )
-    options = parser.parse_args()
-    cv2.setNumThreads(1)
-    make_reproducible(options.seed)
-    started = time.process_time()
-    scenes = collect(draw_samples(options.seed, Stream.TRAINING, TRAINING_SCENES))
-    drawing_s = time.process_time() - started
+    run = TrainingRun(__doc__, "ships-oriented-detector", seed=71, steps=2600)
+    samples = draw_samples(run.seed, Stream.TRAINING, TRAINING_SCENES)
+    scenes = fit_scenes(samples, SIZE_PX, RECIPE.count[1], oriented_to_network)
     network = OrientedDetector(len(CRAFT), SIZE_PX)
-    training_s = optimise(network, options.steps, lambda: batch_loss(network, scenes))
-    path = options.output / "model.onnx"
-    difference = export_onnx(network, Signature("images", (SIZE_PX, SIZE_PX), "output0"), path)
-    unseen = draw_samples(options.seed, Stream.EVALUATION, EVALUATION_SCENES)
-    figures = {
-        "seed": options.seed,
-        "steps": options.steps,
-        "batch": BATCH,
-        "training_scenes": TRAINING_SCENES,
-        "parameters": sum(one.numel() for one in network.parameters()),
-        "cpu_seconds": {"scenes": round(drawing_s, 1), "training": round(training_s, 1)},
-        "onnx_bytes": path.stat().st_size,
-        "torch_to_onnxruntime_max_difference": difference,
-        **measure_oriented(path, unseen, CRAFT),
-    }
-    write_package(options.output, CRAFT, CONFIG, figures)
+    run.optimise(network, BATCH, len(scenes.images), lambda: batch_loss(network, scenes))
+    unseen = draw_samples(run.seed, Stream.EVALUATION, EVALUATION_SCENES)
+    signature = Signature("images", (SIZE_PX, SIZE_PX), "output0")
+    run.write_package(
+        network, signature, CRAFT, CONFIG, lambda path: measure_oriented(path, unseen, CRAFT)
+    )
 
 
 def draw_samples(seed: int, stream: Stream, count: int) -> Iterator[tuple[Image, BoxSet]]:
@@ -114,24 +74,7 @@ def draw_samples(seed: int, stream: Stream, count: int) -> Iterator[tuple[Image,
         yield scene.image, aerial_boxes(scene)
 
 
-def collect(samples: Iterator[tuple[Image, BoxSet]]) -> TrainingSet:
-    """Letterbox all samples and pad their boxes to one number."""
-    most = RECIPE.count[1]
-    images, boxes, labels = [], [], []
-    for image, truth in samples:
-        fitted, frame = letterbox(image, (SIZE_PX, SIZE_PX))
-        unused = most - len(truth.boxes)
-        images.append(fitted.transpose(2, 0, 1))
-        boxes.append(np.pad(oriented_to_network(truth.boxes, frame), ((0, unused), (0, 0))))
-        labels.append(np.pad(truth.labels, (0, unused)))
-    return TrainingSet(
-        torch.from_numpy(np.stack(images)),
-        torch.from_numpy(np.stack(boxes)).float(),
-        torch.from_numpy(np.stack(labels)),
-    )
-
-
-def batch_loss(network: OrientedDetector, scenes: TrainingSet) -> Tensor:
+def batch_loss(network: OrientedDetector, scenes: FittedScenes) -> Tensor:
     """Compute the loss of a random batch, each scene mirrored or not along x, y and a diagonal."""
     chosen = torch.randint(len(scenes.images), (BATCH,))
     images = scenes.images[chosen].float() / 255

@@ -3,34 +3,27 @@
 Run from the repository root: `python -m sample_models.training.train_segmenter`.
 """
 
-import argparse
-import time
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sample_models.training.export import Signature, export_onnx, write_package
+from sample_models.training.export import Signature
 from sample_models.training.measurement import measure_segmenter
 from sample_models.training.networks import Segmenter
-from sample_models.training.optimisation import make_reproducible, optimise
 from sample_models.training.preprocessing import stretch, to_tensor
 from sample_models.training.scenes import (
     SEVERAL_SHAPES,
     SHAPES,
     SINGLE_SHAPE,
-    Recipe,
     Scene,
     Stream,
     draw_class_map,
-    draw_scene,
-    draw_size_wh,
-    scene_rng,
+    draw_scenes,
 )
+from sample_models.training.training_run import TrainingRun
 
 LABELS = ("background", *SHAPES)
 SIZE_WH = (96, 96)
@@ -54,51 +47,28 @@ resize = "stretch"
 
 def main() -> None:
     """Train, export, measure and write the package."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=61)
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--output", type=Path, default=Path("sample_models/shapes-segmenter"))
-    options = parser.parse_args()
-    cv2.setNumThreads(1)
-    make_reproducible(options.seed)
-    started = time.process_time()
+    run = TrainingRun(__doc__, "shapes-segmenter", seed=61, steps=1200)
     close_up_indices = range(TRAINING_SCENES, TRAINING_SCENES + CLOSE_UP_SCENES)
     images, classes = collect(
         chain(
-            draw_scenes(options.seed, Stream.TRAINING, range(TRAINING_SCENES), SEVERAL_SHAPES),
-            draw_scenes(options.seed, Stream.TRAINING, close_up_indices, SINGLE_SHAPE),
+            draw_scenes(
+                run.seed, Stream.TRAINING, range(TRAINING_SCENES), LONG_SIDE_PX, SEVERAL_SHAPES
+            ),
+            draw_scenes(run.seed, Stream.TRAINING, close_up_indices, LONG_SIDE_PX, SINGLE_SHAPE),
         )
     )
-    drawing_s = time.process_time() - started
     network = Segmenter(len(LABELS))
-    training_s = optimise(network, options.steps, lambda: batch_loss(network, images, classes))
-    path = options.output / "model.onnx"
-    difference = export_onnx(network, Signature("input", SIZE_WH, "logits"), path)
+    run.optimise(network, BATCH, len(images), lambda: batch_loss(network, images, classes))
     unseen = (
         (scene.image, draw_class_map(scene, LABELS, scene.image.shape[1::-1]))
         for scene in draw_scenes(
-            options.seed, Stream.EVALUATION, range(EVALUATION_SCENES), SEVERAL_SHAPES
+            run.seed, Stream.EVALUATION, range(EVALUATION_SCENES), LONG_SIDE_PX, SEVERAL_SHAPES
         )
     )
-    figures = {
-        "seed": options.seed,
-        "steps": options.steps,
-        "batch": BATCH,
-        "training_scenes": TRAINING_SCENES + CLOSE_UP_SCENES,
-        "parameters": sum(one.numel() for one in network.parameters()),
-        "cpu_seconds": {"scenes": round(drawing_s, 1), "training": round(training_s, 1)},
-        "onnx_bytes": path.stat().st_size,
-        "torch_to_onnxruntime_max_difference": difference,
-        **measure_segmenter(path, unseen, LABELS),
-    }
-    write_package(options.output, LABELS, CONFIG, figures)
-
-
-def draw_scenes(seed: int, stream: Stream, indices: range, recipe: Recipe) -> Iterator[Scene]:
-    """Draw scenes of varied size by their numbers in a stream."""
-    for index in indices:
-        rng = scene_rng(seed, stream, index)
-        yield draw_scene(rng, draw_size_wh(rng, LONG_SIDE_PX), recipe)
+    signature = Signature("input", SIZE_WH, "logits")
+    run.write_package(
+        network, signature, LABELS, CONFIG, lambda path: measure_segmenter(path, unseen, LABELS)
+    )
 
 
 def collect(scenes: Iterator[Scene]) -> tuple[Tensor, Tensor]:

@@ -7,17 +7,15 @@ from http.client import HTTPException
 
 import pytest
 
-from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import SAMPLE_MODELS, ServerProcess
 
-DETECT = "/v2/models/shapes-detector/infer"
-CLASSIFY = "/v2/models/shapes-classifier/infer"
+DETECT = "shapes-detector"
+CLASSIFY = "shapes-classifier"
 KILLS = 3
 
 
 def infer(server, model, image, **metadata):
-    status, answer = server.call("POST", model, {"inputs": [image_input(image, metadata=metadata)]})
-    assert status == 200
-    return answer["outputs"][0]["parameters"]["inference_id"]
+    return server.store(model, image, metadata=metadata)
 
 
 def test_an_inference_is_changed_judged_and_deleted(server, photo, photo_truth):

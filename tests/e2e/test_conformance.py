@@ -1,8 +1,8 @@
 """`quadriga conformance`: all is well with our own server, and little is with a wrong one."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from engine.cli import main
 from proto.conformance import TASKS
 from proto.conformance_cases import CASES
+from tests.background import listening
 from tests.server_process import ServerProcess
 
 MODELS = {
@@ -67,22 +68,14 @@ class Wrong(BaseHTTPRequestHandler):
 @pytest.fixture
 def wrong():
     """Make a server that gives one answer to everything."""
-    running = []
+    with ExitStack() as running:
 
-    def start(answer, **settings):
-        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        handler = type("Handler", (Wrong,), {"answer": body, **settings})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        running.append((server, thread))
-        return f"127.0.0.1:{server.server_port}"
+        def start(answer, **settings):
+            body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            handler = type("Handler", (Wrong,), {"answer": body, **settings})
+            return running.enter_context(listening(handler))
 
-    yield start
-    for server, thread in running:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        yield start
 
 
 def output(*data, **changes):

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 
 PATH = "/v2/models/shapes-detector/infer"
 BASELINE = "/api/models/shapes-detector/baseline"
@@ -28,14 +28,11 @@ def send(server: ServerProcess, count: int, light: float, seed: int) -> None:
         pixels = cv2.imread(str(SCENES[int(draw.integers(len(SCENES)))]))
         lit = np.clip(pixels * light * draw.uniform(0.9, 1.1), 0, 255).astype(np.uint8)
         data = cv2.imencode(".jpg", lit)[1].tobytes()
-        given = image_input(data, metadata={"camera": ["north", "south"][at % 2]})
-        status, answer = server.call("POST", PATH, {"inputs": [given]})
-        assert status == 200, answer
+        server.infer("shapes-detector", data, metadata={"camera": ["north", "south"][at % 2]})
 
 
 def ended(server: ServerProcess, job_id: str) -> None:
-    server.wait_until(lambda: server.call("GET", f"/api/jobs/{job_id}")[1]["ended_at"])
-    job = server.call("GET", f"/api/jobs/{job_id}")[1]
+    job = server.ended(job_id)
     assert job["state"] == "succeeded", job
 
 

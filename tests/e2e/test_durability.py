@@ -4,14 +4,12 @@ import os
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
 
 from tests.clients import PATH, Clients
-from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import SAMPLE_MODELS, ServerProcess, image_input, quadriga
 
 
 def test_killing_the_writer_alone_loses_nothing_and_stops_nothing(data, shape):
@@ -137,18 +135,8 @@ def test_a_database_of_another_version_stops_the_server_and_is_left_alone(data):
     with sqlite3.connect(data / "store.db") as database:
         database.execute("CREATE TABLE alembic_version (version_num TEXT)")
         database.execute("INSERT INTO alembic_version VALUES ('0001')")
-    command = [
-        sys.executable,
-        "-m",
-        "engine.cli",
-        "serve",
-        str(SAMPLE_MODELS / "shapes-classifier"),
-    ]
-    ended = subprocess.run(
-        [*command, "--data", str(data), "--port", "0", "--grpc-port", "-1"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 2
+    model = SAMPLE_MODELS / "shapes-classifier"
+    ended = quadriga("serve", model, "--data", data, "--port", "0", "--grpc-port", "-1", code=2)
     assert "can read, got: Can't locate revision identified by '0001'" in ended.stderr
     with sqlite3.connect(data / "store.db") as database:
         assert database.execute("SELECT name FROM sqlite_schema").fetchall() == [

@@ -14,7 +14,7 @@ from sample_models.training.measure_images import read_labels, read_samples
 from sample_models.training.measurement import measure_classifier
 from sample_models.training.text_generation import measure_answers
 from tests.pages import blocks
-from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, quadriga
 from tests.unseen_scenes import figures, write_unseen
 
 pytestmark = pytest.mark.timeout(300)
@@ -32,11 +32,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def evaluate(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*arguments), cwd=ROOT, check=False, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == code, done.stderr
-    return done
+    return quadriga("evaluate", *arguments, code=code, timeout_s=250)
 
 
 def report_of(*arguments: object) -> dict:

@@ -15,7 +15,7 @@ from store.records import (
     ModelReference,
     TruthStatement,
 )
-from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import IMAGES, ROOT, SAMPLE_MODELS, ServerProcess
 
 PATH = "/v2/models/shapes-detector/infer"
 
@@ -33,8 +33,7 @@ def submit(server: ServerProcess, **parameters: Any) -> str:
 
 
 def report_of(server: ServerProcess, job_id: str) -> dict[str, Any]:
-    server.wait_until(lambda: server.call("GET", f"/api/jobs/{job_id}")[1]["ended_at"])
-    job = server.call("GET", f"/api/jobs/{job_id}")[1]
+    job = server.ended(job_id)
     assert job["state"] == "succeeded", job
     status, report = server.call("GET", f"/api/reports/{job_id}")
     assert status == 200, report
@@ -63,11 +62,7 @@ def test_what_was_answered_is_evaluated_against_what_is_true(server) -> None:
     ids = []
     for at, (image, truth) in enumerate(scenes()):
         metadata = {"evaluated": True, "camera": {"id": ["north", "south"][at % 2]}, "lux": at}
-        status, answer = server.call(
-            "POST", PATH, {"inputs": [image_input(image, metadata=metadata)]}
-        )
-        assert status == 200, answer
-        ids.append(answer["outputs"][0]["parameters"]["inference_id"])
+        ids.append(server.store("shapes-detector", image, metadata=metadata))
         if at:  # nobody looked at the first
             path = f"/api/inferences/{ids[-1]}/ground-truth"
             assert server.call("PUT", path, {"annotations": truth})[0] == 200

@@ -1,15 +1,13 @@
 """Prompts about images over the wire, and in the store."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
 import pytest
 
-from tests.server_process import ROOT, ServerProcess, image_input
+from tests.server_process import ServerProcess, image_input, quadriga
 from tests.text_models import IMAGE_PLACES, encoder_decoder, expected, ids, vision_language, words
 
 PROMPTS = ["one", "two three", "four five six eight", ""]
@@ -49,15 +47,8 @@ def test_an_answer_comes_back_and_is_found(server, white):
     assert (record["task"], record["action"]) == ("IMAGE_TEXT_TO_TEXT", "predict")
     found = server.query({"and": [{"task": "image-text"}, {"meta.camera_id": "north"}]})
     assert [item["id"] for item in found] == [stored]
-    printed = subprocess.run(
-        [sys.executable, "-m", "engine.cli", "query", "--data", str(server.data)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-        env={"COLUMNS": "200", "PATH": ""},
-    ).stdout
-    assert by_rule("one")["answer"].split()[0] in printed
+    printed = quadriga("query", "--data", server.data, env={"COLUMNS": "200", "PATH": ""})
+    assert by_rule("one")["answer"].split()[0] in printed.stdout
 
 
 def test_many_clients_get_their_own_answers(server, white):
@@ -88,9 +79,7 @@ def test_a_wrong_request_is_a_400_that_says_why(server, white, parameters, said)
 
 def test_inspect_says_what_was_decided(tmp_path):
     folder = encoder_decoder(tmp_path / "captions", "two", "bart")
-    command = [sys.executable, "-m", "engine.cli", "inspect", str(folder), "--json"]
-    result = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
-    inspection = json.loads(result.stdout)
+    inspection = json.loads(quadriga("inspect", folder, "--json").stdout)
     assert inspection["task"] == "IMAGE_TEXT_TO_TEXT"
     decided = {item["field"]: (item["value"], item["reason"]) for item in inspection["decisions"]}
     assert decided["text.decoder_start_token_id"] == (1, "generation_config.json")

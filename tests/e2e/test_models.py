@@ -10,12 +10,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.band_images import pages, png
-from tests.onnx_models import answering, classifier, doubling, half_plus, save, value
-from tests.server_process import ServerProcess, image_input
-
-CLASSIFIER = (
-    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
+from tests.onnx_models import (
+    CLASSIFIER_TOML,
+    answering,
+    classifier,
+    doubling,
+    half_plus,
+    save,
+    value,
 )
+from tests.server_process import ServerProcess, image_input
 
 
 def texts(path):
@@ -55,7 +59,7 @@ def models(tmp_path_factory):
         ("imageless", 1, '[store]\ninputs = "none"\n'),
     ):
         classifier(root / name / "model.onnx", batch=batch)
-        (root / name / "model.toml").write_text(CLASSIFIER + toml)
+        (root / name / "model.toml").write_text(CLASSIFIER_TOML + toml)
         (root / name / "labels.txt").write_text("red\ngreen\nblue\n")
     answering(
         root / "multispectral" / "model.onnx",

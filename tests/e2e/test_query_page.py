@@ -5,7 +5,7 @@ import re
 import sys
 
 from tests.pages import blocks, shell
-from tests.server_process import IMAGES, ServerProcess, image_input
+from tests.server_process import IMAGES, ServerProcess
 
 
 def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
@@ -15,10 +15,7 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
         for camera, latitude in (("north", 51.52), ("north", 51.56), ("south", 51.52)):
             place = {"latitude": latitude, "longitude": -0.12}
             metadata = json.dumps({"camera": camera, "note": "[/b]", **place})
-            body = {"inputs": [image_input(image, metadata=metadata)]}
-            status, answer = server.call("POST", "/v2/models/m-shapes-detector/infer", body)
-            assert status == 200, answer
-            ids.append(answer["outputs"][0]["parameters"]["inference_id"])
+            ids.append(server.store("m-shapes-detector", image, metadata=metadata))
         server.query({})  # waits until all is stored
         (block,) = (text for language, text in blocks("docs/query.md") if language == "sh")
         by_url, by_json, by_command = re.split(r"\n(?=curl|quadriga)", block)

@@ -12,13 +12,9 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.onnx_models import classifier, doubling, tripling
+from tests.onnx_models import COLOURS_TOML, classifier, doubling, tripling
 from tests.server_process import ServerProcess, image_input
 
-CLASSIFIER = (
-    'task = "classification"\nlabels = ["red", "green", "blue"]\n'
-    '[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
-)
 X = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
 
 
@@ -28,7 +24,7 @@ def server(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("repository")
     doubling(folder / "models" / "double" / "model.onnx")
     classifier(folder / "models" / "colours" / "model.onnx")
-    (folder / "models" / "colours" / "model.toml").write_text(CLASSIFIER)
+    (folder / "models" / "colours" / "model.toml").write_text(COLOURS_TOML)
     running = ServerProcess(
         folder / "data", folder / "models", "--workers", str(request.param), "--no-store"
     ).start()

@@ -20,19 +20,13 @@ from proto.datatypes import from_raw
 from proto.grpc_messages import SERVICE, message
 from tests.server_process import (
     IMAGES,
+    MODELS,
     SAMPLE_MODELS,
     ServerProcess,
     free_port,
     image_input,
 )
 
-MODELS = {
-    "classification": "shapes-classifier",
-    "detection": "shapes-detector",
-    "oriented": "ships-oriented-detector",
-    "segmentation": "shapes-segmenter",
-    "image-text": "shapes-image-text",
-}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "image-text": {"prompts": ["How many shapes are there?", "Is there a circle?"]}
 }

@@ -2,15 +2,13 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.clickhouse_server import ClickHouseServer
 from tests.postgres_server import PostgresServer
-from tests.server_process import ROOT, ServerProcess, image_input
+from tests.server_process import ROOT, ServerProcess, quadriga
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
 COMMANDS = [
@@ -35,12 +33,7 @@ def clickhouse() -> Iterator[ClickHouseServer]:
 def run(command: str, urls: dict[str, str], cwd) -> str:
     for documented, real in urls.items():
         command = command.replace(documented, shlex.quote(real))
-    words = [sys.executable, "-m", "engine.cli", *shlex.split(command)[1:]]
-    finished = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, check=False, cwd=cwd
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    return finished.stdout
+    return quadriga(*shlex.split(command)[1:], cwd=cwd).stdout
 
 
 def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, monkeypatch) -> None:
@@ -51,15 +44,15 @@ def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, mon
         "postgresql://quadriga@postgres/quadriga": postgres,
     }
     server = ServerProcess(data).start()
-    stored = [infer(server, photo) for _ in range(3)]
+    stored = [server.store("m-shapes-detector", photo) for _ in range(3)]
     server.query({})
     assert re.search("inference 3(, signal 3)? copied", run(copy, urls, tmp_path))
-    stored += [infer(server, photo) for _ in range(2)]
+    stored += [server.store("m-shapes-detector", photo) for _ in range(2)]
     assert server.stop() == 0
     assert re.search("inference 2, signal [25] copied", run(copy, urls, tmp_path))
     assert "0 of 1 days differ; 5 inferences" in run(verify, urls, tmp_path)
     moved = ServerProcess(data, ROOT / "sample_models", "--database", postgres).start()
-    stored.append(infer(moved, photo))
+    stored.append(moved.store("m-shapes-detector", photo))
     for inference_id in stored:
         moved.wait_until(
             lambda each=inference_id: moved.request("GET", f"/api/inferences/{each}")[0] == 200
@@ -79,12 +72,12 @@ def test_what_is_stored_is_sent_to_clickhouse_too(
         "http://default@clickhouse:8123/quadriga": clickhouse.url(database),
     }
     server = ServerProcess(data).start()
-    before = infer(server, photo)
+    before = server.store("m-shapes-detector", photo)
     assert server.stop() == 0
     server = ServerProcess(
         data, ROOT / "sample_models", "--clickhouse", clickhouse.url(database)
     ).start()
-    after = infer(server, photo)
+    after = server.store("m-shapes-detector", photo)
     assert server.stop() == 0
     seqs = "SELECT toString(seq) AS seq FROM inference ORDER BY seq"
     assert [row["seq"] for row in clickhouse.query(database, seqs)] == [after]
@@ -98,19 +91,11 @@ def test_what_is_stored_is_sent_to_clickhouse_too(
 def test_the_archive_is_exported(data, tmp_path, photo, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     server = ServerProcess(data).start()
-    infer(server, photo)
+    server.store("m-shapes-detector", photo)
     assert server.stop() == 0
     (export,) = (command for command in COMMANDS if " export " in command)
     run(f"{export} --data {data}", {}, tmp_path)
     assert (tmp_path / "2026-01.parquet").exists()
-
-
-def infer(server: ServerProcess, photo: bytes) -> str:
-    """Ask for one inference and return its id."""
-    body = {"inputs": [image_input(photo)]}
-    status, body = server.call("POST", "/v2/models/m-shapes-detector/infer", body)
-    assert status == 200, body
-    return body["outputs"][0]["parameters"]["inference_id"]
 
 
 def test_every_command_of_the_page_is_run() -> None:

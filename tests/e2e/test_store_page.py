@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.pages import blocks, invoke, shell
-from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 
 PAGE = blocks("docs/store.md")
 ID = "249612889206292480"
@@ -38,9 +38,7 @@ def test_the_commands_of_the_page_do_what_it_says(
     *asked, rebuild, migrate = commands
     data = tmp_path / "data"
     with ServerProcess(data, SAMPLE_MODELS / "shapes-detector") as server:
-        body = {"id": "first", "inputs": [image_input(image, metadata=metadata)]}
-        _, answer = server.call("POST", "/v2/models/shapes-detector/infer", body)
-        made = answer["outputs"][0]["parameters"]["inference_id"]
+        made = server.store("shapes-detector", image, metadata=metadata)
         (record,) = server.query({})
         described = documented("request_id", "image_no")
         assert described.keys() <= record.keys()

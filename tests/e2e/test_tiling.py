@@ -11,17 +11,11 @@ from engine.model import Model
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.parameters import ParameterError
-from tests.server_process import IMAGES, SAMPLE_MODELS
-
-FOLDERS = {
-    "detection": "shapes-detector",
-    "oriented": "ships-oriented-detector",
-    "segmentation": "shapes-segmenter",
-}
+from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS
 
 
 def answers(task, image, **parameters):
-    folder = SAMPLE_MODELS / FOLDERS[task]
+    folder = SAMPLE_MODELS / MODELS[task]
     model = Model(folder.name, "1", folder / "model.onnx")
     images = ImageModel(model.images, model.spec, 50_000_000, 10)
     data = cv2.imencode(".png", image)[1].tobytes()

@@ -1,21 +1,13 @@
 """A server that counts what it served, and removes what is kept no longer."""
 
-import subprocess
-import sys
-
-from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess, image_input
+from tests.server_process import SAMPLE_MODELS, ServerProcess, quadriga
 
 MODEL = SAMPLE_MODELS / "shapes-classifier"
 
 
 def test_what_was_served_is_counted_and_images_go_beyond_a_size(data, shape, photo):
     with ServerProcess(data, MODEL, "--max-input-bytes", "1") as server:
-        ids = []
-        for image in (shape[0], photo):
-            body = {"inputs": [image_input(image)]}
-            status, answer = server.call("POST", "/v2/models/shapes-classifier/infer", body)
-            assert status == 200
-            ids.append(answer["outputs"][0]["parameters"]["inference_id"])
+        ids = [server.store("shapes-classifier", image) for image in (shape[0], photo)]
         server.query({}, consistency="journal")
         asked = {"where": {"model": "shapes-classifier"}, "group": ["model"]}
         status, answer = server.call("POST", "/api/inferences/aggregate", asked)
@@ -29,9 +21,5 @@ def test_what_was_served_is_counted_and_images_go_beyond_a_size(data, shape, pho
         oldest = f"/api/inferences/{ids[0]}"
         server.wait_until(lambda: not server.call("GET", oldest)[1]["input"]["kept"], timeout_s=40)
         assert server.call("GET", f"{oldest}/input")[0] == 404
-        rebuilt = subprocess.run(
-            [sys.executable, "-m", "engine.cli", "store", "rebuild", "--data", str(data)],
-            capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-        )  # fmt: skip
-        assert (rebuilt.returncode, rebuilt.stdout) == (0, "rebuilt\n")
+        assert quadriga("store", "rebuild", "--data", data).stdout == "rebuilt\n"
         assert server.call("POST", "/api/inferences/aggregate", asked)[1]["groups"] == [group]

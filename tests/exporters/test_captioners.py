@@ -6,8 +6,6 @@ transformers 4.57, optimum-onnx 0.1 and pillow; it takes a minute.
 
 import json
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -21,14 +19,7 @@ LAYOUTS = {
 }
 
 pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory, exporter_python):
-    root = tmp_path_factory.mktemp("exports")
-    script = Path(__file__).with_name("export_captioner.py")
-    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
-    return root
+EXPORTER = "export_captioner.py"
 
 
 @pytest.mark.parametrize("decoder", ["gpt2", "trocr"])

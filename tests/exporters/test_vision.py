@@ -5,8 +5,6 @@ Python has torch 2.13, torchvision 0.28, transformers 4.57, timm 1.0 and scipy; 
 """
 
 import json
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,14 +40,7 @@ SEMANTIC = ["segformer", "maskformer", "mask2former"]
 IMAGES = ("landscape", "portrait", "small")
 
 pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory, exporter_python):
-    root = tmp_path_factory.mktemp("exports")
-    script = Path(__file__).with_name("export_vision.py")
-    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
-    return root
+EXPORTER = "export_vision.py"
 
 
 def cases(folder):

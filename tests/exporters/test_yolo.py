@@ -5,8 +5,6 @@ Python has torch 2.13, torchvision 0.28, ultralytics 8.4 and onnxruntime; it tak
 """
 
 import json
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,14 +31,7 @@ SCORE = 1e-5
 IMAGES = ("landscape", "portrait", "small")
 
 pytestmark = [pytest.mark.exporter, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def exports(tmp_path_factory, exporter_python):
-    root = tmp_path_factory.mktemp("exports")
-    script = Path(__file__).with_name("export_yolo.py")
-    subprocess.run([exporter_python, script, root], check=True, capture_output=True)
-    return root
+EXPORTER = "export_yolo.py"
 
 
 def cases(folder):

@@ -1,4 +1,4 @@
-"""Databases for the tests of every package."""
+"""Databases and stores for the tests of every package."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from store.database import migrate
 from tests.postgres_server import PostgresServer
+from tests.unit.store.place import Place
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,11 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     url = server.create()
     yield url
     server.drop(url)
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
+    """An empty store on each database."""
+    place = Place(tmp_path, database_url)
+    yield place
+    place.close()

@@ -274,6 +274,8 @@ def test_commands_of_the_training_are_there() -> None:
             if "-m sample_models.training." in line:
                 module, *options = line.partition("-m ")[2].split()
                 text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+                if "TrainingRun(__doc__" in text:
+                    text += (ROOT / "sample_models/training/training_run.py").read_text()
                 for option in options[::2]:
                     assert f'"{option}"' in text, line
 

@@ -8,22 +8,18 @@ import pytest
 from engine import app
 from engine.app import latest_seq
 from store.blobs.files import BlobStore
-from store.database import open_writer
 from store.inferences import Inferences
 from store.journal import Journal
-from store.writer import Writer
 from tests.unit.store.conftest import make_record
+from tests.unit.store.place import execute, fill
 
 
 @pytest.fixture
 def inferences(tmp_path: Path) -> Iterator[Inferences]:
     """What a restart finds: record 7 in the database, 5 in the journal."""
     directory, url = tmp_path / "journal", f"sqlite:///{tmp_path}/store.db"
-    journal, writer = Journal(directory, 0), Writer(directory, url)
-    journal.append([make_record(7)])
-    journal.close()
-    writer.drain()
-    writer.close()
+    fill(url, directory, [make_record(7)])
+    journal = Journal(directory, 0)
     journal.append([make_record(5)])
     journal.close()
     inferences = Inferences(url, directory, BlobStore(tmp_path / "blobs"))
@@ -51,9 +47,7 @@ def test_a_start_goes_on_without_a_database_that_stays_away(
     inferences: Inferences, tmp_path: Path, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(app, "LATEST_SEQ_S", 0.2)
-    engine = open_writer(f"sqlite:///{tmp_path}/store.db")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = 'other'")
-    engine.dispose()
+    url = f"sqlite:///{tmp_path}/store.db"
+    execute(url, ("UPDATE alembic_version SET version_num = 'other'", ()))
     assert latest_seq(inferences, tmp_path / "journal") == 5
     assert "the newest stored is unknown: expected the database at revision" in caplog.text

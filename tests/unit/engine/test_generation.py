@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from engine.image_text.generation import TextPackage, is_text_package
-from engine.pipeline import Pipeline
 from engine.repository import ModelRepository
 from engine.session import LoadError
-from engine.settings import Settings
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, Tensor
 from tasks.image import Image
@@ -27,6 +25,7 @@ from tests.text_models import (
     words,
     write_json,
 )
+from tests.unit.engine.serving_place import pipeline_of, small
 
 WHITE = Image(np.full((7, 5, 3), 255, np.uint8))
 BLACK = Image(np.zeros((7, 5, 3), np.uint8))
@@ -392,10 +391,7 @@ def test_a_repository_serves_a_package_and_says_why(tmp_path):
 @pytest.fixture
 def pipeline(tmp_path):
     vision_language(tmp_path / "talker")
-    repository = ModelRepository(tmp_path)
-    repository.load_all()
-    settings = Settings(threads=1, max_queue=8, max_pixels=1000, max_images=8)
-    pipeline = Pipeline(repository, None, settings)
+    pipeline = pipeline_of(tmp_path, None, small())
     yield pipeline
     pipeline.close()
 

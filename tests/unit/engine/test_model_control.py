@@ -3,9 +3,9 @@
 import fcntl
 import gc
 import shutil
-import threading
 import time
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +22,9 @@ from proto.errors import (
     ProtocolError,
     Unsupported,
 )
-from tests.onnx_models import classifier, doubling, tripling
+from tests.background import at_once
+from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling, tripling
 from tests.text_models import vision_language
-
-CLASSIFIER = (
-    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
-)
 
 
 @pytest.fixture
@@ -111,7 +108,7 @@ def test_an_unloaded_model_is_known_and_not_ready(repository):
 @pytest.mark.parametrize("name", ["double", "colours", "talker"])
 def test_a_model_that_is_not_served_any_more_is_freed_at_once(root, name):
     classifier(root / "colours" / "model.onnx")
-    (root / "colours" / "model.toml").write_text(CLASSIFIER)
+    (root / "colours" / "model.toml").write_text(CLASSIFIER_TOML)
     vision_language(root / "talker")
     repository = ModelRepository(root)
     repository.load_all()
@@ -276,15 +273,8 @@ def test_changes_at_once_follow_each_other(root, tmp_path):
             except ProtocolError as error:
                 failed.append(error)
 
-    threads = [
-        threading.Thread(target=change, args=(control, name))
-        for _, control in workers
-        for name in ("double", "versions")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    names = ("double", "versions")
+    at_once([partial(change, control, name) for _, control in workers for name in names])
     assert failed == []
     for repository, _ in workers:
         assert {status.state for status in repository.statuses()} == {"READY"}

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import cv2
 import msgspec
 import numpy as np
 import pytest
@@ -15,26 +14,25 @@ from onnx import helper
 from engine import image_inference, recording
 from engine.pipeline import Pipeline
 from engine.recording import Recorder
-from engine.repository import ModelRepository
-from engine.settings import Settings
 from proto.errors import InternalError, InvalidRequest, Overloaded
 from proto.messages import InferRequest, Tensor
 from store.blobs.files import BlobStore
 from store.ids import IdSource
-from store.journal import Journal, frames, segments
+from store.journal import Journal, segments
 from store.lag import write_offsets
 from store.records import InferenceRecord, JournaledChange, is_change
 from store.writer import Writer
-from tests.onnx_models import classifier, doubling, save, value
-
-CLASSIFIER = 'task = "classification"\nlabels = ["red", "green", "blue"]\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
-
-
-def png(level: int) -> bytes:
-    return cv2.imencode(".png", np.full((4, 6, 3), level, np.uint8))[1].tobytes()
+from tests.background import at_once, in_background
+from tests.band_images import png
+from tests.onnx_models import COLOURS_TOML, classifier, doubling, save, value
+from tests.unit.engine.serving_place import journaled, pipeline_of, small
 
 
-GRAY, WHITE = png(100), png(255)
+def gray(level: int) -> bytes:
+    return png(np.full((4, 6, 3), level, np.uint8))
+
+
+GRAY, WHITE = gray(100), gray(255)
 
 
 def breaking(path: Path) -> Path:
@@ -61,37 +59,33 @@ class Place:
         self.blobs = root / "data" / "blobs"
         self.model("plain", "")
         breaking(self.models / "breaking" / "model.onnx")
-        (self.models / "breaking" / "model.toml").write_text(CLASSIFIER)
+        (self.models / "breaking" / "model.toml").write_text(COLOURS_TOML)
         doubling(self.models / "double" / "model.onnx")
         self.recorder: Recorder | None = None
         self.opened: list[Pipeline] = []
 
     def model(self, name: str, store: str) -> None:
         classifier(self.models / name / "model.onnx")
-        (self.models / name / "model.toml").write_text(f"{CLASSIFIER}[store]\n{store}\n")
+        (self.models / name / "model.toml").write_text(f"{COLOURS_TOML}[store]\n{store}\n")
 
     def pipeline(self, soft: int = 1 << 30, hard: int = 1 << 30, **options) -> Pipeline:
-        settings = Settings(
-            threads=1, max_queue=8, max_pixels=1000, max_images=8,
+        settings = small(
             journal_soft_bytes=soft, journal_hard_bytes=hard,
             journal_full=options.pop("full", "fail"),
             journal_block_ms=1000 * options.pop("block_s", 0.05),
-            **{"signals_per_s": 0, **options},
+            **options,
         )  # fmt: skip
         journal = Journal(self.directory, 0)
         blobs = BlobStore(self.blobs)
         self.recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
-        repository = ModelRepository(self.models)
-        repository.load_all()
-        pipeline = Pipeline(repository, self.recorder, settings)
+        pipeline = pipeline_of(self.models, self.recorder, settings)
         self.opened.append(pipeline)
         return pipeline
 
     def records(self) -> list[InferenceRecord]:
         return [
             msgspec.json.decode(payload, type=InferenceRecord)
-            for path in segments(self.directory)
-            for _, payload, _ in frames(path)
+            for payload in journaled(self.directory)
             if not is_change(payload)
         ]
 
@@ -100,8 +94,7 @@ class Place:
         self.opened.pop().close()
         changes = [
             msgspec.json.decode(payload, type=JournaledChange).change
-            for path in segments(self.directory)
-            for _, payload, _ in frames(path)
+            for payload in journaled(self.directory)
             if is_change(payload)
         ]
         return [one.seq for change in changes for one in change.of]
@@ -170,7 +163,7 @@ def test_a_protocol_is_stored_as_it_names_itself(place: Place) -> None:
 def test_each_durability_keeps_all_that_is_acknowledged(place: Place, durability) -> None:
     place.model("own", f'durability = "{durability}"')
     pipeline = place.pipeline(durability="database")
-    ids = [pipeline.infer(ask("own", png(level))).inference_ids[0] for level in range(20)]
+    ids = [pipeline.infer(ask("own", gray(level))).inference_ids[0] for level in range(20)]
     pipeline.close()
     assert [str(record.seq) for record in place.records()] == ids
     assert place.images() == 20
@@ -183,12 +176,8 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
 ) -> None:
     pipeline = place.pipeline(durability="database")
     writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
-    stop = threading.Event()
-    running = threading.Thread(target=writer.run, args=(stop,))
-    running.start()
-    (seq,) = pipeline.infer(ask("plain")).inference_ids
-    stop.set()
-    running.join()
+    with in_background(writer.run):
+        (seq,) = pipeline.infer(ask("plain")).inference_ids
     assert writer.records_moved == 1
     writer.close()
     monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0.01)
@@ -201,14 +190,7 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
 
 def test_ids_follow_the_journal_also_between_threads(place: Place) -> None:
     pipeline = place.pipeline()
-    threads = [
-        threading.Thread(target=lambda: [pipeline.infer(ask("plain")) for _ in range(10)])
-        for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda: [pipeline.infer(ask("plain")) for _ in range(10)]] * 3)
     seqs = [record.seq for record in place.records()]
     assert len(set(seqs)) == 30
     assert sum(later < earlier for earlier, later in pairwise(seqs)) < 15
@@ -265,7 +247,7 @@ def test_sampling_takes_its_share_and_the_same_images_each_time(place: Place) ->
     levels = range(60)
     for _ in range(2):
         for level in levels:
-            pipeline.infer(ask("own", png(level)))
+            pipeline.infer(ask("own", gray(level)))
     kept = [record.input.kept for record in place.records()]
     assert kept[:60] == kept[60:]
     assert 15 < sum(kept[:60]) < 45

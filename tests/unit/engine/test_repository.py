@@ -8,11 +8,7 @@ import pytest
 from engine.repository import ModelRepository
 from engine.session import LoadError
 from proto.errors import ModelNotReady, NotFound
-from tests.onnx_models import classifier, doubling
-
-CLASSIFIER = (
-    'task = "classification"\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
-)
+from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ def test_a_file_in_onnx_belongs_to_the_folder_above(tmp_path):
     folder = tmp_path / "models" / "hub"
     classifier(folder / "onnx" / "model.onnx")
     (folder / "labels.txt").write_text("a\nb\nc\n")
-    (folder / "model.toml").write_text(CLASSIFIER)
+    (folder / "model.toml").write_text(CLASSIFIER_TOML)
     for root, name in ((tmp_path / "models", "hub"), (folder, "hub")):
         repository = ModelRepository(root)
         repository.load_all()
@@ -136,7 +132,7 @@ def test_names_that_differ_in_case_alone_are_refused(tmp_path):
 @pytest.mark.parametrize(("batch", "size"), [("batch", 8), (1, -1), (4, -4)])
 def test_the_batch_is_read_off_the_file(tmp_path, batch, size):
     classifier(tmp_path / "model" / "model.onnx", batch=batch)
-    (tmp_path / "model" / "model.toml").write_text(CLASSIFIER)
+    (tmp_path / "model" / "model.toml").write_text(CLASSIFIER_TOML)
     repository = ModelRepository(tmp_path)
     repository.load_all()
     assert repository.get("model").images.batch_size == size

@@ -4,36 +4,29 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import msgspec
 import numpy as np
 import pytest
 
-from engine.pipeline import Pipeline
 from engine.recording import Recorder
-from engine.repository import ModelRepository
 from engine.semantic_score import REFERENCES, SemanticScores
-from engine.settings import Settings
 from monitor.drift.similarity import References, write
 from proto.errors import InvalidRequest
 from proto.messages import InferRequest, InferResponse, Tensor
 from store.blobs.files import BlobStore
 from store.ids import IdSource
-from store.journal import Journal, frames, segments
+from store.journal import Journal
 from store.records import InferenceRecord
-from tests.onnx_models import classifier
+from tests.band_images import png
+from tests.onnx_models import COLOURS_TOML, classifier
+from tests.unit.engine.serving_place import journaled, pipeline_of, small
 
-CLASSIFIER = 'task = "classification"\nlabels = ["red", "green", "blue"]\n[input]\nresize = "stretch"\n[output]\nactivation = "softmax"\n'
 HEADER = "Quadriga-Semantic-Score"
 GRAYS = np.random.default_rng(0).normal((1, 1, 1), 0.01, (150, 3))
 """What the model sees in gray images: the mean of each channel."""
 
 
-def png(*colour: int) -> bytes:
-    return cv2.imencode(".png", np.full((4, 6, 3), colour, np.uint8))[1].tobytes()
-
-
-GRAY, BLUE = png(100, 100, 100), png(255, 0, 0)
+GRAY, BLUE = (png(np.full((4, 6, 3), rgb, np.uint8)) for rgb in ((100, 100, 100), (0, 0, 255)))
 
 
 class Place:
@@ -41,20 +34,15 @@ class Place:
 
     def __init__(self, root: Path, **options) -> None:
         classifier(root / "models" / "m" / "model.onnx")
-        (root / "models" / "m" / "model.toml").write_text(CLASSIFIER)
-        repository = ModelRepository(root / "models")
-        repository.load_all()
-        self.model = repository.get("m", None)
+        (root / "models" / "m" / "model.toml").write_text(COLOURS_TOML)
         self.journal = root / "journal"
-        settings = Settings(
-            data=str(root), threads=1, max_queue=8, max_pixels=1000, max_images=8,
-            journal_hard_bytes=1 << 30, signals_per_s=0, **options,
-        )  # fmt: skip
+        settings = small(data=str(root), journal_hard_bytes=1 << 30, **options)
         journal, blobs = Journal(self.journal, 0), BlobStore(root / "blobs")
         recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         self.names = {"m"}
         self.scores = SemanticScores(settings, lambda: set(self.names), poll_s=0.01)
-        self.pipeline = Pipeline(repository, recorder, settings, scores=self.scores)
+        self.pipeline = pipeline_of(root / "models", recorder, settings, scores=self.scores)
+        self.model = self.pipeline._repository.get("m", None)
         self.path = root / "baselines" / "m" / REFERENCES
         self.path.parent.mkdir(parents=True)
 
@@ -79,8 +67,7 @@ class Place:
     def records(self) -> list[InferenceRecord]:
         return [
             msgspec.json.decode(payload, type=InferenceRecord)
-            for path in segments(self.journal)
-            for _, payload, _ in frames(path)
+            for payload in journaled(self.journal)
         ]
 
 

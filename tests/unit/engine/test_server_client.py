@@ -1,57 +1,41 @@
 """The client of a server: patience, errors, images as they are."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
 
 import pytest
 
 from engine.commands import server_client
 from engine.commands.server_client import Refused, ServerClient, ServerError
-
-
-class Server:
-    """Answers as it was told, and remembers what it heard."""
-
-    def __init__(self):
-        self.answers = []
-        self.heard = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                outer.heard.append((self.path, dict(self.headers), body))
-                status, headers, answer = outer.answers.pop(0)
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": len(answer)}.items():
-                    self.send_header(name, str(value))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-        self.client = ServerClient(f"http://127.0.0.1:{self._server.server_port}/prefix/")
-
-    def close(self):
-        self.client.close()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+from tests.background import listening
 
 
 @pytest.fixture
 def server():
-    running = Server()
-    yield running
-    running.close()
+    """What answers as it was told and remembers what it heard, and its client."""
+    told = SimpleNamespace(answers=[], heard=[])
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+            told.heard.append((self.path, dict(self.headers), body))
+            status, headers, answer = told.answers.pop(0)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": len(answer)}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with listening(Handler) as host:
+        told.client = ServerClient(f"http://{host}/prefix/")
+        yield told
+        told.client.close()
 
 
 def test_an_image_is_sent_as_it_is(server) -> None:

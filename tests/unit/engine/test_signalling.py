@@ -14,9 +14,10 @@ from engine.signalling import Signalled, Signaller
 from monitor.signals import PICTURE
 from store.errors import JournalError
 from store.ids import IdSource
-from store.journal import Journal, frames, segments
+from store.journal import Journal
 from store.records import ImageSignals, JournaledChange, SignalsOfImages
 from tasks.image import Image
+from tests.unit.engine.serving_place import journaled
 
 WHITE = Image(np.full((20, 30, 3), 255, np.uint8))
 VECTOR = np.array([1.0, -0.5, 3.25], np.float32)
@@ -39,8 +40,7 @@ class Place:
         self.signaller.close()
         decoded = [
             msgspec.json.decode(payload, type=JournaledChange).change
-            for path in segments(self.directory)
-            for _, payload, _ in frames(path)
+            for payload in journaled(self.directory)
         ]
         assert all(isinstance(change, SignalsOfImages) for change in decoded)
         return [change.of for change in decoded]

@@ -4,10 +4,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from engine.cli import main
-from store.database import open_writer, run
-from store.journal import Journal
-from store.writer import Writer
 from tests.unit.store.conftest import make_record
+from tests.unit.store.place import execute, fill, rows
 
 
 @pytest.fixture
@@ -20,15 +18,6 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def execute(url: str, statement: str) -> list[tuple]:
-    engine = open_writer(url)
-    with engine.begin() as connection:
-        found = run(connection, statement)
-        rows = [tuple(row) for row in found] if found.returns_rows else []
-    engine.dispose()
-    return rows
-
-
 def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
     first, second = call("migrate", "--data", data), call("migrate", "--data", data)
     assert (first.exit_code, first.output) == (0, "from nothing to revision 2026.11\n")
@@ -39,12 +28,12 @@ def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
 def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
     url = f"sqlite:///{data}/other.db"
     assert call("migrate", "--database", url).exit_code == 0
-    execute(url, "UPDATE alembic_version SET version_num = '2031.01'")
+    execute(url, ("UPDATE alembic_version SET version_num = '2031.01'", ()))
     result = call("migrate", "--database", url)
     assert result.exit_code == 2
     assert "expected a database that this version can read" in result.output
     assert "2031.01" in result.output
-    assert execute(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
+    assert rows(url, "SELECT version_num FROM alembic_version") == [("2031.01",)]
     result = call("store", "rebuild", "--data", data, "--database", url)
     assert (result.exit_code, "2031.01" in result.output) == (2, True)
 
@@ -75,16 +64,11 @@ def test_a_store_is_rebuilt(data: Path) -> None:
     result = call("store", "rebuild", "--data", data)
     assert result.exit_code == 2
     assert not (data / "store.db").exists()
-    journal = Journal(data / "journal", 0)
-    journal.append([make_record(5)])
-    journal.close()
     url = f"sqlite:///{data}/store.db"
-    writer = Writer(data / "journal", url)
-    writer.drain()
-    writer.close()
-    right = execute(url, "SELECT * FROM pred")
-    execute(url, "DELETE FROM pred")
+    fill(url, data / "journal", [make_record(5)])
+    right = rows(url, "SELECT * FROM pred")
+    execute(url, ("DELETE FROM pred", ()))
     result = call("store", "rebuild", "--data", data)
     assert (result.exit_code, result.stdout) == (0, "rebuilt\n")
-    assert execute(url, "SELECT * FROM pred") == right
+    assert rows(url, "SELECT * FROM pred") == right
     assert not (data / "rebuild.progress").exists()

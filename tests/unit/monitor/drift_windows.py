@@ -1,17 +1,28 @@
 """Reports of windows, and a receiver of alerts, for tests of schedules."""
 
 import json
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from monitor.drift.parameters import DriftParameters
 from monitor.report import Data, Effect, Report, Signal, Window
+from store.ids import EPOCH_MS
 from store.records import timestamp_text
+from tests.background import listening
 
 MODEL = "shapes-detector"
 HOUR_S = 3600
+
+
+def seq_of(second: int) -> int:
+    """The first id of a second of what is stored."""
+    return second * 1000 << 22
+
+
+def moment(second: int) -> str:
+    """The time of a second of what is stored."""
+    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def parameters(hour: int, baseline: Any = "default") -> DriftParameters:
@@ -80,12 +91,6 @@ def receiver():
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        made.url = f"http://127.0.0.1:{server.server_port}/hook"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield made
-        finally:
-            server.shutdown()
-            thread.join(20)
+    with listening(Handler) as host:
+        made.url = f"http://{host}/hook"
+        yield made

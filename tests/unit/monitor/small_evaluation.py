@@ -5,17 +5,14 @@ import numpy as np
 
 from monitor.evaluation.evaluators import Findings, Headline
 from monitor.evaluation.state import EvaluatedImage, EvaluationError
-
-
-def raw(value) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+from tests.unit.monitor.evaluated import evaluated_image
 
 
 def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
     """An image whose labels are single letters; `there` is None where nobody knows."""
     predictions = [{"label": label, "score": 0.5} for label in found]
     truth = None if there is None else [{"label": label} for label in there]
-    return EvaluatedImage(str(number), raw(predictions), raw(truth), 4, 3, **more)
+    return evaluated_image(number, predictions, truth, 4, 3, **more)
 
 
 class Small:

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import json
 import re
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from monitor.watch.history import history, note
 from monitor.watch.schedules import Schedules, keep_scheduled
 from store import jobs as jobs_module
 from store.jobs import Jobs, run_jobs
+from tests.background import in_background, until
 from tests.unit.monitor import drift_windows
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 
@@ -150,28 +150,13 @@ def test_a_damaged_delivery_stops_no_other(directory, receiver):
 @contextmanager
 def processes(directory):
     """Do what the process of the jobs does."""
-    stop, jobs = threading.Event(), Jobs(directory.parent / "jobs")
-    threads = [
-        threading.Thread(target=keep_scheduled, args=(Schedules(directory), jobs, stop)),
-        threading.Thread(target=keep_delivering, args=(Outbox(directory), stop)),
-        threading.Thread(target=run_jobs, args=(jobs, None, None, stop)),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    jobs = Jobs(directory.parent / "jobs")
+    with (
+        in_background(keep_scheduled, Schedules(directory), jobs),
+        in_background(keep_delivering, Outbox(directory)),
+        in_background(run_jobs, jobs, None, None),
+    ):
         yield jobs
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(20)
-            assert not thread.is_alive()
-
-
-def until(condition):
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
 
 
 def test_a_schedule_runs_to_the_alert_and_goes_on_after_a_restart(directory, receiver, monkeypatch):

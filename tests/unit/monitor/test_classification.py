@@ -13,6 +13,7 @@ from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from monitor.report import ReportedModel
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 RATES = {
     "Precision": reference.precision_score,
@@ -26,16 +27,12 @@ def image_of(number, scores, truths):
     pairs = scores.items() if isinstance(scores, dict) else scores
     answer = [{"label": label, "score": score} for label, score in pairs]
     truth = [{"label": label} for label in truths]
-    return EvaluatedImage(
-        str(number),
-        msgspec.Raw(msgspec.json.encode(answer)),
-        msgspec.Raw(msgspec.json.encode(truth)),
-    )
+    return evaluated_image(number, answer, truth)
 
 
 def evaluated(images):
     evaluation = Classification()
-    state = merge([state_of(evaluation, images[at::3], []) for at in range(3)])
+    state = merged(evaluation, images, 3)
     return evaluation.evaluate(state)
 
 
@@ -472,7 +469,7 @@ def test_a_report_is_the_same_however_the_images_are_dealt_out(many):
 def test_models_may_differ_in_how_many_labels_an_image_has():
     one = [image_of(at, SURE, ["cat"]) for at in range(4)]
     several = [image_of(at, SURE, ["cat", "dog"]) for at in range(4)]
-    first, second = (merge([state_of(Classification(), some, [])]) for some in (one, several))
+    first, second = (merged(Classification(), some) for some in (one, several))
     report = evaluate(
         Classification(),
         first,

@@ -16,6 +16,7 @@ from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from tests import coco_reference
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 LABELS = ("bus", "car", "dog")
 
@@ -27,15 +28,9 @@ def box(label, *corners, **fields):
     } | fields
 
 
-def image(name, predictions, truths, **fields):
-    encoded = (msgspec.Raw(msgspec.json.encode(one)) for one in (predictions, truths))
-    return EvaluatedImage(str(name), *encoded, **fields)
-
-
 def whole(images, shards=1, by=()):
     """Deal images out, and put them together again."""
-    dealt = [images[shard::shards] for shard in range(shards)]
-    return merge([state_of(Detection(), one, by) for one in dealt])
+    return merged(Detection(), images, shards, by)
 
 
 def headlines(images, weights=None):
@@ -70,7 +65,7 @@ def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
                 label = label if pick.random() < 0.2 else of["label"]
             score = round(float(pick.random()), 1) if ties else float(pick.random())
             predictions.append(box(label, *low.tolist(), *(low + sides).tolist(), score=score))
-        result.append(image(1000 + number, predictions, truths))
+        result.append(evaluated_image(1000 + number, predictions, truths))
     return result
 
 
@@ -221,11 +216,13 @@ def metric(findings, kind, **parameters):
 
 
 PLAIN = [
-    image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
-    image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
-    image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
-    image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
-    image(5, [box("dog", 0, 0, 10, 10, score=0.4)], [box("car", 50, 50, 60, 60, difficult=True)]),
+    evaluated_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
+    evaluated_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
+    evaluated_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
+    evaluated_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
+    evaluated_image(
+        5, [box("dog", 0, 0, 10, 10, score=0.4)], [box("car", 50, 50, 60, 60, difficult=True)]
+    ),
 ]
 
 
@@ -296,11 +293,15 @@ def test_curves_have_their_scores_and_end_where_the_recall_does():
     "images",
     [
         [],
-        [image(1, [], [])],
-        [image(1, [], [box("car", 0, 0, 9, 9)])],
-        [image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
-        [image(1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)])],
-        [image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
+        [evaluated_image(1, [], [])],
+        [evaluated_image(1, [], [box("car", 0, 0, 9, 9)])],
+        [evaluated_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
+        [
+            evaluated_image(
+                1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)]
+            )
+        ],
+        [evaluated_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
     ],
     ids=["no images", "nothing", "no predictions", "no truths", "only a crowd", "points"],
 )
@@ -335,7 +336,7 @@ CAR = box("car", 1, 2, 3, 4, score=0.5)
 )  # fmt: skip
 def test_what_is_no_box_is_refused_with_its_place(predictions, truths, text):
     with pytest.raises(EvaluationError, match=f"image '17': {text}"):
-        whole([image(3, [CAR], []), image(17, predictions, truths)])
+        whole([evaluated_image(3, [CAR], []), evaluated_image(17, predictions, truths)])
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"NaN"])
@@ -370,7 +371,7 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
         .evaluate(
             whole(
                 [
-                    image(
+                    evaluated_image(
                         1,
                         [box("car", 0, 0, 8, 8, score=score) for score in (0.9, 0.8)]
                         + [box("car", 50, 0, 60, 10, score=0.7)],
@@ -392,17 +393,17 @@ def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
 
 def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
     predictions = [box("car", 0, 0, 9, 9, score=1 - one / 200) for one in range(103)]
-    findings = Detection().evaluate(whole([image(1, predictions, [CAR])])).findings()
+    findings = Detection().evaluate(whole([evaluated_image(1, predictions, [CAR])])).findings()
     assert findings.excluded == {"over_max_dets": 3}
     assert sum(findings.confusion.hallucinations.values()) == 100
 
 
 def test_a_label_that_nothing_finds_is_worth_its_misses():
     there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
-    half = image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
+    half = evaluated_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
     errors = Detection().evaluate(whole([half])).findings().errors_tide
     assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
-    nothing = image("1", [], there)
+    nothing = evaluated_image("1", [], there)
     errors = Detection().evaluate(whole([nothing])).findings().errors_tide
     assert errors["Miss"] is None
     assert errors["Loc"] == 0
@@ -430,7 +431,7 @@ def test_each_label_has_an_interval_of_the_same_resamples():
     # of one label alone, the mean over labels is the label's
     label = averaged[0].parameters["label"]
     alone = [
-        image(
+        evaluated_image(
             one.id,
             *(
                 [each for each in msgspec.json.decode(some) if each["label"] == label]

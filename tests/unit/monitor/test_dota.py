@@ -13,7 +13,8 @@ from monitor.evaluation.dota import RULES, THRESHOLDS
 from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.oriented import OrientedDetection, oriented_overlap
 from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluatedImage, merge, select
+from monitor.evaluation.state import merge, select
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 LABELS = "abc"
 
@@ -25,14 +26,7 @@ def wire(label, box, **fields):
 
 def images_of(cases):
     return [
-        EvaluatedImage(
-            str(number),
-            msgspec.Raw(msgspec.json.encode(found)),
-            msgspec.Raw(msgspec.json.encode(there)),
-            1,
-            1,
-        )
-        for number, (found, there) in enumerate(cases)
+        evaluated_image(number, found, there, 1, 1) for number, (found, there) in enumerate(cases)
     ]
 
 
@@ -144,7 +138,7 @@ def of_rule(metrics):
 
 
 def report(images, resamples=0):
-    state = merge([state_of(OrientedDetection(), images, [])])
+    state = merged(OrientedDetection(), images)
     return evaluate(
         OrientedDetection(),
         state,
@@ -193,7 +187,7 @@ SPECIAL = {
 )
 def test_numbers_are_those_of_the_development_kit(cases):
     images = images_of(cases)
-    state = merge([state_of(OrientedDetection(), images, [])])
+    state = merged(OrientedDetection(), images)
     found = of_rule(report(images).metrics)
     assert len(found) == 4 * (1 + len(state.labels))
     pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
@@ -231,7 +225,7 @@ def overall(headlines):
 def test_weights_are_as_if_images_were_there_so_often():
     cases = random_cases(1)
     images = images_of(cases)
-    state = merge([state_of(OrientedDetection(), images, [])])
+    state = merged(OrientedDetection(), images)
     weights = np.random.default_rng(0).integers(0, 3, (6, len(images))).astype(float)
     weights[0] = 1
     weights[1] = 0
@@ -239,7 +233,7 @@ def test_weights_are_as_if_images_were_there_so_often():
     for number, weighting in enumerate(weights):
         at = [one for one, count in enumerate(weighting) for _ in range(int(count))]
         repeated = [msgspec.structs.replace(images[one], id=str(n)) for n, one in enumerate(at)]
-        whole = merge([state_of(OrientedDetection(), repeated, [])])
+        whole = merged(OrientedDetection(), repeated)
         again = OrientedDetection().evaluate(whole).headlines(np.ones((1, len(repeated))))
         again = overall(again)
         for one, other in zip(headlines, again, strict=True):
@@ -249,7 +243,7 @@ def test_weights_are_as_if_images_were_there_so_often():
 
 def test_a_part_is_a_weighting_of_zeros_and_ones():
     images = images_of(random_cases(5))
-    state = merge([state_of(OrientedDetection(), images, [])])
+    state = merged(OrientedDetection(), images)
     mask = np.arange(len(images)) % 2.0
     whole = OrientedDetection().evaluate(state).headlines(mask[None])
     part = select(state, np.flatnonzero(mask))
@@ -325,7 +319,7 @@ def test_numbers_by_the_other_rule_are_those_of_pycocotools(seed):
             one["difficult"] = False  # of which it does not know
     images = images_of(cases)
     found = [one for one in report(images).metrics if one.parameters.get("rule") == "COCO"]
-    expected = coco(merge([state_of(OrientedDetection(), images, [])]))
+    expected = coco(merged(OrientedDetection(), images))
     assert [one.value for one in found[:12]] == pytest.approx(expected, abs=1e-12)
 
 

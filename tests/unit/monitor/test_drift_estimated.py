@@ -6,28 +6,16 @@ import pytest
 from monitor.drift.estimates import estimated
 from monitor.drift.parameters import DriftParameters, StoredWindow
 from monitor.drift.stored import compare_stored
-from store.ids import EPOCH_MS
-from store.records import InputReference, ModelReference, TruthStatement, timestamp_text
+from store.records import InputReference, ModelReference, TruthStatement
+from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 TASK = "IMAGE_CLASSIFICATION"
 KNOWN, ASKED = 200, 150
 
 
-def seq_of(second):
-    return second * 1000 << 22
-
-
 IDS = np.array([seq_of(second) for second in range(1, KNOWN + ASKED + 1)])
-
-
-@pytest.fixture
-def place(tmp_path, database_url):
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
 
 
 def fill(place, *, labels=2):
@@ -49,7 +37,7 @@ def fill(place, *, labels=2):
 
 def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
     fill(place)
-    times = [timestamp_text(EPOCH_MS + second * 1000) for second in (0, KNOWN + 1)]
+    times = [moment(second) for second in (0, KNOWN + 1)]
     asked = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
     found = compare_stored(place.inferences, asked).metrics
     assert [one.parameters["method"] for one in found] == [

@@ -4,15 +4,13 @@ import json
 import logging
 
 import pytest
-from litestar import Litestar, Response
-from litestar.testing import TestClient
 
 from monitor.schedule_routes import schedule_routes
 from monitor.watch import history as history_module
 from monitor.watch.history import history, note, note_failure, with_history
 from monitor.watch.online import WARM_UP
 from monitor.watch.schedules import Schedules
-from store.errors import StoreError
+from tests.unit.http_client import client_of
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 
 HOOK = "http://127.0.0.1:9/hook"
@@ -39,13 +37,7 @@ def queued(directory):
 def test_windows_are_answered_oldest_first(directory):
     for hour in range(4):
         note(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
-    app = Litestar(
-        schedule_routes(directory),
-        exception_handlers={
-            StoreError: lambda _, error: Response({"error": str(error)}, status_code=error.status)
-        },
-    )
-    with TestClient(app) as client:
+    with client_of(schedule_routes(directory)) as client:
         path = f"/api/models/{MODEL}/drift"
         windows = client.get(path).json()["windows"]
         assert [one["status"] for one in windows] == ["ok", "ok", "drift", "ok"]

@@ -5,8 +5,6 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from litestar import Litestar
-from litestar.testing import TestClient
 
 from monitor.drift.baselines import Baseline, Baselines
 from monitor.drift.parameters import DriftParameters
@@ -17,25 +15,18 @@ from monitor.routes import monitor_routes
 from monitor.watch.history import history
 from store import jobs as jobs_module
 from store.database import migrate
-from store.errors import StoreError
-from store.ids import EPOCH_MS
 from store.jobs import Jobs
-from store.records import ImageSignals, ModelReference, SignalsOfImages, timestamp_text
-from tests.unit.monitor.test_job import answer_error, finished, runner, until
+from store.records import ImageSignals, ModelReference, SignalsOfImages
+from tests.background import until
+from tests.unit.http_client import client_of
+from tests.unit.monitor.drift_windows import moment, seq_of
+from tests.unit.monitor.test_job import finished, runner
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 PATH = "/api/models/one/baseline"
 LATER = 1000
-
-
-def seq_of(second):
-    return second * 1000 << 22
-
-
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def fill(place, seconds, shift=0.0, model=MODEL, **metadata):
@@ -84,8 +75,7 @@ def baselines(tmp_path):
 @pytest.fixture
 def client(jobs, place, baselines):
     handlers = [*monitor_routes(jobs), *drift_routes(jobs, place.inferences, baselines)]
-    app = Litestar(handlers, exception_handlers={StoreError: answer_error})
-    with TestClient(app) as made:
+    with client_of(handlers) as made:
         yield made
 
 

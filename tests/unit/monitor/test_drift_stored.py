@@ -12,16 +12,15 @@ from monitor.drift.summary import summarise
 from monitor.drift.windows import Reading, read_window
 from monitor.places import Here
 from monitor.signals import PICTURE
-from store.ids import EPOCH_MS, LARGEST
+from store.ids import LARGEST
 from store.records import (
     ImageSignals,
     InputReference,
     ModelReference,
     SignalsOfImages,
-    timestamp_text,
 )
+from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 SPACE, OTHER_SPACE = "ab" * 8, "cd" * 8
@@ -29,20 +28,9 @@ MIDDLE = 1000
 """The second in which the baseline ends."""
 
 
-@pytest.fixture
-def place(tmp_path, database_url, monkeypatch):
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
     monkeypatch.setattr(windows, "SHARD", 37)
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
-
-
-def seq_of(second):
-    return second * 1000 << 22
-
-
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
 
 
 def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):

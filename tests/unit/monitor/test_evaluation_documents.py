@@ -7,8 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.evaluation.evaluators import evaluator, state_of
-from monitor.evaluation.state import EvaluatedImage, merge
+from monitor.evaluation.evaluators import evaluator
+from monitor.evaluation.state import EvaluatedImage
+from tests.unit.monitor.evaluated import merged
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "evaluation.md"
 
@@ -26,7 +27,7 @@ def example(heading):
 def test_examples_have_the_numbers_that_are_said(task, heading):
     images, said = example(heading)
     evaluation = evaluator(task)
-    evaluated = evaluation.evaluate(merge([state_of(evaluation, images, [])]))
+    evaluated = evaluation.evaluate(merged(evaluation, images))
     found = {}
     for one in evaluated.headlines(np.ones((1, len(images)))):
         found.setdefault(one.type, []).append(float(one.values[0]))

@@ -7,8 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.evaluation.evaluators import evaluator, state_of
-from monitor.evaluation.state import EvaluatedImage, merge
+from monitor.evaluation.evaluators import evaluator
+from monitor.evaluation.state import EvaluatedImage
+from tests.unit.monitor.evaluated import merged
 
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"
 
@@ -34,7 +35,7 @@ def test_examples_give_their_numbers(heading, task):
     image, rows = example(heading)
     assert rows
     evaluation = evaluator(task)
-    whole = evaluation.evaluate(merge([state_of(evaluation, [image], [])]))
+    whole = evaluation.evaluate(merged(evaluation, [image]))
     found = {}
     for one in whole.headlines(np.ones((1, 1))):
         named = [one.type, str(one.parameters.get("rule")), str(one.parameters.get("iou"))]

@@ -11,6 +11,7 @@ from monitor.evaluation import files
 from monitor.evaluation.files import evaluate_coco, evaluate_records
 from monitor.evaluation.reporting import Asked
 from monitor.evaluation.state import EvaluationError
+from tests.unit.monitor.evaluated import told
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 FOUND = [BOX | {"score": 0.5}]
@@ -31,14 +32,6 @@ def evaluated(*records, task="detection", **options):
 
 def value(report, kind="AP"):
     return next(one.value for one in report.metrics if one.type == kind)
-
-
-def without_time(report):
-    return {
-        name: getattr(report, name)
-        for name in report.__struct_fields__
-        if name not in ("id", "created", "provenance")
-    }
 
 
 def test_records_are_evaluated_whatever_kind_of_id_they_have() -> None:
@@ -64,7 +57,7 @@ def test_shards_make_no_difference(monkeypatch) -> None:
     records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
     whole = evaluated(*records, by=["meta.a"])
     monkeypatch.setattr(files, "SHARD", 2)
-    assert without_time(evaluated(*records, by=["meta.a"])) == without_time(whole)
+    assert told(evaluated(*records, by=["meta.a"])) == told(whole)
     assert [(one.by, one.value, one.n) for one in whole.slices] == [
         ("meta.a", "0", 5),
         ("meta.a", "1", 4),

@@ -15,18 +15,15 @@ from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
 from tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 WIDTH, HEIGHT = 150, 130
 LABELS = ("apple", "bird", "cat")
 
 
 def image_of(number, predictions, truths, **fields):
-    return EvaluatedImage(
-        str(number),
-        msgspec.Raw(msgspec.json.encode(predictions)),
-        msgspec.Raw(msgspec.json.encode(truths)),
-        **{"width": WIDTH, "height": HEIGHT, **fields},
-    )
+    size = {"width": WIDTH, "height": HEIGHT}
+    return evaluated_image(number, predictions, truths, **size | fields)
 
 
 def contour(*outlines):
@@ -136,7 +133,7 @@ def test_contours_are_judged_as_the_reference_judges_their_masks(seed):
     np.testing.assert_allclose(
         [one.values[0] for one in headlines[:12]], theirs[3], rtol=0, atol=1e-12
     )
-    whole = merge([state_of(Instances(), given, [])])
+    whole = merged(Instances(), given)
     for name, table in whole.tables.items():
         for key, column in table.items():
             assert column.dtype == state.tables[name][key].dtype
@@ -208,7 +205,7 @@ def test_masks_that_are_boxes_are_judged_as_boxes(seed):
     for evaluation, images in ((Instances(), masks), (Detection(), boxes)):
         report = evaluate(
             evaluation,
-            merge([state_of(evaluation, images, [])]),
+            merged(evaluation, images),
             task="",
             asked=Asked(resamples=5),
         )
@@ -269,7 +266,7 @@ def test_regions_that_are_no_objects_are_passed_over():
         [{"label": "background", "score": 1, **part}, {"label": "cat", "score": 0.5, **part}],
         [{"label": "void", **other}, {"label": "cat", **other}, {"label": "ignore", **part}],
     )
-    state = merge([state_of(Instances(), [image], [])])
+    state = merged(Instances(), [image])
     assert state.labels == ["cat"]
     assert state.tables["predictions"]["number"].tolist() == [1]
     assert state.tables["truths"]["number"].tolist() == [1]

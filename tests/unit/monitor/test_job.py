@@ -1,15 +1,9 @@
 """Evaluations as jobs, and their reports over HTTP."""
 
 import json
-import threading
-import time
-from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import pytest
-from litestar import Litestar, Request, Response
-from litestar.testing import TestClient
 
 from monitor.evaluation import reading, stored
 from monitor.evaluation.evaluators import EVALUATORS
@@ -17,19 +11,16 @@ from monitor.report import Report
 from monitor.routes import monitor_routes
 from store import jobs as jobs_module
 from store.blobs.files import BlobStore
-from store.errors import StoreError
 from store.jobs import Jobs, run_jobs
 from store.records import InputReference, ModelReference, TruthStatement
+from tests.background import in_background, until
 from tests.server_process import IMAGES
+from tests.unit.http_client import client_of
+from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 PHOTO = (IMAGES / "detection" / "scene_01.jpg").read_bytes()
 MODEL = ModelReference("<one>", "1", "aa" * 32)
-
-
-def answer_error(_: Request[Any, Any, Any], error: StoreError) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)
 
 
 @pytest.fixture
@@ -42,46 +33,27 @@ def jobs(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path, database_url):
+def place(place):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
-    made = Place(tmp_path, database_url)
-    digest = BlobStore(tmp_path / "blobs").put(PHOTO)
+    digest = BlobStore(place.root / "blobs").put(PHOTO)
     image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
         found = [{"label": label, "score": 0.5, "xmin": 1, "ymin": 2, "xmax": 30, "ymax": 40}]
-        made.move(make_record(at, model=MODEL, input=image, predictions=found))
-        made.change(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
-    yield made
-    made.close()
+        place.move(make_record(at, model=MODEL, input=image, predictions=found))
+        place.change(TruthStatement("id", str(at), [{"label": "a"}] if at < 7 else None))
+    return place
 
 
 @pytest.fixture
 def client(jobs):
-    app = Litestar(monitor_routes(jobs), exception_handlers={StoreError: answer_error})
-    with TestClient(app) as made:
+    with client_of(monitor_routes(jobs)) as made:
         yield made
 
 
-@contextmanager
 def runner(jobs, place):
-    stop = threading.Event()
     blobs = BlobStore(place.root / "blobs")
-    thread = threading.Thread(target=run_jobs, args=(jobs, place.inferences, blobs, stop))
-    thread.start()
-    try:
-        yield stop
-    finally:
-        stop.set()
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def until(condition) -> None:
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
+    return in_background(run_jobs, jobs, place.inferences, blobs)
 
 
 def finished(jobs, place, job_id):
@@ -97,11 +69,10 @@ def submit(client, **parameters):
     return answer.json()["id"]
 
 
-def told(jobs, job_id):
-    """Return what does not depend on when and how a report was computed."""
+def report_of(jobs, job_id):
     report = msgspec.json.decode(jobs.result(job_id).read_bytes(), type=Report)
     assert report.id == job_id
-    return msgspec.structs.replace(report, id="", created="", provenance={})
+    return told(report)
 
 
 def test_an_evaluation_is_submitted_and_its_report_fetched(client, jobs, place):
@@ -185,7 +156,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
     job = finished(jobs, place, job_id)
     assert (job.state, len(read)) == ("succeeded", 3)
     assert "it goes on with what was read before" in job.log
-    assert told(jobs, job_id) == told(jobs, expected)
+    assert report_of(jobs, job_id) == report_of(jobs, expected)
 
 
 def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkeypatch):

@@ -18,8 +18,8 @@ from store.blobs.files import BlobStore
 from store.exchange import parquet
 from store.exchange.export import ExportParameters, export
 from store.records import InputReference, ModelReference, TruthStatement
+from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 IMAGES = 250
 OTHER = ModelReference("other", "1", "bb" * 32)
@@ -45,10 +45,9 @@ def box(source):
 
 
 @pytest.fixture
-def place(tmp_path, database_url, monkeypatch):
+def place(place, monkeypatch):
     monkeypatch.setattr(reading, "SHARD", 100)
     monkeypatch.setattr(stored, "SHARD", 100)
-    made = Place(tmp_path, database_url)
     source = np.random.default_rng(0)
     for model in (ModelReference("one", "1", "aa" * 32), OTHER):
         records = [
@@ -61,19 +60,14 @@ def place(tmp_path, database_url, monkeypatch):
             )
             for at in range(IMAGES)
         ]
-        made.move(*records)
-    made.change(
+        place.move(*records)
+    place.change(
         *(
             TruthStatement("input.hash", f"blake3:{at:064x}", [box(source), box(source)])
             for at in range(IMAGES)
         )
     )
-    yield made
-    made.close()
-
-
-def told(report):
-    return msgspec.structs.replace(report, id="", created="", provenance={})
+    return place
 
 
 def test_a_cluster_gives_the_same_report(place, database_url, cluster):

@@ -3,17 +3,16 @@
 import itertools
 import math
 
-import msgspec
 import numpy as np
 import pytest
 import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.oriented import OrientedDetection, convex, oriented_overlap
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from monitor.evaluation.state import EvaluationError
 from tasks.rotated import xywhr_to_corners
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 
 def box(cx, cy, w, h, r, **fields):
@@ -27,17 +26,12 @@ def quad(corners, **fields):
 
 def image(predictions, truths, *, width=1, height=1, name="1"):
     """Of one pixel, unless told: then fractions are pixels."""
-    return EvaluatedImage(
-        name,
-        msgspec.Raw(msgspec.json.encode([{"score": 0.5, **one} for one in predictions])),
-        msgspec.Raw(msgspec.json.encode(truths)),
-        width,
-        height,
-    )
+    scored = [{"score": 0.5, **one} for one in predictions]
+    return evaluated_image(name, scored, truths, width, height)
 
 
 def state(*images):
-    return merge([state_of(OrientedDetection(), images, [])])
+    return merged(OrientedDetection(), images)
 
 
 def overlaps(predictions, truths, **size):

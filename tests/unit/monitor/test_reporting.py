@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from monitor.evaluation import reporting
-from monitor.evaluation.evaluators import EVALUATORS, evaluator, state_of
+from monitor.evaluation.evaluators import EVALUATORS, evaluator
 from monitor.evaluation.reporting import Asked, evaluate, interval, resampled, with_pictures
-from monitor.evaluation.state import merge
 from monitor.page import page
 from monitor.report import Report, ReportedModel, Window
+from tests.unit.monitor.evaluated import merged
 from tests.unit.monitor.small_evaluation import Small, image_of
 
 MODEL = ReportedModel("one", "1")
@@ -19,7 +19,7 @@ RESULTS = "aabaabbaaaabaabb"
 
 
 def whole(images, by=()):
-    return merge([state_of(Small(), images, by)])
+    return merged(Small(), images, by=by)
 
 
 def images_of(results=RESULTS, start=1, **more):
@@ -186,7 +186,7 @@ def test_models_are_compared_where_both_answered():
 def test_every_task_has_a_report_of_nothing(task):
     evaluation = evaluator(task)
     unknown = image_of(1, "", None)
-    states = [merge([state_of(evaluation, images, ["hour"])]) for images in ([], [unknown])]
+    states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
     for state in states:
         report = evaluate(
             evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]

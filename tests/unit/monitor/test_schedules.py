@@ -8,23 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from litestar import Litestar, Request, Response
-from litestar.testing import TestClient
 
 from monitor.drift.parameters import decode_parameters
 from monitor.schedule_routes import schedule_routes
 from monitor.watch.schedules import MOST_MISSED, Scheduler, Schedules
-from store.errors import QueryError, StoreError
+from store.errors import QueryError
 from store.jobs import Jobs
 from store.records import timestamp_text
+from tests.unit.http_client import client_of
 
 DAY_S = 86_400
 NOON_S = 20_000 * DAY_S + DAY_S // 2
 HOUR_S = 3600
-
-
-def answer_error(_: Request, error: StoreError) -> Response:
-    return Response({"error": str(error)}, status_code=error.status)
 
 
 @pytest.fixture
@@ -39,10 +34,7 @@ def jobs(tmp_path):
 
 @pytest.fixture
 def client(schedules):
-    app = Litestar(
-        schedule_routes(schedules.directory), exception_handlers={StoreError: answer_error}
-    )
-    with TestClient(app) as made:
+    with client_of(schedule_routes(schedules.directory)) as made:
         yield made
 
 

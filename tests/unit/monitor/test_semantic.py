@@ -9,9 +9,10 @@ from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
 from monitor.evaluation.instances import Instances
 from monitor.evaluation.reporting import Asked, evaluate
 from monitor.evaluation.segmentation import Segmentation, Semantic
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from monitor.evaluation.state import EvaluationError
 from monitor.report import Confusion, Metric, ReportedModel
 from tasks.contours import fill, rings
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 WIDTH, HEIGHT = 37, 29
 LABELS = ["car", "road", "tree", "background", "sky"]
@@ -27,13 +28,7 @@ def region(label, contour, **fields):
 
 
 def image_of(number, answers, truths, width=WIDTH, height=HEIGHT):
-    return EvaluatedImage(
-        str(number),
-        msgspec.Raw(msgspec.json.encode(answers)),
-        msgspec.Raw(msgspec.json.encode(truths)),
-        width,
-        height,
-    )
+    return evaluated_image(number, answers, truths, width, height)
 
 
 def random_regions(pick, labels):
@@ -87,10 +82,6 @@ def flattened(images):
     return true, said
 
 
-def merged(evaluation, images):
-    return merge([state_of(evaluation, images[at::2], []) for at in range(2)])
-
-
 def numbers(headlines):
     return {(one.type, one.parameters["background"]): float(one.values[0]) for one in headlines}
 
@@ -111,7 +102,7 @@ def expected(images):
 @pytest.mark.parametrize("seed", range(6))
 def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
     images = random_images(seed)
-    state = merged(Semantic(), [image_of(number, *both) for *both, number in images])
+    state = merged(Semantic(), [image_of(number, *both) for *both, number in images], 2)
     evaluated = Semantic().evaluate(state)
     mine = numbers(evaluated.headlines(np.ones((1, len(images)))))
     assert mine == pytest.approx(expected(images), rel=0, abs=1e-12)
@@ -144,7 +135,7 @@ def test_pixels_are_counted_as_scikit_learn_counts_them(seed):
 
 def test_weights_count_images_again():
     images = random_images(4)
-    state = merged(Semantic(), [image_of(number, *both) for *both, number in images])
+    state = merged(Semantic(), [image_of(number, *both) for *both, number in images], 2)
     evaluated = Semantic().evaluate(state)
     counts = np.array([[1, 0, 2, 0, 3, 1], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
     headlines = evaluated.headlines(counts.astype(float))
@@ -158,7 +149,7 @@ def test_weights_count_images_again():
 
 
 def one_image(answers, truths):
-    evaluated = Semantic().evaluate(merged(Semantic(), [image_of(1, answers, truths, 10, 10)]))
+    evaluated = Semantic().evaluate(merged(Semantic(), [image_of(1, answers, truths, 10, 10)], 2))
     return evaluated, numbers(evaluated.headlines(np.ones((1, 1))))
 
 
@@ -210,19 +201,19 @@ def test_an_absent_label_is_none():
         image_of(1, [region("a", ALL, score=1)], [region("a", ALL)]),
         image_of(2, [region("b", ALL, score=1)], [region("void", ALL)]),
     ]
-    found = Semantic().evaluate(merged(Semantic(), images)).findings()
+    found = Semantic().evaluate(merged(Semantic(), images, 2)).findings()
     by_label = {(one.type, one.parameters["label"]): one.value for one in found.metrics}
     assert by_label["IOU", "a"] == 1
     assert by_label["IOU", "b"] is None
     assert {label for _, label in by_label} == {"a", "b"}
-    assert merged(Semantic(), []).tables["pixels"]["count"].tolist() == []
+    assert merged(Semantic(), [], 2).tables["pixels"]["count"].tolist() == []
 
 
 def test_an_image_may_have_more_labels_than_pixels():
     names = "abcdef"
     answers = [region(one, square(0, 0, 1, 1), score=at) for at, one in enumerate(names)]
     truths = [region(one, square(0, 0, 1, 1)) for one in names[::-1]]
-    state = merged(Semantic(), [image_of(1, answers, truths, 2, 2)])
+    state = merged(Semantic(), [image_of(1, answers, truths, 2, 2)], 2)
     pixels = {name: column.tolist() for name, column in state.tables["pixels"].items()}
     assert pixels == {"image": [0], "truth_label": [0], "predicted_label": [5], "count": [4]}
 
@@ -230,7 +221,7 @@ def test_an_image_may_have_more_labels_than_pixels():
 def test_a_contour_made_from_a_mask_is_that_mask():
     mask = (np.random.default_rng(0).random((HEIGHT, WIDTH)) < 0.5).astype(np.uint8)
     contour = [[{"x": int(x), "y": int(y)} for x, y in ring] for ring in rings(mask)]
-    state = merged(Semantic(), [image_of(1, [region("a", contour, score=1)], [])])
+    state = merged(Semantic(), [image_of(1, [region("a", contour, score=1)], [])], 2)
     pixels = state.tables["pixels"]
     assert pixels["count"][pixels["predicted_label"] == 0].tolist() == [int(mask.sum())]
 
@@ -294,7 +285,7 @@ def test_a_composition_says_what_its_parts_say():
     images = [image_of(number, *both) for *both, number in random_images(1)]
     report = evaluate(
         evaluation,
-        merged(evaluation, images),
+        merged(evaluation, images, 2),
         task="IMAGE_SEGMENTATION",
         model=ReportedModel("m"),
         asked=Asked(resamples=10),
@@ -317,9 +308,9 @@ def overall(headlines):
 def test_a_segmentation_is_instances_and_pixels():
     images = [image_of(number, *both) for *both, number in random_images(2)]
     ones = np.ones((1, len(images)))
-    state = merged(Segmentation(), images)
+    state = merged(Segmentation(), images, 2)
     mine = Segmentation().evaluate(state)
-    parts = [part.evaluate(merged(part, images)) for part in (Instances(), Semantic())]
+    parts = [part.evaluate(merged(part, images, 2)) for part in (Instances(), Semantic())]
     both = overall(one for part in parts for one in part.headlines(ones))
     found = overall(mine.headlines(ones))
     assert [one[:2] for one in found] == [one[:2] for one in both]

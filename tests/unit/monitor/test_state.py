@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from monitor.evaluation.evaluators import state_of
 from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge, select
+from tests.unit.monitor.evaluated import merged
 
 
 class Counted:
@@ -57,7 +58,7 @@ def test_any_dealing_gives_the_same_whole(images, data):
     images = [image_of(number, labels) for number, labels in enumerate(images)]
     shards = data.draw(st.lists(st.integers(0, 3), min_size=len(images), max_size=len(images)))
     order = data.draw(st.permutations(range(len(images))))
-    whole = merge([state_of(Counted(), images, ["meta.camera.id"])])
+    whole = merged(Counted(), images, by=["meta.camera.id"])
     parts = [
         state_of(Counted(), [images[at] for at in order if shards[at] == shard], ["meta.camera.id"])
         for shard in range(4)

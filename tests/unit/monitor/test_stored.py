@@ -8,16 +8,15 @@ from monitor.evaluation.evaluators import EVALUATORS
 from monitor.evaluation.parameters import EvaluationParameters
 from monitor.evaluation.state import EvaluationError
 from monitor.evaluation.stored import evaluate_stored
-from store.ids import EPOCH_MS
 from store.records import (
     Deletion,
     InputReference,
     ModelReference,
     TruthStatement,
-    timestamp_text,
 )
+from tests.unit.monitor.drift_windows import moment, seq_of
+from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import Place
 
 MODEL = ModelReference("one", "1", "aa" * 32)
 OTHER = ModelReference("other", "1", "bb" * 32)
@@ -34,13 +33,6 @@ def small(monkeypatch):
 
 
 @pytest.fixture
-def place(tmp_path, database_url):
-    made = Place(tmp_path, database_url)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def answer():
     """Make what a model answered to an image, at a second."""
 
@@ -52,18 +44,14 @@ def answer():
             "predictions": [{"label": label, "score": 0.5} for label in found],
             "input": InputReference("image", digest, 640, 480, "image/jpeg"),
         }
-        return make_record(second * 1000 << 22, **values | fields)
+        return make_record(seq_of(second), **values | fields)
 
     return make
 
 
-def moment(second):
-    return timestamp_text(EPOCH_MS + second * 1000)
-
-
 def truth(second, there="a"):
     labels = None if there is None else [{"label": label} for label in there]
-    return TruthStatement("id", str(second * 1000 << 22), labels)
+    return TruthStatement("id", str(seq_of(second)), labels)
 
 
 def image_truth(image, there="a"):
@@ -77,11 +65,6 @@ def evaluated(place, *, tell=lambda *_: None, shards=None, **parameters):
 
 def accuracy(report):
     return report.metrics[0].value, report.data.current.n, report.data.excluded
-
-
-def told(report):
-    """Return what does not depend on when and how it was computed."""
-    return msgspec.structs.replace(report, id="", created="", provenance={})
 
 
 def test_truth_counts_whenever_it_arrived(place, answer):

@@ -11,8 +11,9 @@ from monitor.evaluation import text
 from monitor.evaluation.answers import cider
 from monitor.evaluation.evaluators import evaluator, state_of
 from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge, select
+from monitor.evaluation.state import EvaluationError, merge, select
 from monitor.evaluation.text import Text, matched
+from tests.unit.monitor.evaluated import evaluated_image, merged
 
 # prompts of a model's answers, prompts that people answered: which is whose
 MATCHED = {
@@ -35,18 +36,12 @@ def test_an_answer_belongs_to_its_prompt(found, asked, expected):
     assert matched(found, asked) == expected
 
 
-def image(name, found, there):
-    return EvaluatedImage(
-        name, msgspec.Raw(msgspec.json.encode(found)), msgspec.Raw(msgspec.json.encode(there))
-    )
-
-
 def said(answer, prompt=""):
     return {"prompt": prompt, "answer": answer}
 
 
 def state(images):
-    return merge([state_of(Text(), images, [])])
+    return merged(Text(), images)
 
 
 def report(images, resamples=0):
@@ -63,7 +58,7 @@ def values(of):
 
 
 IMAGES = [
-    image(
+    evaluated_image(
         "1",
         [said("A red ship", "What is it?"), said("two", "How many?"), said("x", "Why?")],
         [
@@ -72,8 +67,10 @@ IMAGES = [
             {"prompt": "Where?", "answer": "at sea"},
         ],
     ),
-    image("2", [said("a dog lies on the green grass")], [{"answers": ["the dog lies on grass"]}]),
-    image("3", [said("boat")], [{"label": "boot"}]),
+    evaluated_image(
+        "2", [said("a dog lies on the green grass")], [{"answers": ["the dog lies on grass"]}]
+    ),
+    evaluated_image("3", [said("boat")], [{"label": "boot"}]),
 ]
 
 
@@ -115,7 +112,9 @@ def test_worst_is_the_image_with_the_worst_answer():
     assert worst[1].score == pytest.approx(1 / 4)
 
 
-@pytest.mark.parametrize("images", [[], [image("1", [], [])]], ids=["no image", "no prompt"])
+@pytest.mark.parametrize(
+    "images", [[], [evaluated_image("1", [], [])]], ids=["no image", "no prompt"]
+)
 def test_without_prompts_nothing_is_defined(images):
     metrics = values(report(images))
     assert metrics.pop("Prompts") == metrics.pop("Unanswered") == 0
@@ -132,7 +131,7 @@ def random_images(count=9):
         return " ".join(pick.choice(words, pick.integers(0, 9)))
 
     return [
-        image(
+        evaluated_image(
             str(number),
             [said(sentence()) for _ in range(pick.integers(0, 4))],
             [
@@ -199,7 +198,7 @@ WRONG = {
 @pytest.mark.parametrize(("found", "there", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_no_answer_is_refused(found, there, message):
     with pytest.raises(EvaluationError, match=message):
-        state([image("1", found, there)])
+        state([evaluated_image("1", found, there)])
 
 
 def test_the_task_is_found_by_its_name():
@@ -207,6 +206,6 @@ def test_the_task_is_found_by_its_name():
 
 
 def test_empty_answers_have_a_bleu_and_no_questions_have_none():
-    pairs = [image("1", [said("")], [{"answers": ["", ""]}])]
+    pairs = [evaluated_image("1", [said("")], [{"answers": ["", ""]}])]
     assert values(report(pairs))["BLEU"] == BLEU().corpus_score([""], [[""], [""]]).score == 0
-    assert values(report([image("1", [], [])]))["BLEU"] is None
+    assert values(report([evaluated_image("1", [], [])]))["BLEU"] is None

@@ -12,9 +12,8 @@ from store.exchange.export import ExportParameters, export
 from store.exchange.import_files import read
 from store.exchange.imports import Importer
 from store.inferences import Inferences
-from store.journal import Journal
 from store.records import InferenceRecord, InputReference, JournaledChange
-from store.writer import Writer
+from tests.unit.store.place import fill
 
 MS = 1_769_860_800_123 - 1_735_689_600_000
 RING = [{"x": 1, "y": 1}, {"x": 9, "y": 1}, {"x": 9, "y": 9}, {"x": 1, "y": 9}]
@@ -44,12 +43,7 @@ class ExchangePlace:
         self.inferences = Inferences(url, self.journal, self.blobs)
 
     def add(self, *records: InferenceRecord | JournaledChange) -> None:
-        appending = Journal(self.journal, 0)
-        appending.append(records)
-        appending.close()
-        writer = Writer(self.journal, self.url)
-        writer.drain()
-        writer.close()
+        fill(self.url, self.journal, records)
 
     def export(self, target: Path, **parameters: Any) -> Path:
         asked = msgspec.convert(parameters, ExportParameters)

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from store.database import open_writer, run
 from store.journal import Journal
-from store.writer import Writer
+from tests.unit.store.place import drain, rows
 
 
 class JournalPlace:
@@ -18,20 +17,12 @@ class JournalPlace:
 
     def drain(self) -> tuple[int, int, int]:
         """Move the journal; return how many records moved, died, and parts were damaged."""
-        writer = Writer(self.directory, self.url)
-        try:
-            writer.drain()
-        finally:
-            writer.close()
+        writer = drain(self.url, self.directory)
         return writer.records_moved, writer.records_dead, writer.parts_damaged
 
     def rows(self, statement: str) -> list[tuple]:
         """Return what the database answers."""
-        engine = open_writer(self.url)
-        with engine.connect() as connection:
-            rows = [tuple(row) for row in run(connection, statement)]
-        engine.dispose()
-        return rows
+        return rows(self.url, statement)
 
     def seqs(self) -> list[int]:
         """Return the ids in the database."""

@@ -1,5 +1,6 @@
 """A whole store in one process, for tests of what is changed in it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,45 @@ from store.writer import Writer
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
           "feedback", "signal", "retention")  # fmt: skip
+Entry = InferenceRecord | JournaledChange
 LATER = 1 << 40
 """Ids of changes, in tests; those of records are below."""
+
+
+def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """Return what a database answers."""
+    engine = open_writer(url)
+    with engine.connect() as connection:
+        found = [tuple(row) for row in run(connection, statement)]
+    engine.dispose()
+    return found
+
+
+def execute(url: str, *statements: tuple[str, Sequence[Any]]) -> None:
+    """Change a database behind a writer's back, by statements with their values, in one transaction."""
+    engine = open_writer(url)
+    with engine.begin() as connection:
+        for statement, values in statements:
+            run(connection, statement, values)
+    engine.dispose()
+
+
+def drain(url: str, directory: Path) -> Writer:
+    """Move a journal into a database, and return the writer that did, which is closed."""
+    writer = Writer(directory, url)
+    try:
+        writer.drain()
+    finally:
+        writer.close()
+    return writer
+
+
+def fill(url: str, directory: Path, entries: Sequence[Entry]) -> Writer:
+    """As `drain`, after these entries were appended to the journal."""
+    journal = Journal(directory, 0)
+    journal.append(entries)
+    journal.close()
+    return drain(url, directory)
 
 
 class Place:
@@ -29,7 +67,7 @@ class Place:
         self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
         self._next = LATER
 
-    def move(self, *entries: InferenceRecord | JournaledChange) -> None:
+    def move(self, *entries: Entry) -> None:
         """Journal records and changes, and move them."""
         self.journal.append(entries)
         self.writer.drain()
@@ -45,11 +83,7 @@ class Place:
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Return what the database answers."""
-        engine = open_writer(self.url)
-        with engine.connect() as connection:
-            rows = [tuple(row) for row in run(connection, statement)]
-        engine.dispose()
-        return rows
+        return rows(self.url, statement)
 
     def all_rows(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return every row of every table that changes touch."""
@@ -57,10 +91,7 @@ class Place:
 
     def execute(self, statement: str) -> None:
         """Change the database behind the writer's back."""
-        engine = open_writer(self.url)
-        with engine.begin() as connection:
-            run(connection, statement)
-        engine.dispose()
+        execute(self.url, (statement, ()))
 
     def replay(self) -> None:
         """Make a new writer move the journal once more."""

@@ -10,16 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.blobs.files import BlobStore
 from store.errors import QueryError
 from store.ids import first_at, milliseconds
-from store.inferences import Inferences
-from store.journal import Journal
 from store.records import InferenceRecord, ModelReference, timestamp_text
 from store.upkeep import aggregates
 from store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
-from store.writer import Writer
 from tests.unit.store.conftest import make_record
+from tests.unit.store.place import Place
 
 START_MS = 1_780_000_020_000
 MINUTE_MS = 60_000
@@ -59,28 +56,17 @@ def some_records() -> list[InferenceRecord]:
 RECORDS = some_records()
 
 
-class Counted:
-    """Records in a database, and what counts them."""
-
-    def __init__(self, url: str, root: Path, records: list[InferenceRecord]) -> None:
-        self.journal = Journal(root / "journal", 0)
-        self.journal.append(records)
-        self.writer = Writer(root / "journal", url)
-        self.writer.drain()
-        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+class Counted(Place):
+    """A place that is asked for counts."""
 
     def aggregate(self, **request: Any) -> Aggregates:
         return aggregate(self.inferences, AggregateRequest(**request))
 
-    def close(self) -> None:
-        self.inferences.close()
-        self.writer.close()
-        self.journal.close()
-
 
 @pytest.fixture
 def counted(database_url: str, tmp_path: Path) -> Iterator[Counted]:
-    counted = Counted(database_url, tmp_path, RECORDS)
+    counted = Counted(tmp_path, database_url)
+    counted.move(*RECORDS)
     yield counted
     counted.close()
 
@@ -224,7 +210,8 @@ def test_relative_moments_are_cut_to_the_minute(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = first_at(START_MS)
-    counted = Counted(database_url, tmp_path, [make_record(cut - 1), make_record(cut)])
+    counted = Counted(tmp_path, database_url)
+    counted.move(make_record(cut - 1), make_record(cut))
     monkeypatch.setattr(time, "time_ns", lambda: (START_MS + 3_600_000 + 59_999) * 10**6)
     for where in ({"ts": {"ge": "-1h"}}, {"ts": {"ge": "-60m"}, "request_id": {"exists": True}}):
         assert counted.aggregate(where=where, metrics=["count"]).groups == [{"count": 1}]

@@ -1,5 +1,4 @@
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from store.ids import first_at
 from store.journal import Journal
 from store.partitions import make_room
 from store.records import InputReference
-from store.writer import Writer
+from tests.background import in_background, until
+from tests.unit.store.place import drain
 
 HOUR = 3600.0
 NOW_SEQ = first_at(time.time_ns() // 1_000_000)
@@ -43,9 +43,7 @@ class Store:
         self.journal.append([self._record(seq, input=image)])
 
     def move(self) -> None:
-        writer = Writer(self.journal_directory, self.url)
-        writer.drain()
-        writer.close()
+        drain(self.url, self.journal_directory)
 
     def remove(self, *keys: str) -> int:
         with self.readers.snapshot() as connection:
@@ -123,39 +121,27 @@ def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
     assert sum(store.sweep()) == 0
 
 
+def sweeping(blobs: BlobStore, url: str, journal: Path):
+    return in_background(lambda stop: keep_swept(blobs, url, journal, stop, 0.01))
+
+
 def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
     caplog.set_level("INFO")
-    stop = threading.Event()
-    arguments = (store.blobs, store.url, store.journal_directory, stop, 0.01)
-    thread = threading.Thread(target=keep_swept, args=arguments)
     orphan = store.put(b"orphan")
-    thread.start()
-    wait_until(lambda: store.blobs.get(orphan) is None)
-    store.put(b"another")
-    wait_until(lambda: not store.there())
-    stop.set()
-    thread.join()
+    with sweeping(store.blobs, store.url, store.journal_directory):
+        until(lambda: store.blobs.get(orphan) is None)
+        store.put(b"another")
+        until(lambda: not store.there())
     assert "1 images that nothing needed are removed" in caplog.text
 
 
 def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> None:
     blobs, url = BlobStore(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
-    orphan, stop = blobs.put(b"orphan"), threading.Event()
-    arguments = (blobs, url, tmp_path / "journal", stop, 0.01)
-    thread = threading.Thread(target=keep_swept, args=arguments)
-    thread.start()
-    wait_until(lambda: "the sweep of images ends before its time" in caplog.text)
-    migrate(url)
-    wait_until(lambda: blobs.get(orphan) is None)
-    stop.set()
-    thread.join()
-
-
-def wait_until(condition) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    orphan = blobs.put(b"orphan")
+    with sweeping(blobs, url, tmp_path / "journal"):
+        until(lambda: "the sweep of images ends before its time" in caplog.text)
+        migrate(url)
+        until(lambda: blobs.get(orphan) is None)
 
 
 def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:

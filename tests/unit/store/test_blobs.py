@@ -3,9 +3,8 @@
 import itertools
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from store.blobs.files import BlobStore, open_blobs
 from store.blobs.interface import Blobs, key_of, path_of
 from store.blobs.objects import ObjectBlobs
 from store.errors import JournalError, NotReadyError, StoreError
+from tests.background import at_once
 from tests.s3_server import BUCKET, S3Server
 
 EMPTY = "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
@@ -159,24 +159,6 @@ def test_of_puts_and_removals_at_once_the_puts_win(place: Place, rounds: int) ->
         assert place.open().get(key) == b"wanted"
         assert not place.open().delete(key)  # it is young
     assert place.names() == [path_of(key)]
-
-
-def at_once(calls: list[Callable[[], object]]) -> None:
-    barrier, errors = threading.Barrier(len(calls)), []
-
-    def run(call: Callable[[], object]) -> None:
-        barrier.wait()
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - the main thread asserts that there is none
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "file:///x", "s3:///no-bucket", "az://account"])

@@ -1,32 +1,25 @@
 import json
-import threading
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
-from litestar import Litestar, Request, Response
-from litestar.testing import TestClient
 
 from proto.chariot import read_metadata
-from proto.errors import InvalidRequest
 from store import inferences
 from store.changes import service as changing
 from store.changes.requests import MAX_STATEMENTS
 from store.changes.routes import change_routes
 from store.changes.service import Changes
-from store.errors import StoreError
 from store.ids import IdSource
 from store.records import InputReference
 from store.routes import routes
+from tests.background import at_once, in_background
+from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
 HASH = "blake3:" + "a" * 64
-
-
-def answer_error(_: Request[Any, Any, Any], error: Any) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)
 
 
 class Server:
@@ -35,30 +28,10 @@ class Server:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
-        application = Litestar(
-            [*routes(place.inferences), *change_routes(self.changes)],
-            exception_handlers={StoreError: answer_error, InvalidRequest: answer_error},
-        )
-        self.client = TestClient(application)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Let the writer run."""
-        self._thread = threading.Thread(target=self.place.writer.run, args=(self._stop,))
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Let it move what is there, and end."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self.client = client_of([*routes(place.inferences), *change_routes(self.changes)])
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
-        """Send JSON, or bytes as they are, and return status and JSON."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        response = self.client.request(method, f"/api/{path}", content=content)
-        return response.status_code, response.json()
+        return call(self.client, method, path, body)
 
     def ok(self, method: str, path: str, body: Any = b"") -> Any:
         """As `call`, for what succeeds."""
@@ -68,20 +41,17 @@ class Server:
 
 
 @pytest.fixture
-def idle(tmp_path: Path, database_url: str) -> Iterator[Server]:
+def idle(place: Place) -> Iterator[Server]:
     """A server whose writer does not run yet."""
-    place = Place(tmp_path, database_url)
     server = Server(place)
     with server.client:
         yield server
-    server.stop()
-    place.close()
 
 
 @pytest.fixture
-def server(idle: Server) -> Server:
-    idle.start()
-    return idle
+def server(idle: Server) -> Iterator[Server]:
+    with in_background(idle.place.writer.run):
+        yield idle
 
 
 def add(server: Server, *seqs: int, **fields: Any) -> None:
@@ -163,25 +133,15 @@ def test_changes_that_only_together_break_a_rule_are_not_both_acknowledged(serve
         answers.append(status)
 
     bodies = [{"a": {"b": 1}}, {"a.b": 2}]
-    threads = [threading.Thread(target=change, args=(body,)) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(change, body) for body in bodies])
     assert sorted(answers) == [200, 400]
     assert server.ok("GET", "inferences/1")["metadata"] in bodies
 
 
 def test_many_change_one_inference_at_the_same_time(server: Server) -> None:
     add(server, 1)
-    threads = [
-        threading.Thread(target=server.ok, args=("POST", "inferences/1/metadata", {f"k{n}": n}))
-        for n in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    path = "inferences/1/metadata"
+    at_once([partial(server.ok, "POST", path, {f"k{n}": n}) for n in range(8)])
     answer = server.ok("GET", "inferences/1")
     assert answer["metadata"] == {f"k{n}": n for n in range(8)}
     history = server.ok("GET", "inferences/1/metadata/history")["history"]
@@ -426,8 +386,8 @@ def test_what_is_only_journaled_is_waited_for(
     assert status == 503
     assert "bytes behind" in answer["error"]
     monkeypatch.setattr(inferences, "WAIT_S", 20.0)
-    idle.start()
-    idle.ok(method, f"inferences/1/{what}", body)
+    with in_background(idle.place.writer.run):
+        idle.ok(method, f"inferences/1/{what}", body)
 
 
 def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
@@ -440,8 +400,9 @@ def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
     assert answer["error"].startswith("the change is journaled and will be applied, but expected ")
     assert idle.ok("GET", "inferences/1")["metadata"] == {}
     monkeypatch.setattr(inferences, "WAIT_S", 20.0)
-    idle.start()
-    assert idle.ok("POST", "inferences/1/metadata", {"b": 2})["metadata"] == {"a": 1, "b": 2}
+    with in_background(idle.place.writer.run):
+        record = idle.ok("POST", "inferences/1/metadata", {"b": 2})
+    assert record["metadata"] == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize("what", [path for method, path, _ in CALLS if method == "POST"])

@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place
 
 JSON_RECORD = msgspec.json.Decoder(JournaledRecord)
-
-
-@pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
-    place = Place(tmp_path, database_url)
-    yield place
-    place.close()
 
 
 def read(column: Any) -> Any:

@@ -5,7 +5,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +30,11 @@ from store.records import (
     TruthStatement,
 )
 from store.writer import Writer
+from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
+from tests.unit.store.place import execute
+from tests.unit.store.place import fill as fill_database
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
@@ -216,21 +218,17 @@ def test_what_was_stored_before_is_sent_by_a_copy(
     monkeypatch.setattr("store.moving.clickhouse._FILLED_AT_ONCE", 100)
     place = Place(tmp_path, server)
     url = server.url(place.database)
-    old = Journal(tmp_path / "old", 0)
     metadata = {"camera": "north", "on": True}
-    old.append([make_record(n * 1000, metadata=metadata) for n in range(1, 250)])
-    old.append([make_record(20 * DAY_IDS), make_record(30 * DAY_IDS)])
-    old.close()
-    writer = Writer(tmp_path / "old", database_url)
-    writer.drain()
-    writer.close()
-    engine = open_writer(database_url)
-    with engine.begin() as connection:
-        truth = (5, "id", "1", "", '[{"label": "circle"}]')
-        run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth)
-        feedback = (8, 1000, "thumbs", None, "ok?", "me")
-        run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback)
-    engine.dispose()
+    old = [make_record(n * 1000, metadata=metadata) for n in range(1, 250)]
+    old += [make_record(20 * DAY_IDS), make_record(30 * DAY_IDS)]
+    fill_database(database_url, tmp_path / "old", old)
+    truth = (5, "id", "1", "", '[{"label": "circle"}]')
+    feedback = (8, 1000, "thumbs", None, "ok?", "me")
+    execute(
+        database_url,
+        ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth),
+        ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback),
+    )
     place.send(make_record(20 * DAY_IDS))
     assert fill(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
     assert fill(database_url, url).copied == {}
@@ -284,23 +282,17 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
         place = Place(tmp_path, server)
         place.send(make_record(1))
         server.kill()
-        sink, stop = place.sink(), threading.Event()
-        sending = threading.Thread(target=sink.run, args=(stop,))
-        sending.start()
-        writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
-        for number in range(2, 30):
-            place.journal.append([make_record(number)])
-            assert writer.drain() == (2 if number == 2 else 1)
-        place.journal.close()
-        writer.drain()
-        assert len(segments(place.directory)) == 1
-        server.start()
-        until = time.monotonic() + 30
-        while segments(place.directory) and time.monotonic() < until:
-            time.sleep(0.05)
+        sink = place.sink()
+        with in_background(sink.run):
+            writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+            for number in range(2, 30):
+                place.journal.append([make_record(number)])
+                assert writer.drain() == (2 if number == 2 else 1)
+            place.journal.close()
             writer.drain()
-        stop.set()
-        sending.join(30)
+            assert len(segments(place.directory)) == 1
+            server.start()
+            until(lambda: writer.drain() == 0 and not segments(place.directory))
         writer.close()
         assert place.seqs() == list(range(1, 30))
         assert segments(place.directory) == []
@@ -337,8 +329,8 @@ def test_all_is_stored_once_whoever_is_killed(tmp_path) -> None:
             ]
             process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             before = place.position()
-            until = time.monotonic() + 60
-            while place.position() == before and time.monotonic() < until:
+            limit = time.monotonic() + 60
+            while place.position() == before and time.monotonic() < limit:
                 place.journal.append(records := [make_record(ids.next()) for _ in range(20)])
                 written += [record.seq for record in records]
                 time.sleep(chance.random() * 0.02)

@@ -18,6 +18,7 @@ from store.moving.comparison import DAY_IDS, verify
 from store.moving.copying import copy
 from store.records import InputReference, ModelReference
 from store.writer import Writer
+from tests.unit.store import place
 from tests.unit.store.conftest import make_record
 
 TABLES = {
@@ -65,21 +66,10 @@ def assert_same(target: str, source: str) -> None:
 def fill(url: str, root: Path, records, statements=()) -> None:
     """Let a writer store records, and execute statements."""
     journal = Journal(root / "journal", 0)
-    for start in range(0, len(records), 500):
-        journal.append(records[start : start + 500])
-    writer = Writer(root / "journal", url)
-    writer.drain()
-    writer.close()
+    journal.append(records)
+    place.drain(url, root / "journal")
     journal.close()
-    execute(url, statements)
-
-
-def execute(url: str, statements) -> None:
-    engine = open_writer(url)
-    with engine.begin() as connection:
-        for text, values in statements:
-            run(connection, text, values)
-    engine.dispose()
+    place.execute(url, *statements)
 
 
 def other_kind(url: str, tmp_path: Path, request) -> str:
@@ -134,23 +124,19 @@ SAID = [
 
 def rollups(url: str) -> list:
     """Return statements for what the writer counts, in whatever ids this database has for the names."""
-    engine = open_writer(url)
-    with engine.connect() as connection:
-        (model,) = run(connection, "SELECT id FROM model WHERE name = 'other'").one()
-        (label,) = run(connection, "SELECT id FROM label WHERE name = 'circle'").one()
-    engine.dispose()
+    ((model,),) = place.rows(url, "SELECT id FROM model WHERE name = 'other'")
+    ((label,),) = place.rows(url, "SELECT id FROM label WHERE name = 'circle'")
     row = "INSERT INTO rollup VALUES (?, ?, ?, ?, ?, ?, ?)"
     return [(row, (model, minute, 2, 1, "{}", f'{{"{label}": 3}}', 77)) for minute in range(3)]
 
 
 def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path / "a", some_records(), SAID)
-    execute(database_url, rollups(database_url))
+    place.execute(database_url, *rollups(database_url))
     # the target has other ids for the same names
     fill(migrated(target), tmp_path / "b", [make_record(99, metadata={"altitude": "x"})])
-    execute(
-        target,
-        [("DELETE FROM inference", ()), ("DELETE FROM meta_str", ()), ("DELETE FROM pred", ())],
+    place.execute(
+        target, *((f"DELETE FROM {table}", ()) for table in ("inference", "meta_str", "pred"))
     )
     progress = copy(database_url, target)
     assert progress.copied["inference"] == 60
@@ -188,29 +174,18 @@ def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_
 def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(1))
     copy(database_url, target)
-    engine = open_writer(database_url)
-    with engine.begin() as connection:
-        for text, values in [
-            ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
-            ("DELETE FROM meta_num WHERE seq = 1", ()),
-            ("DELETE FROM meta_str WHERE seq = 1", ()),
-            ("INSERT INTO metadata_change VALUES (?, ?, ?, ?)", (DAY_IDS * 3, 1, "{}", "{}")),
-            (
-                "INSERT INTO metadata_change VALUES (?, ?, ?, ?)",
-                (DAY_IDS * 3 + 1, 1 << 60, "{}", "{}"),
-            ),
-        ]:
-            run(connection, text, values)
-        for path, type_, table, value in [
-            ("camera", 1, "str", "south"),
-            ("altitude", 0, "num", 7.0),
-        ]:
-            run(
-                connection,
-                f"INSERT INTO meta_{table} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?",
-                (value, path, type_),
-            )
-    engine.dispose()
+    change = "INSERT INTO metadata_change VALUES (?, ?, ?, ?)"
+    index = "INSERT INTO meta_{} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?"
+    place.execute(
+        database_url,
+        ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
+        ("DELETE FROM meta_num WHERE seq = 1", ()),
+        ("DELETE FROM meta_str WHERE seq = 1", ()),
+        (change, (DAY_IDS * 3, 1, "{}", "{}")),
+        (change, (DAY_IDS * 3 + 1, 1 << 60, "{}", "{}")),
+        (index.format("str"), ("south", "camera", 1)),
+        (index.format("num"), (7.0, "altitude", 0)),
+    )
     assert [day.day for day in verify(database_url, target)] == ["2025-01-01"]
     assert copy(database_url, target).copied["metadata_change"] == 2
     assert_same(target, database_url)
@@ -220,7 +195,7 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
 def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(), SAID)
     copy(database_url, target)
-    execute(database_url, [
+    place.execute(database_url, *[
         (f"DELETE FROM {table} WHERE seq = 1", ()) for table in ("inference", "meta_num", "meta_str", "pred", "ground_truth")
     ] + [("DELETE FROM inference WHERE seq >= ?", (20 * DAY_IDS,)),
         ("DELETE FROM meta_num WHERE seq >= ?", (20 * DAY_IDS,)),
@@ -241,10 +216,8 @@ def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp
 def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) -> None:
     fill(database_url, tmp_path, some_records())
     copy(database_url, target)
-    execute(
-        target,
-        [(f"UPDATE inference SET {column} = ? WHERE seq = ?", ('{"x":0}', 10 * DAY_IDS + 3))],
-    )
+    values = ('{"x":0}', 10 * DAY_IDS + 3)
+    place.execute(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
     assert [day.day for day in verify(database_url, target)] == ["2025-01-11"]
 
 
@@ -354,7 +327,7 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     fill(first, root, made)
     migrate(empty)
     copy(empty, middle, delete=True)  # of what the example before has left, but for counts
-    execute(middle, [("DELETE FROM rollup", ())])
+    place.execute(middle, ("DELETE FROM rollup", ()))
     copy(first, middle)
     copy(middle, last)
     assert_same(last, first)

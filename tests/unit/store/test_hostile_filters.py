@@ -12,10 +12,9 @@ from store.blobs.files import BlobStore
 from store.errors import QueryError
 from store.ids import first_at
 from store.inferences import Inferences
-from store.journal import Journal
 from store.query.request import decode_count, decode_request, from_url
 from store.query.syntax import FIELDS
-from store.writer import Writer
+from tests.unit.store.place import fill
 
 STRINGS = [
     "'; DROP TABLE inference; --", '"; DROP TABLE inference; --', "' OR '1'='1", "%s", "%", "%%s", "?", "??", ":a",
@@ -31,17 +30,12 @@ NAMES = [*FIELDS, "meta.a", "std.a", "meta." + "a." * 100 + "a", "label", "box",
 
 @pytest.fixture
 def inferences(database_url: str, tmp_path: Path, record) -> Iterator[Inferences]:
-    journal = Journal(tmp_path / "journal", 0)
     values: list[Any] = [STRINGS[0], "\ufffe", 1 << 62, 5e-324, 1e308, True, -0.0, {"a": 1}, ["a"]]
-    journal.append([
+    writer = fill(database_url, tmp_path / "journal", [
         record(first_at(1_770_000_000_000) + number, metadata={"a": value}, standard={"a": value},
                predictions=[{"label": value, "score": value, "answer": value, "xmin": value}])
         for number, value in enumerate(values)
     ])  # fmt: skip
-    journal.close()
-    writer = Writer(tmp_path / "journal", database_url)
-    writer.drain()
-    writer.close()
     assert (writer.records_moved, writer.records_dead) == (len(values), 0)
     found = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
     yield found

@@ -1,9 +1,8 @@
-import threading
-
 import pytest
 
 from store.ids import LARGEST, IdSource, first_at, milliseconds
 from store.records import timestamp_text
+from tests.background import at_once
 
 
 def test_ids_rise_and_carry_their_worker() -> None:
@@ -16,14 +15,7 @@ def test_ids_rise_and_carry_their_worker() -> None:
 def test_threads_never_share_an_id() -> None:
     source = IdSource(0)
     ids: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: ids.extend([source.next() for _ in range(2000)]))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda: ids.extend([source.next() for _ in range(2000)])] * 4)
     assert len(set(ids)) == 8000
 
 

@@ -10,33 +10,21 @@ import pytest
 
 from store import inferences as module
 from store.blobs.files import BlobStore
-from store.database import open_writer, run
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences
-from store.journal import Journal, segments
+from store.journal import segments
 from store.query.request import QueryRequest
 from store.query.search import Budget
-from store.writer import Writer
+from tests.background import at_once, in_background
+from tests.unit.store.place import Place, execute
 
 
-class Store:
-    """Everything of a store in one process."""
-
-    def __init__(self, root: Path, url: str = "") -> None:
-        self.journal = Journal(root / "journal", 0)
-        url = url or f"sqlite:///{root}/store.db"
-        self.url = url
-        self.writer = Writer(root / "journal", url)
-        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+class Store(Place):
+    """A place that is asked for pages."""
 
     def ids(self, **request: object) -> list[int]:
         """Return the ids of one page."""
         return [int(one.id) for one in self.inferences.query(QueryRequest(**request)).inferences]
-
-    def close(self) -> None:
-        self.journal.close()
-        self.writer.close()
-        self.inferences.close()
 
 
 @pytest.fixture
@@ -49,7 +37,7 @@ def store(tmp_path: Path, database_url: str) -> Iterator[Store]:
 @pytest.fixture
 def lite(tmp_path: Path) -> Iterator[Store]:
     """SQLite, not migrated yet."""
-    store = Store(tmp_path)
+    store = Store(tmp_path, f"sqlite:///{tmp_path}/store.db")
     yield store
     store.close()
 
@@ -173,18 +161,12 @@ def test_a_count_is_of_all_pages(store: Store, record, how, count) -> None:
 def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
     store.journal.append([record(1)])
     store.writer.drain()
-    stop = threading.Event()
-    thread = threading.Thread(target=store.writer.run, args=(stop,))
-    thread.start()
-    try:
+    with in_background(store.writer.run):
         for seq in range(2, 12):
             store.journal.append([record(seq)])
             if seq % 3 == 0:
                 store.journal.close()  # finished segments are removed meanwhile
             assert store.ids(consistency="journal", limit=1) == [seq]
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_waiting_for_a_dead_writer_ends(store: Store, record, monkeypatch) -> None:
@@ -219,29 +201,22 @@ def test_threads_share_the_readers(store: Store, record) -> None:
     def ask() -> None:
         answers.extend(store.ids(where={"meta.n": seq}) for seq in range(1, 11))
 
-    threads = [threading.Thread(target=ask) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answers) == sorted([seq] for seq in range(1, 11) for _ in threads)
+    at_once([ask] * 12)
+    assert sorted(answers) == sorted([seq] for seq in range(1, 11) for _ in range(12))
 
 
 def test_an_idle_writer_costs_little(store: Store, record) -> None:
     store.journal.append([record(1)])
-    stop, cost = threading.Event(), []
+    cost = []
 
-    def run() -> None:
+    def run(stop: threading.Event) -> None:
         store.writer.drain()
         begun = time.thread_time()
         store.writer.run(stop)
         cost.append(time.thread_time() - begun)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    time.sleep(1.5)
-    stop.set()
-    thread.join()
+    with in_background(run):
+        time.sleep(1.5)
     assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
 
 
@@ -267,7 +242,7 @@ def test_readers_leave_a_deleted_database(lite: Store, record, tmp_path: Path) -
 def test_readers_take_a_database_put_in_place_of_another(
     lite: Store, record, tmp_path: Path
 ) -> None:
-    other = Store(tmp_path / "other")
+    other = Store(tmp_path / "other", f"sqlite:///{tmp_path}/other/store.db")
     other.journal.append([record(3)])
     other.writer.drain()
     for part in (other.inferences, other.writer, other.journal):
@@ -355,16 +330,20 @@ def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
         11: '[{"label": 1}, 5, "ship", {"inner": {"label": "ship"}}]',
         12: None,
     }
-    engine = open_writer(store.url)
-    with engine.begin() as connection:
-        for (number, annotations), seq in zip(truths.items(), (1, 2, 3), strict=True):
-            values = (number, "id", str(seq), "", annotations)
-            run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
-            run(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
-        for number, seq in ((20, 2), (21, 2), (22, 4)):
-            values = (number, seq, "thumbs", 1.0, "", "")
-            run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", values)
-    engine.dispose()
+    truth, linked, feedback = (
+        f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
+        for table, columns in (("truth", 5), ("ground_truth", 2), ("feedback", 6))
+    )
+    stated = list(zip(truths.items(), (1, 2, 3), strict=True))
+    execute(
+        store.url,
+        *((truth, (number, "id", str(seq), "", said)) for (number, said), seq in stated),
+        *((linked, (seq, number)) for (number, _), seq in stated),
+        *(
+            (feedback, (id_, seq, "thumbs", 1.0, "", ""))
+            for id_, seq in ((20, 2), (21, 2), (22, 4))
+        ),
+    )
     for where, ids in {
         "ground_truth=exists:true": [2, 1],
         "ground_truth=exists:false": [5, 4, 3],

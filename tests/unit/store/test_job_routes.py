@@ -1,44 +1,32 @@
 """Jobs over HTTP: submitted, watched, cancelled, fetched."""
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from litestar import Litestar, Request, Response
+from litestar import Litestar
 from litestar.testing import TestClient
 
 from store.blobs.files import BlobStore
-from store.errors import StoreError
 from store.inferences import Inferences
 from store.job_routes import job_routes
 from store.jobs import Jobs, run_jobs
-from store.journal import Journal
-from store.writer import Writer
-
-
-def answer_error(_: Request[Any, Any, Any], error: StoreError) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)
+from tests.background import in_background, until
+from tests.unit.http_client import client_of
+from tests.unit.store.place import fill
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
-    handlers = job_routes(Jobs(tmp_path / "jobs"))
-    with TestClient(Litestar(handlers, exception_handlers={StoreError: answer_error})) as client:
+    with client_of(job_routes(Jobs(tmp_path / "jobs"))) as client:
         yield client
 
 
 def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) -> None:
     assert client.get("/api/jobs").json() == {"jobs": []}
-    journal = Journal(tmp_path / "journal", 0)
-    journal.append([record(seq) for seq in (1, 2)])
-    journal.close()
-    writer = Writer(tmp_path / "journal", f"sqlite:///{tmp_path}/store.db")
-    writer.drain()
-    writer.close()
+    url = f"sqlite:///{tmp_path}/store.db"
+    fill(url, tmp_path / "journal", [record(seq) for seq in (1, 2)])
     answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
     assert answer.status_code == 202
     job = answer.json()
@@ -51,19 +39,11 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) ->
     assert client.get(f"{path}/result").status_code == 404
     assert client.get("/api/jobs").json() == {"jobs": [job]}
     blobs = BlobStore(tmp_path / "blobs")
-    inferences = Inferences(f"sqlite:///{tmp_path}/store.db", tmp_path / "journal", blobs)
-    stop = threading.Event()
-    runner = threading.Thread(
-        target=run_jobs, args=(Jobs(tmp_path / "jobs"), inferences, blobs, stop)
-    )
-    runner.start()
-    until = time.monotonic() + 20
-    while (job := client.get(path).json())["ended_at"] is None:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    stop.set()
-    runner.join()
+    inferences = Inferences(url, tmp_path / "journal", blobs)
+    with in_background(run_jobs, Jobs(tmp_path / "jobs"), inferences, blobs):
+        until(lambda: client.get(path).json()["ended_at"] is not None)
     inferences.close()
+    job = client.get(path).json()
     assert (job["state"], job["progress"]) == ("succeeded", {"done": 1, "total": 1})
     assert "1 inferences written to inferences.jsonl" in job["log"]
     result = client.get(f"{path}/result")

@@ -5,8 +5,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from store import jobs as jobs_module
 from store.errors import JournalError, NotFoundError, QueryError
 from store.jobs import MAX_STARTS, Jobs, Run, run_jobs
+from tests.background import in_background, until
 
 WORKS: dict[str, Callable[[Run], str]] = {}
 
@@ -55,24 +56,8 @@ def wait(run: Run) -> str:
         time.sleep(0.005)
 
 
-@contextmanager
-def runner(jobs: Jobs) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=run_jobs, args=(jobs, None, None, stop))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.005)
+def runner(jobs: Jobs) -> AbstractContextManager[threading.Event]:
+    return in_background(run_jobs, jobs, None, None)
 
 
 def ended(jobs: Jobs, job_id: str) -> bool:

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -10,6 +10,7 @@ from store import journal as module
 from store.errors import JournalError
 from store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
 from store.records import InferenceRecord
+from tests.background import at_once
 
 
 def seqs(directory: Path) -> list[int]:
@@ -135,11 +136,7 @@ def test_threads_never_mix_their_frames(directory: Path, record) -> None:
             first = thread * 1000 + number * 2
             journal.append([record(first), record(first + 1)])
 
-    threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(append, number) for number in range(4)])
     found = seqs(directory)
     assert sorted(found) == [t * 1000 + n for t in range(4) for n in range(100)]
     assert all(second == first + 1 for first, second in zip(found[::2], found[1::2], strict=True))

@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from store.blobs.files import BlobStore
-from store.database import open_writer, run
+from store.database import open_writer
 from store.errors import QueryError
 from store.inferences import Inferences
-from store.journal import Journal
 from store.query.request import QueryRequest
 from store.query.search import Budget
 from store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
 from store.rows import Names
 from store.schema import KeyType
-from store.writer import Writer
 from tests.filter_definition import holds
+from tests.unit.store.place import fill, rows
 
 METADATA: list[dict[str, Any]] = [
     {"a": 1, "b": "x"},
@@ -69,25 +67,11 @@ def inferences(database_url: str, tmp_path: Path) -> Iterator[Inferences]:
 
 
 def move(url: str, folder: Path, things: list[Any]) -> None:
-    journal = Journal(folder / "journal", 0)
-    journal.append(things)
-    journal.close()
-    writer = Writer(folder / "journal", url)
-    writer.drain()
-    assert writer.records_dead == 0
-    writer.close()
+    assert fill(url, folder / "journal", things).records_dead == 0
 
 
 def found(inferences: Inferences, where: dict[str, Any]) -> list[int]:
     return [int(one.id) for one in inferences.query(QueryRequest(where, order="ts")).inferences]
-
-
-def rows(url: str, statement: str) -> list[Any]:
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.connect() as connection:
-        result = list(run(connection, statement))
-    engine.dispose()
-    return result
 
 
 @pytest.mark.parametrize("where", FILTERS)

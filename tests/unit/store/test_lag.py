@@ -1,4 +1,3 @@
-import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from store.errors import Unconfirmed
 from store.journal import Journal, lag_bytes
 from store.lag import Lag, default_limit, read_offsets, write_offsets
 from store.writer import Writer
+from tests.background import in_background
 
 
 @pytest.fixture
@@ -59,14 +59,10 @@ def test_a_wait_ends_with_the_commit(journal: Journal, record, database_url) -> 
     position = journal.append([record(1)])
     with pytest.raises(Unconfirmed, match="may still be stored"):
         wait_until_committed(journal.directory, position, 0.01)
-    stop = threading.Event()
-    running = threading.Thread(target=writer.run, args=(stop,))
-    running.start()
-    wait_until_committed(journal.directory, position, 30)
-    journal.close()
-    wait_until_committed(journal.directory, position, 30)  # also once the segment is removed
-    stop.set()
-    running.join()
+    with in_background(writer.run):
+        wait_until_committed(journal.directory, position, 30)
+        journal.close()
+        wait_until_committed(journal.directory, position, 30)  # also once the segment is removed
     writer.close()
 
 

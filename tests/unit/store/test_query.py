@@ -15,14 +15,13 @@ from store.database import migrate
 from store.errors import QueryError
 from store.ids import first_at
 from store.inferences import Count, Inferences
-from store.journal import Journal
 from store.query.json_form import parse
 from store.query.request import QueryRequest, from_url
 from store.query.search import Budget
 from store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
-from store.writer import Writer
 from tests.filter_definition import holds
 from tests.filter_text import render
+from tests.unit.store.place import fill
 from tests.unit.store.random_filters import BASE_MS, filters, random_records
 
 PLANS = (0, 12, 10_000)
@@ -42,12 +41,7 @@ class Stored:
     def __init__(self, place: Place, records: list[InferenceRecord]) -> None:
         self.records = records
         url, root = place
-        journal = Journal(root / "journal", 0)
-        journal.append(records)
-        journal.close()
-        writer = Writer(root / "journal", url)
-        writer.drain()
-        writer.close()
+        writer = fill(url, root / "journal", records)
         assert (writer.records_moved, writer.records_dead) == (len(records), 0)
         blobs = BlobStore(root / "blobs")
         self.readers = [
@@ -66,22 +60,23 @@ class Stored:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def place(request, tmp_path_factory) -> Iterator[Place]:
-    root = tmp_path_factory.mktemp("place")
-    if request.param == "sqlite":
-        migrate(f"sqlite:///{root}/store.db")
-        yield Place(f"sqlite:///{root}/store.db", root)
-        return
-    server = request.getfixturevalue("postgres")
-    url = server.create()
-    yield Place(url, root)
-    server.drop(url)
+def database_kind(request) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def other_place(place: Place, request, tmp_path_factory) -> Iterator[Place]:
-    root = tmp_path_factory.mktemp("other")
-    if place.url.startswith("sqlite"):
+def place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
+    yield from new_place(database_kind, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def other_place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
+    yield from new_place(database_kind, request, tmp_path_factory)
+
+
+def new_place(database_kind: str, request, tmp_path_factory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("place")
+    if database_kind == "sqlite":
         migrate(f"sqlite:///{root}/store.db")
         yield Place(f"sqlite:///{root}/store.db", root)
         return

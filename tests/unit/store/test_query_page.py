@@ -11,12 +11,11 @@ import msgspec
 from store.blobs.files import BlobStore
 from store.ids import first_at
 from store.inferences import Inferences
-from store.journal import Journal
 from store.query.json_form import parse
 from store.query.request import QueryRequest, decode_request, from_url
 from store.query.syntax import leaves
 from store.records import InputReference, ModelReference
-from store.writer import Writer
+from tests.unit.store.place import fill
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
 RECORDS, CHARIOT = (
@@ -49,12 +48,7 @@ def stored(record: Any, fields: dict[str, Any]) -> Any:
 def test_the_examples_find_what_the_page_says(database_url: str, tmp_path: Path, record) -> None:
     records = [stored(record, fields) for fields in RECORDS]
     names = {str(one.seq): fields["id"] for one, fields in zip(records, RECORDS, strict=True)}
-    journal = Journal(tmp_path / "journal", 0)
-    journal.append(records)
-    journal.close()
-    writer = Writer(tmp_path / "journal", database_url)
-    writer.drain()
-    writer.close()
+    fill(database_url, tmp_path / "journal", records)
     inferences = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
 
     def found(request: QueryRequest) -> str:

@@ -102,13 +102,6 @@ MINUS_INFINITY = {"sqlite": "-9e999", "postgr": "'-infinity'"}
 
 
 @pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
-    place = Place(tmp_path, database_url)
-    yield place
-    place.close()
-
-
-@pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Place]:
     """Another store, to compare with."""
     place = Place(tmp_path / "fresh", f"sqlite:///{tmp_path}/fresh.db")

@@ -1,4 +1,3 @@
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from store.rows import Names
 from store.upkeep import retention
 from store.upkeep.retention import Upkeep
 from store.writer import Writer
+from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 
 NOW_MS = round(datetime(2026, 6, 30, 12, 0, 30, tzinfo=UTC).timestamp() * 1000)
@@ -251,17 +251,11 @@ def test_the_writer_keeps_up_by_itself(kept: Kept, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 10**6)
     kept.writer.close()
     kept.writer = Writer(kept.directory, kept.url, kept.upkeep())
-    stop = threading.Event()
-    thread = threading.Thread(target=kept.writer.run, args=(stop,))
-    thread.start()
     records = [kept.record(days) for days in (3, 0)]
     rule = JournaledChange(first_at(NOW_MS), RetentionRule("shapes-detector", 1, 1))
-    kept.journal.append([*records, rule])
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and kept.inferences().keys() != {records[1].seq}:
-        time.sleep(0.02)
-    stop.set()
-    thread.join(20)
+    with in_background(kept.writer.run):
+        kept.journal.append([*records, rule])
+        until(lambda: kept.inferences().keys() == {records[1].seq})
     assert kept.inferences().keys() == {records[1].seq}
 
 
@@ -273,14 +267,10 @@ def test_a_fault_of_the_upkeep_stops_no_inference(
     upkeep = kept.upkeep()
     monkeypatch.setattr(upkeep, "work", lambda *_: 1 / 0)
     kept.writer = Writer(kept.directory, kept.url, upkeep)
-    stop = threading.Event()
-    thread = threading.Thread(target=kept.writer.run, args=(stop,))
-    thread.start()
-    for _ in range(3):
-        kept.journal.append([kept.record(0)])
-        time.sleep(0.1)
-    stop.set()
-    thread.join(20)
+    with in_background(kept.writer.run):
+        for _ in range(3):
+            kept.journal.append([kept.record(0)])
+            time.sleep(0.1)
     assert len(kept.inferences()) == 3
     assert "the upkeep failed" in caplog.text
 

@@ -1,6 +1,6 @@
 import math
-import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,8 +16,9 @@ from store.partitions import make_room
 from store.records import InputReference, JournaledRecord, ModelReference
 from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.rows import Names, Rows
-from store.writer import Writer
+from tests.background import at_once
 from tests.unit.store.conftest import make_record
+from tests.unit.store.place import drain
 
 START_MS = 1_780_000_020_000  # a whole minute in 2026
 assert START_MS % MINUTE_MS == 0
@@ -121,11 +122,7 @@ def test_servers_that_count_at_once_lose_nothing(engine: sa.Engine, database_url
             add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
         own.dispose()
 
-    threads = [threading.Thread(target=serve, args=(server,)) for server in range(servers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once([partial(serve, server) for server in range(servers)])
     each = servers * rounds * 2
     counted = {key: (of["n"], of["labels"]) for key, of in stored(engine).items()}
     assert counted == {
@@ -168,9 +165,7 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
     journal = Journal(tmp_path / "journal", 0)
     journal.append([record(seq(0, n)) for n in range(3)])
     for _ in range(2):
-        writer = Writer(tmp_path / "journal", database_url)
-        writer.drain()
-        writer.close()
+        drain(database_url, tmp_path / "journal")
         engine = open_writer(database_url)
         assert [of["n"] for of in stored(engine).values()] == [3]
         with engine.begin() as connection:

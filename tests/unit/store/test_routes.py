@@ -1,24 +1,19 @@
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from litestar import Litestar, Request, Response
+from litestar import Litestar
 from litestar.testing import TestClient
 
 from store.blobs.files import BlobStore
 from store.blobs.interface import key_of
-from store.errors import StoreError
 from store.ids import first_at
 from store.inferences import Inferences
 from store.journal import Journal
 from store.records import InputReference
 from store.routes import routes
-from store.writer import Writer
-
-
-def answer_error(_: Request[Any, Any, Any], error: StoreError) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)
+from tests.unit.http_client import client_of
+from tests.unit.store.place import drain
 
 
 @pytest.fixture
@@ -33,12 +28,9 @@ def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
         record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
         record(2, input=page), record(3, input=gone), record(4),
     ])  # fmt: skip
-    writer = Writer(tmp_path / "journal", url)
-    writer.drain()
-    writer.close()
+    drain(url, tmp_path / "journal")
     inferences = Inferences(url, tmp_path / "journal", blobs)
-    application = Litestar(routes(inferences), exception_handlers={StoreError: answer_error})
-    with TestClient(application) as client:
+    with client_of(routes(inferences)) as client:
         yield client
     inferences.close()
     journal.close()

@@ -1,6 +1,4 @@
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +10,6 @@ from store.metadata import flatten
 from store.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, Place
-
-
-@pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
-    place = Place(tmp_path, database_url)
-    yield place
-    place.close()
-
 
 CAT, DOG = [{"label": "cat"}], [{"label": "dog"}]
 HASH = "blake3:" + "a" * 64

@@ -1,50 +1,26 @@
-import json
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from litestar import Litestar, Request, Response
+from litestar import Litestar
 from litestar.testing import TestClient
 
 from proto.chariot import read_metadata
 from store.changes.service import Changes
-from store.errors import StoreError
 from store.ids import IdSource
 from store.upkeep.routes import upkeep_routes
+from tests.background import in_background
+from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
-
-
-def answer_error(_: Request[Any, Any, Any], error: Any) -> Response[dict[str, str]]:
-    return Response({"error": str(error)}, status_code=error.status)
-
-
-@pytest.fixture
-def place(tmp_path: Path, database_url: str) -> Iterator[Place]:
-    place = Place(tmp_path, database_url)
-    yield place
-    place.close()
 
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient[Litestar]]:
     changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
     handlers = upkeep_routes(place.inferences, changes)
-    stop = threading.Event()
-    thread = threading.Thread(target=place.writer.run, args=(stop,))
-    thread.start()
-    with TestClient(Litestar(handlers, exception_handlers={StoreError: answer_error})) as client:
+    with in_background(place.writer.run), client_of(handlers) as client:
         yield client
-    stop.set()
-    thread.join()
-
-
-def call(client: TestClient[Litestar], method: str, path: str, body: Any) -> tuple[int, Any]:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    response = client.request(method, f"/api/{path}", content=content)
-    return response.status_code, response.json()
 
 
 RULE = "models/shapes-detector/retention"

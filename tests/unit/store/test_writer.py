@@ -1,6 +1,5 @@
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,9 @@ from store.database import open_writer
 from store.errors import StoreError
 from store.journal import Journal, identity, segments
 from store.writer import Writer
+from tests.background import in_background, until
 from tests.unit.store.journal_place import JournalPlace
+from tests.unit.store.place import execute
 
 
 @pytest.fixture
@@ -97,10 +98,7 @@ def test_a_replay_changes_nothing(place: JournalPlace, record) -> None:
     place.journal.append(records)
     assert place.drain() == (2499, 0, 0)
     before = [place.rows(f"SELECT * FROM {table}") for table in tables]
-    engine = open_writer(place.url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DELETE FROM journal_offset")
-    engine.dispose()
+    execute(place.url, ("DELETE FROM journal_offset", ()))
     assert place.drain() == (2499, 0, 0)
     assert [place.rows(f"SELECT * FROM {table}") for table in tables] == before
 
@@ -201,19 +199,16 @@ def test_a_locked_database_loses_nothing(file_place: JournalPlace, record, caplo
     file_place.journal.append([record(1)])
     file_place.drain()
     engine = sa.create_engine(file_place.url)
-    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
+    writer = Writer(file_place.directory, file_place.url)
     sa.event.listen(writer._engine, "connect", lambda c, _: c.execute("PRAGMA busy_timeout=10"))
-    thread = threading.Thread(target=writer.run, args=(stop,))
     with engine.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         file_place.journal.append([record(2)])
-        thread.start()
-        time.sleep(0.5)
-        connection.rollback()
+        with in_background(writer.run):
+            time.sleep(0.5)
+            connection.rollback()
+            file_place.journal.append([record(3)])
     engine.dispose()
-    file_place.journal.append([record(3)])
-    stop.set()
-    thread.join()
     writer.close()
     assert [r.getMessage()[:30] for r in caplog.records if r.name == "store.writer"] == [
         "the journal waits for the data", "the database answers again"
@@ -226,19 +221,11 @@ def test_a_damaged_database_buries_nothing_and_is_waited_for(
 ) -> None:
     (file_place.root / "store.db").write_bytes(b"no database" * 1000)
     file_place.journal.append([record(1), record(2)])
-    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
-    thread = threading.Thread(target=writer.run, args=(stop,))
-    thread.start()
-    try:
-        until = time.monotonic() + 10
-        while "not a database" not in caplog.text:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+    writer = Writer(file_place.directory, file_place.url)
+    with in_background(writer.run):
+        until(lambda: "not a database" in caplog.text)
         (file_place.root / "store.db").unlink()
-    finally:
-        stop.set()
-        thread.join()
-        writer.close()
+    writer.close()
     file_place.drain()
     assert file_place.seqs() == [1, 2]
     assert not (file_place.root / "dead.jsonl").exists()
@@ -247,16 +234,12 @@ def test_a_damaged_database_buries_nothing_and_is_waited_for(
 def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
     place: JournalPlace, record
 ) -> None:
-    writer, stop = Writer(place.directory, place.url), threading.Event()
-    thread = threading.Thread(target=writer.run, args=(stop,))
-    thread.start()
-    for seq in range(1, 300):
-        place.journal.append([record(seq)])
-    while writer.records_moved < 299:
-        time.sleep(0.01)
-    place.journal.append([record(300)])
-    stop.set()
-    thread.join()
+    writer = Writer(place.directory, place.url)
+    with in_background(writer.run):
+        for seq in range(1, 300):
+            place.journal.append([record(seq)])
+        until(lambda: writer.records_moved == 299)
+        place.journal.append([record(300)])
     writer.close()
     assert place.seqs() == list(range(1, 301))
 
@@ -271,24 +254,21 @@ def test_nothing_appended_after_the_database_was_deleted_is_lost(
     journal = Journal(
         file_place.directory, 1, segment_bytes=3000
     )  # segments are removed all the time
-    writer, stop = Writer(file_place.directory, file_place.url), threading.Event()
-    thread = threading.Thread(target=writer.run, args=(stop,))
-    thread.start()
+    writer = Writer(file_place.directory, file_place.url)
     after: list[int] = []
     seq = 0
-    for _ in range(4):
-        for _ in range(300):
-            seq += 1
-            journal.append([record(seq, metadata={f"key-{seq % 50}": seq})])
-            after.append(seq)
-            time.sleep(0.0005)
-        if len(after) < 1200:
-            for name in names:
-                (file_place.root / name).unlink(missing_ok=True)
-            after.clear()
-    journal.close()
-    stop.set()
-    thread.join()
+    with in_background(writer.run):
+        for _ in range(4):
+            for _ in range(300):
+                seq += 1
+                journal.append([record(seq, metadata={f"key-{seq % 50}": seq})])
+                after.append(seq)
+                time.sleep(0.0005)
+            if len(after) < 1200:
+                for name in names:
+                    (file_place.root / name).unlink(missing_ok=True)
+                after.clear()
+        journal.close()
     writer.close()
     assert seq == 1200
     assert set(after) <= set(file_place.seqs())

@@ -1,0 +1,39 @@
+"""A pipeline without a server, and what it journals, for tests of what is kept of requests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from engine.pipeline import Pipeline
+from engine.recording import Recorder
+from engine.repository import ModelRepository
+from engine.settings import Settings
+from store.journal import frames, segments
+
+
+def small(**others: Any) -> Settings:
+    """Give settings for one thread and small images, without signals."""
+    asked: dict[str, Any] = {
+        "threads": 1,
+        "max_queue": 8,
+        "max_pixels": 1000,
+        "max_images": 8,
+        "signals_per_s": 0,
+    }
+    return Settings(**asked | others)
+
+
+def pipeline_of(
+    models: Path, recorder: Recorder | None, settings: Settings, **options: Any
+) -> Pipeline:
+    """Load the models of a folder into a pipeline."""
+    repository = ModelRepository(models)
+    repository.load_all()
+    return Pipeline(repository, recorder, settings, **options)
+
+
+def journaled(directory: Path) -> Iterator[bytes]:
+    """Give what a journal holds, in order."""
+    for path in segments(directory):
+        for _, payload, _ in frames(path):
+            yield payload

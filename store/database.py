@@ -231,7 +231,7 @@ class Readers:
         """
         if not self.has_database():
             raise NotReadyError(
-                f"expected the database {self._named} to be there, got none yet: a server makes it, by "
+                f"expected the database to be there, got none yet in {self._named}: a server makes it, by "
                 "default in its --data"
             )
         try:

@@ -27,8 +27,12 @@ class _Lingering(asyncio.Transport):
 
     def __init__(self, protocol: "HttpProtocol") -> None:
         self._protocol = protocol
-        self.write = protocol.transport.write  # type: ignore[method-assign]  # as it is
-        self.is_closing = protocol.transport.is_closing  # type: ignore[method-assign]  # as it is
+
+    def write(self, data: Any) -> None:
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.transport.is_closing()
 
     def close(self) -> None:
         self._protocol.close_when_read()

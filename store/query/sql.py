@@ -49,7 +49,7 @@ class Sql(NamedTuple):
 
     def within(self, form: str, *after: Any) -> "Sql":
         """Return a form with this in place of its `{}`, and the values bound after it."""
-        return Sql(form.format(self.text), self.values + after)
+        return Sql(form.replace("{}", self.text, 1), self.values + after)
 
     @classmethod
     def bounded(cls, expression: str, bounds: Iterable[tuple[Bound, Any]]) -> "Sql":

@@ -21,12 +21,6 @@ _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30
 _MOST_MOVED = 40
 
-_STATUS = {
-    "ok": "",
-    "insufficient": "There are too few images with a known truth to say anything.",
-    "error": "The report could not be finished; what follows may be incomplete.",
-}
-
 
 def page(report: Report, image_bytes: ImageBytes) -> str:
     """Write a report of any kind and task as an HTML page; what it lacks is left out.
@@ -53,7 +47,7 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
         report=report,
         name=wording.plain(_name(report), 100),
         task=report.task.replace("_", " ").lower(),
-        status=_status(report),
+        status=wording.verdict(report),
         facts=_facts(report),
         parameters=[
             (key.replace("_", " "), value if isinstance(value, str) else _json(value))
@@ -90,10 +84,6 @@ def _name(report: Report) -> str:
     if all(isinstance(one, str) for one in files):
         return " against ".join(str(one).rpartition("/")[2] for one in files)
     return f"{report.model.name} {report.model.version}".strip() or "A model"
-
-
-def _status(report: Report) -> str:
-    return wording.verdict(report) if report.kind == "drift" else _STATUS.get(report.status, "")
 
 
 def _effects(report: Report) -> list[tuple[str, str]]:

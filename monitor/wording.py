@@ -151,14 +151,17 @@ def printable(text: str) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Say in words what came out of a comparison."""
+    """Say in words what came out of a comparison, and of an evaluation what is wrong with it."""
+    if report.status == "error":
+        return "The report could not be finished; what follows may be incomplete."
+    if report.kind == "evaluation":
+        is_known = report.status != "insufficient"
+        return "" if is_known else "There are too few images with a known truth to say anything."
     count, alarms = len(report.signals), sum(one.alarm for one in report.signals)
     silent, weak = (
         sum(one.status == status for one in report.signals)
         for status in ("insufficient", "low_power")
     )
-    if report.status == "error":
-        return "The report could not be finished; what follows may be incomplete."
     if silent == count:
         return "Insufficient: there are too few independent values to say anything; an alarm needs 30 on each side."
     said = [

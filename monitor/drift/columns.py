@@ -150,7 +150,7 @@ def in_time(table: Table, name: str | None) -> tuple[Order, Span]:
     for row, one in enumerate(values):
         at = _time(one)
         if at is None:
-            got = "nothing" if label_of(one) is None else f"{one!s:.60}"
+            got = "nothing" if np.ndim(one) == 0 and label_of(one) is None else f"{one!s:.60}"
             raise _unlike(table, row, f"{name} to be a time in RFC 3339 or a number", got)
         times[row] = at
     order = np.empty(n, np.int64)

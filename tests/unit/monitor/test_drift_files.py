@@ -312,6 +312,7 @@ BAD = {
     "no time": ("a.csv", "created_at\n2026-01-31\nsoon\n", {}, "a.csv:3: expected created_at to be a time"),
     "a time without end": ("a.csv", "timestamp\ninf\n", {}, "a.csv:2: .*got inf"),
     "a time before all": ("a.csv", "timestamp\n0001-01-01T00:00:00+23:00\n", {}, "a.csv:2: .*got 0001"),
+    "a time in parts": ("a.jsonl", '{"timestamp": [2026, 1]}', {}, "a.jsonl:1: expected timestamp to be a time"),
     "a time that is missing": ("a.jsonl", '{"timestamp": 1}\n{}', {}, "a.jsonl:2: .*got nothing"),
 }  # fmt: skip
 

@@ -81,7 +81,7 @@ class Model:
         if self.spec is not None:
             encoded = msgspec.json.encode(self.spec.input)
             self.preprocessing = hashlib.sha256(encoded).hexdigest()[:12]
-        if self.recognition.runtime.warmup:
+        if self.recognition.written.runtime.warmup:
             self._warm_up()
         self.embedding_space = self.embedding.space(self.sha256)
         """Of `recording.Answered.embedding`, in 16 hexadecimal digits; None where there is none."""
@@ -94,7 +94,7 @@ class Model:
     def info(self, versions: Sequence[str]) -> ModelInfo:
         """Describe the model as a client meets it: image models take images, not tensors."""
         inputs, outputs = self.session.inputs, self.session.outputs
-        max_batch = self.recognition.runtime.max_batch
+        max_batch = self.recognition.written.runtime.max_batch
         if self.images is not None:
             max_batch = abs(self.images.batch_size)
             inputs = outputs = [TensorInfo("image", "BYTES", (-1,))]
@@ -108,7 +108,7 @@ class Model:
             outputs=outputs,
             labels=() if self.spec is None else self.spec.labels,
             max_batch=max_batch,
-            version_labels=self.recognition.runtime.version_labels,
+            version_labels=self.recognition.written.runtime.version_labels,
         )
 
     def embed(self, image: Image) -> Vector | None:

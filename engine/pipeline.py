@@ -222,14 +222,14 @@ class Pipeline:
 
     def _recorder_of(self, model: Model) -> Recorder | None:
         """Give what keeps a model's inferences; None where they are not kept."""
-        return self._recorder if model.recognition.store.enabled else None
+        return self._recorder if model.recognition.written.store.enabled else None
 
     def _admit(self, model: Model, request: InferRequest) -> Admission:
         """See that what a request asks to be kept can be, before the model is run."""
         recorder = self._recorder_of(model)
         if recorder is None or _declines(request):
             return ADMITTED
-        return recorder.room.admit(model.recognition.store.journal_full)
+        return recorder.room.admit(model.recognition.written.store.journal_full)
 
     def _record(self, handled: Handled, answered: Sequence[Answered], admission: Admission) -> Kept:
         recorder = self._recorder_of(handled.model)

@@ -134,15 +134,14 @@ class Recorder:
         self._ids = ids
         self._journal = journal
         self._blobs = blobs
-        self._durability = settings.durability
+        self._settings = settings
         self._engine_version = engine_version
         self._syncing = GroupSync(journal.directory)
         self._backlog = Backlog(BACKLOG_BYTES)
         self.room = Room(journal.directory, settings)
         """Whether there is room for more, and counters of what became of requests."""
-        per_s = settings.signals_per_s
-        self._makes_signals = per_s > 0
-        self._signaller = Signaller(ids, journal, per_s, self.room.is_behind, embed)
+        is_behind = self.room.is_behind
+        self._signaller = Signaller(ids, journal, settings.signals_per_s, is_behind, embed)
 
     def choose(self, model: Model, count: int) -> Collection[int]:
         """Choose those of a request's images, by position, whose pixels are wanted for signals."""
@@ -156,8 +155,8 @@ class Recorder:
         Raises:
             store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
         """
-        options = handled.model.recognition.store
-        full, durability = options.journal_full, options.durability or self._durability
+        options = handled.model.recognition.written.store
+        full, durability = options.journal_full, options.durability or self._settings.durability
         if handled.error:  # it is not acknowledged, and so nobody waits for it
             full, durability = "shed", "process"
         seqs: dict[int, int] = {}
@@ -198,10 +197,9 @@ class Recorder:
 
     def _has_signals(self, model: Model) -> bool:
         """Tell whether a model has signals; what may be lost with the process has none."""
-        if not self._makes_signals:
-            return False
-        durability = model.recognition.store.durability or self._durability
-        return model.recognition.monitor.signals and durability != "memory"
+        written = model.recognition.written
+        lasts = (written.store.durability or self._settings.durability) != "memory"
+        return lasts and written.monitor.signals and self._settings.signals_per_s > 0
 
     def _signal(self, model: Model, answered: Sequence[Answered], seqs: Mapping[int, int]) -> None:
         """Hand over the images that are recorded now."""
@@ -245,7 +243,7 @@ class Recorder:
         inputs = []
         for number, item in enumerate(answered):
             if item.wishes.store:
-                inputs.append((number, item, self._input(recognition.store, item)))
+                inputs.append((number, item, self._input(recognition.written.store, item)))
         if not inputs:
             return
         if on_disk:

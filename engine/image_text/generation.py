@@ -90,9 +90,7 @@ class TextPackage:
         self.session = self._reader.decoder.first
         decisions.extend(self._files.decisions)
         spec = ModelSpec(task=TASK, input=self._spec)
-        self.recognition = Recognition(
-            TASK, "", spec, toml.runtime, toml.store, tuple(decisions), toml.monitor
-        )
+        self.recognition = Recognition(TASK, "", spec, tuple(decisions), toml)
 
     batch_size = -1
     """Images run one at a time; it is the prompts of an image that run together."""

@@ -16,14 +16,7 @@ from engine.recognition.evidence import Evidence, gather
 from engine.recognition.families import FAMILIES, Family
 from engine.recognition.image_input import decide_input
 from engine.recognition.labels import class_count, decide_labels, given_labels, rf_detr_background
-from engine.recognition.model_toml import (
-    DECODED,
-    ModelToml,
-    MonitorOptions,
-    RuntimeOptions,
-    StoreOptions,
-    check_use,
-)
+from engine.recognition.model_toml import DECODED, ModelToml, check_use
 from engine.session import LoadError, Session
 from tasks import SHORT_NAMES, TASKS, full_name
 from tasks.specification import Defaults, ModelSpec, OutputSpec
@@ -39,10 +32,9 @@ class Recognition(msgspec.Struct, frozen=True):
     """Empty where model.toml describes the model itself, and for `TENSOR`."""
     spec: ModelSpec | None
     """None for `TENSOR`."""
-    runtime: RuntimeOptions
-    store: StoreOptions
     decisions: tuple[Decision, ...]
-    monitor: MonitorOptions
+    written: ModelToml
+    """How the model is run and what is kept of its answers stands there alone."""
 
 
 def recognise(
@@ -74,9 +66,7 @@ def recognise(
     else:
         family = FAMILIES.get(name, Family(task, ""))
         spec = _spec(decisions, evidence, family, task, score_threshold)
-    return Recognition(
-        task, name, spec, written.runtime, written.store, tuple(decisions), written.monitor
-    )
+    return Recognition(task, name, spec, tuple(decisions), written)
 
 
 def _spec(

@@ -138,11 +138,11 @@ def test_what_is_asked_before_the_first_load_stands(root):
 def test_a_config_stands_for_model_toml_until_the_next_load(repository):
     config = {"task": "tensor", "store": {"enabled": False}}
     repository.load("double", Override(config))
-    assert not repository.get("double").recognition.store.enabled
+    assert not repository.get("double").recognition.written.store.enabled
     repository.load("versions", Override({"version_policy": {"specific": {"versions": [1]}}}))
     assert states(repository, "versions") == {"1": "READY"}
     repository.load("double")
-    assert repository.get("double").recognition.store.enabled
+    assert repository.get("double").recognition.written.store.enabled
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_config_goes_before_model_toml_key_by_key(root, repository):
     config = {"runtime": {"warmup": False}, "labels": {"d": 0, "e": 1, "f": 2}}
     repository.load("colours", Override(config))
     recognition = repository.get("colours").recognition
-    assert (recognition.runtime.max_batch, recognition.runtime.warmup) == (4, False)
+    assert (recognition.written.runtime.max_batch, recognition.written.runtime.warmup) == (4, False)
     assert recognition.spec.labels == ("d", "e", "f")
     repository.load("colours")
     assert repository.get("colours").spec.labels == ("a", "b", "c")

@@ -58,8 +58,8 @@ def test_model_toml_wins_over_files_and_files_over_metadata(tmp_path):
     assert recognition.spec.labels == ("a", "b")
     assert recognition.spec.input.resize == "stretch"
     assert recognition.spec.defaults.score_threshold == 0.1
-    assert recognition.store.inputs == "none"
-    assert recognition.runtime.max_batch == 2
+    assert recognition.written.store.inputs == "none"
+    assert recognition.written.runtime.max_batch == 2
 
 
 def test_the_server_s_threshold_stands_where_the_model_says_nothing(tmp_path):

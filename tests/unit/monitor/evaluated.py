@@ -7,10 +7,7 @@ import msgspec
 from monitor.evaluation.evaluators import Evaluator, state_of
 from monitor.evaluation.state import EvaluatedImage, State, merge
 from monitor.report import Report
-
-
-def raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+from tests.reports import raw
 
 
 def evaluated_image(

@@ -12,10 +12,7 @@ from PIL import Image as PillowImage
 
 from monitor.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
 from monitor.report import Data, Neighbour, Report, Unlike, Window, Worst
-
-
-def raw(value):
-    return msgspec.Raw(msgspec.json.encode(value))
+from tests.reports import raw
 
 
 def of(worst, files=None):

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from store.blobs.files import BlobStore
-from store.database import open_writer, run
+from store.database import run, writing
 from store.inferences import Inferences, QueryRequest
 from store.journal import Journal
 from store.records import InferenceRecord, JournaledChange
@@ -22,20 +22,15 @@ LATER = 1 << 40
 
 def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Return what a database answers."""
-    engine = open_writer(url)
-    with engine.connect() as connection:
-        found = [tuple(row) for row in run(connection, statement)]
-    engine.dispose()
-    return found
+    with writing(url) as engine, engine.connect() as connection:
+        return [tuple(row) for row in run(connection, statement)]
 
 
 def execute(url: str, *statements: tuple[str, Sequence[Any]]) -> None:
     """Change a database behind a writer's back, by statements with their values, in one transaction."""
-    engine = open_writer(url)
-    with engine.begin() as connection:
+    with writing(url) as engine, engine.begin() as connection:
         for statement, values in statements:
             run(connection, statement, values)
-    engine.dispose()
 
 
 def drain(url: str, directory: Path) -> Writer:

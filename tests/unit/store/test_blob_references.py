@@ -14,7 +14,7 @@ from store.journal import Journal
 from store.partitions import make_room
 from store.records import InputReference
 from tests.background import in_background, until
-from tests.unit.store.place import drain
+from tests.unit.store.place import drain, execute
 
 HOUR = 3600.0
 NOW_SEQ = first_at(time.time_ns() // 1_000_000)
@@ -80,12 +80,9 @@ def test_a_blob_of_two_rows_stays_until_both_are_gone(store: Store) -> None:
     store.keep(NOW_SEQ + 1, key)
     store.keep(NOW_SEQ + 2, key)
     store.move()
-    engine = open_writer(store.url)
     for number, expected in ((1, 0), (2, 1)):
-        with engine.begin() as connection:
-            run(connection, "DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,))
+        execute(store.url, ("DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,)))
         assert store.remove(key) == expected
-    engine.dispose()
 
 
 def test_what_waits_in_the_journal_keeps_what_was_put_before_it(store: Store) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from store.database import Readers, make_durable, migrate, open_writer, run
+from store.database import Readers, make_durable, migrate, open_writer, run, writing
 from store.errors import NotReadyError, QueryTimeoutError, StoreError
 from store.partitions import TABLES
 
@@ -21,14 +21,12 @@ def url(tmp_path: Path) -> str:
 def test_migrations_make_strict_tables(url: str) -> None:
     migrate(url)
     migrate(url)
-    engine = open_writer(url)
-    with engine.connect() as connection:
+    with writing(url) as engine, engine.connect() as connection:
         created = dict(
             connection.exec_driver_sql(
                 "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
             ).all()
         )
-    engine.dispose()
     del created["alembic_version"]
     assert {*TABLES, "rollup", "truth", "journal_offset"} <= created.keys()
     assert all("STRICT" in made for made in created.values())
@@ -42,16 +40,12 @@ def test_migrations_make_strict_tables(url: str) -> None:
 
 
 def test_a_failed_migration_leaves_no_half_made_tables(url: str) -> None:
-    engine = open_writer(url)
-    with engine.begin() as connection:
+    with writing(url) as engine, engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE pred (x INTEGER)")  # in the way of the 7th table
-    engine.dispose()
     with pytest.raises(sa.exc.OperationalError, match="already exists"):
         migrate(url)
-    engine = open_writer(url)
-    with engine.connect() as connection:
+    with writing(url) as engine, engine.connect() as connection:
         assert "model" not in sa.inspect(connection).get_table_names()
-    engine.dispose()
 
 
 def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from store import inferences as module
 from store.blobs.files import BlobStore
+from store.database import run, writing
 from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
 from store.inferences import Inferences
 from store.journal import segments
 from store.query.request import QueryRequest
 from store.query.search import Budget
 from tests.background import at_once, in_background
-from tests.unit.store.place import Place, execute
+from tests.unit.store.place import Place
 
 
 class Store(Place):
@@ -209,13 +210,13 @@ def test_an_idle_writer_costs_little(store: Store, record) -> None:
     store.journal.append([record(1)])
     cost = []
 
-    def run(stop: threading.Event) -> None:
+    def idle(stop: threading.Event) -> None:
         store.writer.drain()
         begun = time.thread_time()
         store.writer.run(stop)
         cost.append(time.thread_time() - begun)
 
-    with in_background(run):
+    with in_background(idle):
         time.sleep(1.5)
     assert cost[0] < 0.045  # 3 %: less than 1 % on a quiet machine
 
@@ -330,20 +331,14 @@ def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
         11: '[{"label": 1}, 5, "ship", {"inner": {"label": "ship"}}]',
         12: None,
     }
-    truth, linked, feedback = (
-        f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
-        for table, columns in (("truth", 5), ("ground_truth", 2), ("feedback", 6))
-    )
-    stated = list(zip(truths.items(), (1, 2, 3), strict=True))
-    execute(
-        store.url,
-        *((truth, (number, "id", str(seq), "", said)) for (number, said), seq in stated),
-        *((linked, (seq, number)) for (number, _), seq in stated),
-        *(
-            (feedback, (id_, seq, "thumbs", 1.0, "", ""))
-            for id_, seq in ((20, 2), (21, 2), (22, 4))
-        ),
-    )
+    with writing(store.url) as engine, engine.begin() as connection:
+        for (number, annotations), seq in zip(truths.items(), (1, 2, 3), strict=True):
+            values = (number, "id", str(seq), "", annotations)
+            run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
+            run(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
+        for number, seq in ((20, 2), (21, 2), (22, 4)):
+            values = (number, seq, "thumbs", 1.0, "", "")
+            run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", values)
     for where, ids in {
         "ground_truth=exists:true": [2, 1],
         "ground_truth=exists:false": [5, 4, 3],

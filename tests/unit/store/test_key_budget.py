@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.blobs.files import BlobStore
-from store.database import open_writer
+from store.database import writing
 from store.errors import QueryError
 from store.inferences import Inferences
 from store.query.request import QueryRequest
@@ -108,10 +108,8 @@ def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -
 
 
 def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:
-    engine = open_writer(database_url)
-    with engine.begin() as connection:
+    with writing(database_url) as engine, engine.begin() as connection:
         names = Names(connection)
         assert {names.key(f"new-{number}", KeyType.NUM) for number in range(50)} == {None}
         assert names.key("b", KeyType.NUM) is not None
-    engine.dispose()
     assert len(rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0

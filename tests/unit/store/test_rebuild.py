@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.blobs.files import BlobStore
-from store.database import open_writer
+from store.database import writing
 from store.ids import first_at
 from store.records import (
     Deletion,
@@ -202,12 +202,11 @@ def test_counts_outlive_the_rows_that_retention_removed(place: Place) -> None:
     place.change(RetentionRule("shapes-detector", None, 1))
     right = everything(place)["rollup"]
     upkeep = Upkeep(BlobStore(place.root / "blobs"), place.root / "journal")
-    engine = open_writer(place.url)
-    with engine.connect() as connection:
-        names = Names(connection)
-    while upkeep.work(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
-        pass
-    engine.dispose()
+    with writing(place.url) as engine:
+        with engine.connect() as connection:
+            names = Names(connection)
+        while upkeep.work(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
+            pass
     place.change(RetentionRule("shapes-detector"))
     place.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")
     rebuild(place.url, place.root / "rebuild", ignore)

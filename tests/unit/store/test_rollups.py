@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.database import open_writer, run
+from store.database import run, writing
 from store.ids import first_at
 from store.journal import Journal
 from store.partitions import make_room
@@ -18,7 +18,7 @@ from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
 from store.rows import Names, Rows
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import drain
+from tests.unit.store.place import drain, execute
 
 START_MS = 1_780_000_020_000  # a whole minute in 2026
 assert START_MS % MINUTE_MS == 0
@@ -37,11 +37,10 @@ def seq(minute: int, number: int = 0) -> int:
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    engine = open_writer(database_url)
-    with engine.connect() as connection:
-        make_room(connection, [seq(0)])
-    yield engine
-    engine.dispose()
+    with writing(database_url) as engine:
+        with engine.connect() as connection:
+            make_room(connection, [seq(0)])
+        yield engine
 
 
 def add(engine: sa.Engine, records: list[JournaledRecord]) -> None:
@@ -116,11 +115,10 @@ def test_servers_that_count_at_once_lose_nothing(engine: sa.Engine, database_url
     servers, rounds = 3, 8
 
     def serve(server: int) -> None:
-        own = open_writer(database_url)
-        for turn in range(rounds):
-            numbers = [1 + server * 100 + turn * 2 + n for n in (0, 1)]
-            add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
-        own.dispose()
+        with writing(database_url) as own:
+            for turn in range(rounds):
+                numbers = [1 + server * 100 + turn * 2 + n for n in (0, 1)]
+                add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
 
     at_once([partial(serve, server) for server in range(servers)])
     each = servers * rounds * 2
@@ -166,9 +164,7 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
     journal.append([record(seq(0, n)) for n in range(3)])
     for _ in range(2):
         drain(database_url, tmp_path / "journal")
-        engine = open_writer(database_url)
-        assert [of["n"] for of in stored(engine).values()] == [3]
-        with engine.begin() as connection:
-            run(connection, "DELETE FROM journal_offset")
-        engine.dispose()
+        with writing(database_url) as engine:
+            assert [of["n"] for of in stored(engine).values()] == [3]
+        execute(database_url, ("DELETE FROM journal_offset", ()))
     journal.close()

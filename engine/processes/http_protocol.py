@@ -91,15 +91,19 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def close_when_read(self) -> None:
-        """Close the connection once the request has been read, or soon."""
-        if self._body_open:
+        """End the answer, and close the connection once the request has been read, or soon."""
+        if self._body_open and not self.transport.is_closing():
             self._closing = True
+            self.transport.write_eof()  # a client that reads up to the end need not wait
             self._deadline = self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, and close."""
+        """Answer what is no HTTP, unless there was an answer, and close."""
+        if self._closing:
+            self.transport.close()
+            return
         self._refuse(b"400 Bad Request", f"expected an HTTP/1.1 request: {msg}")
 
     def _in_request(self) -> bool:

@@ -96,6 +96,22 @@ def test_a_client_that_sends_before_it_reads_finds_why_its_body_was_refused(tmp_
             assert "at most 100000 bytes" in json.loads(error.value.read())["error"]
 
 
+@pytest.mark.parametrize("rest", [[], [b"no chunk\r\n\r\n"]], ids=["nothing", "no HTTP"])
+def test_an_answer_before_the_body_ends_there_whatever_comes_of_the_body(server, rest):
+    head = b"POST /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    host, port = server.host.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head)
+        received = b""
+        while chunk := connection.recv(65536):  # much longer than this where the body is waited for
+            received += chunk
+        for part in rest:
+            connection.sendall(part)
+            received += connection.recv(65536)
+    assert received.startswith(b"HTTP/1.1 404")
+    assert received.count(b"HTTP/1.1") == 1
+
+
 def test_headers_have_a_size(server: ServerProcess):
     received = speak(server, b"GET /ready HTTP/1.1\r\nX: " + b"a" * 100_000)
     assert received.startswith(b"HTTP/1.1 431")

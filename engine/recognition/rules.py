@@ -88,7 +88,8 @@ def _by_config(evidence: Evidence) -> Reading | None:
     kind = str(config.get("model_type", ""))
     if kind in _DETECTORS:
         return Reading((_DETECTORS[kind],), f"config.json, model_type {kind}")
-    for architecture in config.get("architectures") or ():
+    architectures = config.get("architectures")
+    for architecture in architectures if isinstance(architectures, list) else ():
         for ending, families in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
                 two = kind == "mask2former" and "maskformer" in families

@@ -40,7 +40,7 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     if not config.get("do_resize", True):
         return {**fields, "resize": "none"}
     resample = config.get("resample", 2)
-    if resample not in _INTERPOLATIONS:
+    if resample not in [*_INTERPOLATIONS]:  # which may be anything
         known = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
         raise _error("resample", f"one of {known}", resample)
     return {**fields, "interpolation": _INTERPOLATIONS[resample], **_geometry(config)}

@@ -79,6 +79,12 @@ def test_config_json(config, outputs, family):
     assert readings(evidence(outputs, config=config)).families == (family,)
 
 
+@pytest.mark.parametrize("value", [-1, True, "Net", {"a": 1}, [3], None])
+def test_architectures_that_are_no_list_of_names_say_nothing(value):
+    named = evidence({"logits": floats(1, 10)}, config={"architectures": value})
+    assert readings(named) == readings(evidence({"logits": floats(1, 10)}))
+
+
 ORIG_SIZE = TensorInfo("orig_target_sizes", "INT64", (-1, 2))
 BY_NAMES = [
     ({"labels": ("INT64", (1, 300)), "boxes": floats(1, 300, 4), "scores": floats(1, 300)}, (IMAGES, ORIG_SIZE), "rtdetr"),

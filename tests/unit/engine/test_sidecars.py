@@ -225,6 +225,7 @@ REFUSED = [
     ("crop_size", {**SQUARE, "do_center_crop": True, "crop_size": {"height": 200, "width": 100}}),
     ("crop_size", {"size": {"shortest_edge": 200}, "do_center_crop": True, "crop_size": 224}),
     ("resample", {**SQUARE, "resample": 1}),
+    ("resample", {**SQUARE, "resample": {"a": 1}}),
     ("image_mean", {**SQUARE, "do_normalize": True}),
     ("image_std", {**SQUARE, "image_mean": [0, 0, 0], "image_std": ["1", "1", "1"]}),
     ("rescale_factor", {**SQUARE, "rescale_factor": "1/255"}),

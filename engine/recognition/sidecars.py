@@ -12,6 +12,7 @@ from typing import Any
 from engine.session import LoadError
 
 FILE = "preprocessor_config.json"
+TIMM_FILE = "config.json of timm"
 
 _TIMM_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
 _TIMM_CROPS = {"center": "shortest_crop", "squash": "stretch_crop"}
@@ -215,7 +216,7 @@ def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         fields["size_wh"] = (size[2], size[1])
     for name in ("mean", "std"):
         if isinstance(written.get(name), list):
-            fields[name] = tuple(map(float, written[name]))
+            fields[name] = tuple(_timm_number(name, one) for one in written[name])
     interpolation = written.get("interpolation", "bicubic")
     mode = written.get("crop_mode") or "center"
     for name, value, known in (
@@ -223,8 +224,15 @@ def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
         ("crop_mode", mode, _TIMM_CROPS),
     ):
         if value not in [*known]:  # which may be anything
-            raise _error(name, f"one of {', '.join(known)}", value, "config.json of timm")
+            raise _error(name, f"one of {', '.join(known)}", value, TIMM_FILE)
     fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
-    fields["crop_fraction"] = float(written.get("crop_pct") or 0.875)
+    fields["crop_fraction"] = _timm_number("crop_pct", written.get("crop_pct") or 0.875)
     fields["resize"] = _TIMM_CROPS[mode]
     return fields
+
+
+def _timm_number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise _error(name, "of numbers", value, TIMM_FILE) from error

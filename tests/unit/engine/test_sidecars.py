@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.recognition.sidecars import input_from_preprocessor
+from engine.recognition.sidecars import input_from_preprocessor, input_from_timm
 from engine.session import LoadError
 
 HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
@@ -249,3 +249,12 @@ REFUSED = [
 def test_what_cannot_be_expressed_is_refused_by_name(name, config):
     with pytest.raises(LoadError, match=rf"^expected {name} in preprocessor_config\.json to be "):
         input_from_preprocessor(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mean", ["half"]), ("std", [None]), ("crop_pct", "most"), ("crop_pct", {"a": 1})],
+)
+def test_what_is_no_number_of_timm_is_refused_by_name(name, value):
+    with pytest.raises(LoadError, match=rf"^expected {name} in config\.json of timm to be "):
+        input_from_timm({"pretrained_cfg": {name: value}})

@@ -227,6 +227,7 @@ def other_labels(
             counted.update(_counts.decode(labels))
         asked = [one for one in sorted(counted) if one in names and names[one] not in told]
         rows = list(run_in(connection, _LABELLED + _BEST * best, asked, ends))
-    there = np.isin([seq for _, seq in rows], ids)
+    seqs = np.array([seq for _, seq in rows], np.int64)
+    there = ids[np.minimum(np.searchsorted(ids, seqs), len(ids) - 1)] == seqs
     found = Counter(names[label] for (label, _), is_one in zip(rows, there, strict=True) if is_one)
     return dict(sorted(found.items()))

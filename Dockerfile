@@ -10,6 +10,7 @@ COPY proto proto
 COPY tasks tasks
 COPY store store
 COPY monitor monitor
+COPY src src
 RUN /opt/quadriga/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.13-slim-bookworm

@@ -14,7 +14,7 @@ from typing import Any
 import drift_worlds as worlds
 import numpy as np
 
-from monitor.drift.estimates import estimates
+from quadriga.monitor.drift.estimates import estimates
 
 CENTRES = 2.2 * np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
 EVEN = np.full(5, 0.2)

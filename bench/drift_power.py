@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import drift_worlds as worlds
 import numpy as np
 
-from monitor.drift.comparison import compare
-from monitor.drift.decision import Settings
-from monitor.drift.samples import sample
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.decision import Settings
+from quadriga.monitor.drift.samples import sample
 
 ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
 

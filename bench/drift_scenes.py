@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from engine.commands.server_client import ServerClient
+from quadriga.engine.commands.server_client import ServerClient
 from sample_models.training.scenes import (
     OUTLINES,
     SEVERAL_SHAPES,

@@ -16,15 +16,15 @@ from pathlib import Path
 import msgspec
 from store_records import build, databases, records
 
-from monitor.drift.baselines import Baseline, BaselineRequest, Baselines
-from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
-from monitor.drift.windows import WindowRead, read_window
-from monitor.places import Here
-from monitor.report import Report
-from store.blobs.files import BlobStore
-from store.inferences import Inferences
-from store.records import ModelReference
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.windows import WindowRead, read_window
+from quadriga.monitor.places import Here
+from quadriga.monitor.report import Report
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import ModelReference
 
 KINDS = ("sqlite", "postgresql")
 MODEL = ModelReference("detector", "1", "a" * 64)

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from engine.inspection import open_model
-from engine.model import Model
-from engine.repository import find_model
-from tasks.image import Image, decode
+from quadriga.engine.inspection import open_model
+from quadriga.engine.model import Model
+from quadriga.engine.repository import find_model
+from quadriga.tasks.image import Image, decode
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS
 

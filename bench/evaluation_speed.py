@@ -33,15 +33,15 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from store_records import END_MS, fill, record
 
-from monitor.evaluation.detection import Detection
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.reporting import Asked, resampled
-from monitor.evaluation.state import EvaluatedImage, State, Table, merge
-from store.blobs.files import BlobStore
-from store.ids import first_at
-from store.inferences import Inferences, QueryRequest
-from store.records import JournaledChange, TruthStatement
-from store.writer import Writer
+from quadriga.monitor.evaluation.detection import Detection
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.reporting import Asked, resampled
+from quadriga.monitor.evaluation.state import EvaluatedImage, State, Table, merge
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.records import JournaledChange, TruthStatement
+from quadriga.store.writer import Writer
 
 LABELS, TRUTHS, FOUND = 80, 20, 25
 NAMES = [f"label {number:02}" for number in range(LABELS)]

@@ -20,11 +20,11 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from monitor.evaluation.coco import state_of_coco
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.instances import Instances
-from monitor.evaluation.state import EvaluatedImage, State, merge
-from tasks.contours import Mask, fill, rings
+from quadriga.monitor.evaluation.coco import state_of_coco
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.instances import Instances
+from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.tasks.contours import Mask, fill, rings
 
 WIDTH, HEIGHT, LABELS = 640, 480, 80
 TRUTHS, PREDICTIONS, CORNERS = 20, 25, 40

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import cv2
 
-from engine.model import Model
-from tasks.image import decode
+from quadriga.engine.model import Model
+from quadriga.tasks.image import decode
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from request_cost import Load
 from scipy import stats
 
-from engine.model import Model
-from monitor.drift.similarity import MOST, References, write
-from tasks.image import Image
+from quadriga.engine.model import Model
+from quadriga.monitor.drift.similarity import MOST, References, write
+from quadriga.tasks.image import Image
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess
 from tests.unseen_scenes import DRAWN
 

@@ -14,16 +14,16 @@ import cv2
 import numpy as np
 from store_records import Clock, databases, percentile, records
 
-from engine.model import Model
-from engine.recording import Answered, Handled, Recorder
-from engine.settings import Settings
-from monitor.signals import picture
-from store.blobs.files import BlobStore
-from store.ids import IdSource
-from store.journal import Journal
-from store.records import ImageSignals, JournaledChange, SignalsOfImages
-from store.writer import Writer
-from tasks.image import Image
+from quadriga.engine.model import Model
+from quadriga.engine.recording import Answered, Handled, Recorder
+from quadriga.engine.settings import Settings
+from quadriga.monitor.signals import picture
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.store.writer import Writer
+from quadriga.tasks.image import Image
 from tests.server_process import SAMPLE_MODELS
 
 SIZES_WH = ((640, 480), (1920, 1080), (4000, 3000))

@@ -34,15 +34,15 @@ import msgspec
 import numpy as np
 from store_records import build, databases, percentile, record, records
 
-from engine.model import Model
-from engine.processes.supervisor import ChildTask
-from engine.recording import Answered, Handled, Recorder, Wishes
-from engine.settings import Settings
-from store.blobs.files import BlobStore
-from store.database import Readers
-from store.errors import NotReadyError
-from store.ids import IdSource
-from store.journal import Journal
+from quadriga.engine.model import Model
+from quadriga.engine.processes.supervisor import ChildTask
+from quadriga.engine.recording import Answered, Handled, Recorder, Wishes
+from quadriga.engine.settings import Settings
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import Readers
+from quadriga.store.errors import NotReadyError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
 from tests.onnx_models import classifier
 from tests.server_process import ROOT, ServerProcess, image_input
 
@@ -112,7 +112,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
         for kind, url in urls.items():
             settings = Settings(data=str(folder / kind), database=url)
             writer = subprocess.Popen(
-                [sys.executable, "-P", "-m", "engine.processes.worker"],
+                [sys.executable, "-P", "-m", "quadriga.engine.processes.worker"],
                 stdin=subprocess.PIPE,
                 cwd=ROOT,
             )

@@ -32,11 +32,11 @@ from store_records import (
     records,
 )
 
-from store.blobs.files import BlobStore
-from store.database import Readers, run
-from store.errors import QueryTimeoutError
-from store.ids import first_at
-from store.inferences import Inferences, QueryRequest
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import Readers, run
+from quadriga.store.errors import QueryTimeoutError
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences, QueryRequest
 
 KINDS = ("sqlite", "postgresql")
 LIMIT = 50

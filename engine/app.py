@@ -16,41 +16,41 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.embedding import Vector
-from engine.metrics import Metrics, metrics_route
-from engine.model_control import ModelControl
-from engine.pipeline import Pipeline
-from engine.readiness import Board
-from engine.recording import Recorder
-from engine.repository import ModelRepository
-from engine.semantic_score import SemanticScores
-from engine.session import LoadError
-from engine.settings import Settings
-from engine.signalling import Embed
-from engine.stored import open_stored
-from monitor.drift.baselines import Baselines
-from monitor.drift_routes import drift_routes
-from monitor.routes import monitor_routes
-from monitor.schedule_routes import schedule_routes
-from proto import table
-from proto.chariot import read_metadata, without_gateway_prefix
-from proto.errors import MethodNotAllowed, NotFound, TooLarge
-from proto.grpc_server import GrpcServer
-from proto.http import error_answer, error_body
-from proto.openapi import add_operations
-from proto.operations import Operation, Operations, Options
-from store.changes.routes import change_routes
-from store.changes.service import Changes
-from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.ids import IdSource
-from store.inferences import Inferences
-from store.job_routes import job_routes
-from store.jobs import Jobs
-from store.journal import Journal
-from store.journal import latest_seq as latest_journaled
-from store.routes import routes as store_routes
-from store.upkeep.routes import upkeep_routes
-from tasks.image import Image
+from quadriga.engine.embedding import Vector
+from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.engine.model_control import ModelControl
+from quadriga.engine.pipeline import Pipeline
+from quadriga.engine.readiness import Board
+from quadriga.engine.recording import Recorder
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.semantic_score import SemanticScores
+from quadriga.engine.session import LoadError
+from quadriga.engine.settings import Settings
+from quadriga.engine.signalling import Embed
+from quadriga.engine.stored import open_stored
+from quadriga.monitor.drift.baselines import Baselines
+from quadriga.monitor.drift_routes import drift_routes
+from quadriga.monitor.routes import monitor_routes
+from quadriga.monitor.schedule_routes import schedule_routes
+from quadriga.proto import table
+from quadriga.proto.chariot import read_metadata, without_gateway_prefix
+from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
+from quadriga.proto.grpc_server import GrpcServer
+from quadriga.proto.http import error_answer, error_body
+from quadriga.proto.openapi import add_operations
+from quadriga.proto.operations import Operation, Operations, Options
+from quadriga.store.changes.routes import change_routes
+from quadriga.store.changes.service import Changes
+from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.ids import IdSource
+from quadriga.store.inferences import Inferences
+from quadriga.store.job_routes import job_routes
+from quadriga.store.jobs import Jobs
+from quadriga.store.journal import Journal
+from quadriga.store.journal import latest_seq as latest_journaled
+from quadriga.store.routes import routes as store_routes
+from quadriga.store.upkeep.routes import upkeep_routes
+from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
 
@@ -69,7 +69,7 @@ class Application:
         run_directory: Where the workers meet; None for a process alone.
 
     Raises:
-        engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     """Open what inferences are kept in: what records them, and the routes that find and change them.
 
     Raises:
-        engine.session.LoadError: The place for images is none.
+        quadriga.engine.session.LoadError: The place for images is none.
     """
     try:
         inferences, blobs = open_stored(settings)

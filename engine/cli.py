@@ -7,28 +7,28 @@ from typing import Any
 
 import rich_click as click
 
-from engine import settings as settings_module
-from engine.commands.baseline import baseline_command
-from engine.commands.checks import conformance, inspect, validate
-from engine.commands.drift import drift_command
-from engine.commands.evaluate import evaluate_command
-from engine.commands.inferences import export_command, import_command, query
-from engine.commands.output import fail
-from engine.commands.store import migrate, store
-from engine.settings import Settings
+from quadriga.engine import settings as settings_module
+from quadriga.engine.commands.baseline import baseline_command
+from quadriga.engine.commands.checks import conformance, inspect, validate
+from quadriga.engine.commands.drift import drift_command
+from quadriga.engine.commands.evaluate import evaluate_command
+from quadriga.engine.commands.inferences import export_command, import_command, query
+from quadriga.engine.commands.output import fail
+from quadriga.engine.commands.store import migrate, store
+from quadriga.engine.settings import Settings
 
 _TOLD = {
     "builtins.OSError",
-    "engine.session.LoadError",
-    "engine.session.RunError",
-    "engine.settings.SettingsError",
+    "quadriga.engine.session.LoadError",
+    "quadriga.engine.session.RunError",
+    "quadriga.engine.settings.SettingsError",
     "json.decoder.JSONDecodeError",
-    "monitor.drift.samples.DriftError",
-    "monitor.evaluation.state.EvaluationError",
+    "quadriga.monitor.drift.samples.DriftError",
+    "quadriga.monitor.evaluation.state.EvaluationError",
     "msgspec.ValidationError",
-    "proto.errors.ProtocolError",
+    "quadriga.proto.errors.ProtocolError",
     "sqlalchemy.exc.DBAPIError",
-    "store.errors.StoreError",
+    "quadriga.store.errors.StoreError",
 }
 """Errors that say all in their message; by name, since a command loads only what it needs."""
 
@@ -74,8 +74,8 @@ def _setting_options(command: Any) -> Any:
 @_setting_options
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve MODELS: a folder of model folders, one model folder, or one ONNX file."""
-    from engine.processes.supervisor import supervise
-    from engine.processes.worker import configure_logging
+    from quadriga.engine.processes.supervisor import supervise
+    from quadriga.engine.processes.worker import configure_logging
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = settings_module.load(given, os.environ, config)

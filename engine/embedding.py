@@ -1,6 +1,6 @@
 """A model's own embedding of an image: which tensor of its graph it is, taken in the run that answers.
 
-The graph is loaded with one output more, which none but `engine.image_graph` sees. Where a graph has no
+The graph is loaded with one output more, which none but `quadriga.engine.image_graph` sees. Where a graph has no
 embedding, or onnxruntime refuses the further output, the model answers without one.
 """
 
@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
-from engine.penultimate import AVERAGE, TOKENS, Embedding, Search
-from engine.recognition.model_toml import ModelToml
-from engine.session import LoadError, Session
-from engine.stopwatch import Stopwatch
-from proto.messages import TensorInfo
-from tasks import full_name
+from quadriga.engine.onnx_file import Graph, OnnxFileError, read_onnx, with_output
+from quadriga.engine.penultimate import AVERAGE, TOKENS, Embedding, Search
+from quadriga.engine.recognition.model_toml import ModelToml
+from quadriga.engine.session import LoadError, Session
+from quadriga.engine.stopwatch import Stopwatch
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks import full_name
 
 Vector = npt.NDArray[np.float32]
 """An embedding: float32 (D,)."""

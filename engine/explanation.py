@@ -1,18 +1,18 @@
-"""Explanations of answers about images: which parts of an image decided; see `tasks.occlusion`."""
+"""Explanations of answers about images: which parts of an image decided; see `quadriga.tasks.occlusion`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from engine.image_inference import ImageModel, images_of
-from proto.errors import InvalidRequest, Unsupported
-from proto.messages import InferRequest
-from tasks import SHORT_NAMES
-from tasks import parameters as read
-from tasks.image import Image
-from tasks.occlusion import occluded, saliency, score, windows
-from tasks.parameters import ParameterError
-from tasks.predictions import Classification, Detection
+from quadriga.engine.image_inference import ImageModel, images_of
+from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.messages import InferRequest
+from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks import parameters as read
+from quadriga.tasks.image import Image
+from quadriga.tasks.occlusion import occluded, saliency, score, windows
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Classification, Detection
 
 EXPLAINED = (SHORT_NAMES["classification"], SHORT_NAMES["detection"])
 

@@ -7,17 +7,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.embedding import Vector, mean, pool
-from engine.schema import explain
-from engine.session import LoadError, RunError, Session
-from tasks import TASKS, Task
-from tasks.image import Image
-from tasks.parameters import ParameterError
-from tasks.predictions import OutputError, Prediction
-from tasks.references import ObjectReferenceError, resolve
-from tasks.resize import Affine, plain
-from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import count_tiles, tiles
+from quadriga.engine.embedding import Vector, mean, pool
+from quadriga.engine.schema import explain
+from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.tasks import TASKS, Task
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import OutputError, Prediction
+from quadriga.tasks.references import ObjectReferenceError, resolve
+from quadriga.tasks.resize import Affine, plain
+from quadriga.tasks.specification import ModelSpec, Tiling
+from quadriga.tasks.tiling import count_tiles, tiles
 
 Read = TypeVar("Read")
 

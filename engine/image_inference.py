@@ -6,20 +6,20 @@ from typing import Any
 import msgspec
 import pybase64
 
-from engine.embedding import Vector
-from engine.image_graph import ImageGraph
-from engine.image_text.generation import TextPackage
-from engine.recording import Answered, read_wishes
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.containers import ImageError
-from tasks.image import Image, decode
-from tasks.image_text import PROMPTS
-from tasks.legacy import legacy, wants_legacy
-from tasks.parameters import ParameterError
-from tasks.predictions import Answer, Prediction
-from tasks.resize import check_shape
-from tasks.specification import ModelSpec
+from quadriga.engine.embedding import Vector
+from quadriga.engine.image_graph import ImageGraph
+from quadriga.engine.image_text.generation import TextPackage
+from quadriga.engine.recording import Answered, read_wishes
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image import Image, decode
+from quadriga.tasks.image_text import PROMPTS
+from quadriga.tasks.legacy import legacy, wants_legacy
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Answer, Prediction
+from quadriga.tasks.resize import check_shape
+from quadriga.tasks.specification import ModelSpec
 
 ECHOED = ("action", "metadata")
 """Parameters that an output has from its input, or from the request, as they were sent."""

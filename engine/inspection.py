@@ -6,13 +6,13 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from engine.model import Model
-from engine.penultimate import Embedding
-from engine.recognition.decisions import Decision
-from engine.repository import find_model
-from engine.session import LoadError
-from proto.messages import TensorInfo
-from tasks.specification import InputSpec
+from quadriga.engine.model import Model
+from quadriga.engine.penultimate import Embedding
+from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.repository import find_model
+from quadriga.engine.session import LoadError
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.specification import InputSpec
 
 
 class Inspection(msgspec.Struct, frozen=True):

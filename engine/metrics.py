@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from proto.messages import Duration, ModelStatistics, Serving
+from quadriga.proto.messages import Duration, ModelStatistics, Serving
 
 _LABELS = ("model", "version")
 

@@ -10,19 +10,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.embedding import Vector, load, shown
-from engine.image_graph import ImageGraph
-from engine.image_text.generation import TextPackage
-from engine.penultimate import Embedding
-from engine.recognition.model_toml import read_model_toml
-from engine.recognition.recognise import Recognition, recognise
-from engine.session import RunError
-from engine.stopwatch import Counters, Stopwatch
-from proto.datatypes import NUMPY_TYPES
-from proto.messages import ModelInfo, TensorInfo
-from store.records import ModelReference
-from tasks.image import Image
-from tasks.specification import ModelSpec
+from quadriga.engine.embedding import Vector, load, shown
+from quadriga.engine.image_graph import ImageGraph
+from quadriga.engine.image_text.generation import TextPackage
+from quadriga.engine.penultimate import Embedding
+from quadriga.engine.recognition.model_toml import read_model_toml
+from quadriga.engine.recognition.recognise import Recognition, recognise
+from quadriga.engine.session import RunError
+from quadriga.engine.stopwatch import Counters, Stopwatch
+from quadriga.proto.datatypes import NUMPY_TYPES
+from quadriga.proto.messages import ModelInfo, TensorInfo
+from quadriga.store.records import ModelReference
+from quadriga.tasks.image import Image
+from quadriga.tasks.specification import ModelSpec
 
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
 

@@ -18,12 +18,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.overrides import Override, write_files
-from engine.repository import ModelRepository
-from engine.session import LoadError
-from engine.stopwatch import merged
-from proto.errors import InternalError, InvalidRequest, ModelNotReady, ProtocolError, Unsupported
-from proto.messages import ModelStatistics
+from quadriga.engine.overrides import Override, write_files
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.session import LoadError
+from quadriga.engine.stopwatch import merged
+from quadriga.proto.errors import (
+    InternalError,
+    InvalidRequest,
+    ModelNotReady,
+    ProtocolError,
+    Unsupported,
+)
+from quadriga.proto.messages import ModelStatistics
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 
@@ -91,7 +97,7 @@ class ModelControl:
         self._report = _Report()
 
     def load(self, name: str, config: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> None:
-        """Load a model in every worker; as `proto.messages.Serving.load_model` says."""
+        """Load a model in every worker; as `quadriga.proto.messages.Serving.load_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             folder = None
@@ -111,7 +117,7 @@ class ModelControl:
             self._publish(real, override, until)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model in every worker; as `proto.messages.Serving.unload_model` says."""
+        """Stop serving a model in every worker; as `quadriga.proto.messages.Serving.unload_model` says."""
         until = time.monotonic() + self._timeout_s
         with self._alone(until):
             self._publish(self._repository.unload(name), None, until)

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from engine.model import BACKEND, PLATFORM
-from engine.session import LoadError
-from proto.errors import InvalidRequest, TooLarge
+from quadriga.engine.model import BACKEND, PLATFORM
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import InvalidRequest, TooLarge
 
 MAX_PARTS = 8
 """Of the path of a file."""
@@ -99,8 +99,8 @@ def write_files(files: Mapping[str, bytes], directory: Path, max_bytes: int) -> 
     """Write files that a client sent, by their paths below the model's folder, into a new folder of their own.
 
     Raises:
-        proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
-        proto.errors.TooLarge: They are larger than the limit.
+        quadriga.proto.errors.InvalidRequest: A path is not allowed, or is a file and a folder.
+        quadriga.proto.errors.TooLarge: They are larger than the limit.
     """
     size = sum(map(len, files.values()))
     if size > max_bytes:

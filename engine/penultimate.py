@@ -14,7 +14,7 @@ from operator import or_
 
 import msgspec
 
-from engine.onnx_file import Graph, Node
+from quadriga.engine.onnx_file import Graph, Node
 
 AVERAGE = "average of the map"
 TOKENS = "mean of the tokens"

@@ -2,7 +2,7 @@
 
     room → parameters and metadata checked → images decoded → preprocess → session → predict → score → journal → answer
 
-Images are `engine.image_inference`'s, tensors `engine.tensor_inference`'s. It is plain code in one
+Images are `quadriga.engine.image_inference`'s, tensors `quadriga.engine.tensor_inference`'s. It is plain code in one
 thread per request (a stream may take another for each step); only `run`, which hands it over, is async.
 """
 
@@ -17,27 +17,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine.explanation import explain_images, wishes
-from engine.image_graph import ImageGraph
-from engine.image_inference import (
+from quadriga.engine.explanation import explain_images, wishes
+from quadriga.engine.image_graph import ImageGraph
+from quadriga.engine.image_inference import (
     ImageModel,
     failed_images,
     infer_images,
     stream_image,
     wants_tensors,
 )
-from engine.model import Model
-from engine.model_control import ModelControl
-from engine.readiness import Board
-from engine.recording import Answered, Handled, Kept, Recorder
-from engine.repository import ModelRepository
-from engine.room import ADMITTED, Admission
-from engine.semantic_score import SemanticScores
-from engine.session import RunError
-from engine.settings import Settings
-from engine.stopwatch import Event, stages_ms
-from engine.tensor_inference import failed_tensors, infer_tensors, rows
-from proto.errors import (
+from quadriga.engine.model import Model
+from quadriga.engine.model_control import ModelControl
+from quadriga.engine.readiness import Board
+from quadriga.engine.recording import Answered, Handled, Kept, Recorder
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.room import ADMITTED, Admission
+from quadriga.engine.semantic_score import SemanticScores
+from quadriga.engine.session import RunError
+from quadriga.engine.settings import Settings
+from quadriga.engine.stopwatch import Event, stages_ms
+from quadriga.engine.tensor_inference import failed_tensors, infer_tensors, rows
+from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
     Overloaded,
@@ -45,9 +45,9 @@ from proto.errors import (
     Unsupported,
     as_answered,
 )
-from proto.messages import InferPiece, InferRequest, InferResponse, Tensor
-from store.errors import JournalError
-from tasks.predictions import OutputError
+from quadriga.proto.messages import InferPiece, InferRequest, InferResponse, Tensor
+from quadriga.store.errors import JournalError
+from quadriga.tasks.predictions import OutputError
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ class _Waited(threading.local):
 
 
 class Pipeline:
-    """Answers requests; satisfies `proto.messages.Serving`.
+    """Answers requests; satisfies `quadriga.proto.messages.Serving`.
 
     Without a recorder nothing is kept, without scores there are none, without a control models are loaded
     in this process alone.
@@ -121,7 +121,7 @@ class Pipeline:
         """Answer a request, in the caller's thread.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client.
+            quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
@@ -166,7 +166,7 @@ class Pipeline:
         What is not read to its end is not recorded.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client.
+            quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         started = time.perf_counter()
         model = self._repository.get(request.model, request.version)
@@ -255,7 +255,7 @@ class Pipeline:
         """Answer a request, and say what of each image decided; the answer alone is recorded.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client.
+            quadriga.proto.errors.ProtocolError: With the text for the client.
         """
         model = self._repository.get(request.model, request.version)
         images = self._image_model(model, request)

@@ -6,23 +6,23 @@ from typing import Any
 
 import msgspec
 
-from engine.embedding import Vector
-from engine.model import Model
-from engine.recognition.model_toml import StoreOptions
-from engine.room import Room
-from engine.settings import Durability, Settings
-from engine.signalling import Embed, Signalled, Signaller
-from proto import chariot
-from proto.errors import InvalidRequest
-from store.blobs.interface import Blobs, key_of
-from store.durability import Backlog, GroupSync, wait_until_committed
-from store.errors import JournalError, MetadataError
-from store.ids import IdSource
-from store.journal import Journal
-from store.metadata import check
-from store.records import InferenceRecord, InputReference
-from tasks.image import Image
-from tasks.parameters import ParameterError, flag
+from quadriga.engine.embedding import Vector
+from quadriga.engine.model import Model
+from quadriga.engine.recognition.model_toml import StoreOptions
+from quadriga.engine.room import Room
+from quadriga.engine.settings import Durability, Settings
+from quadriga.engine.signalling import Embed, Signalled, Signaller
+from quadriga.proto import chariot
+from quadriga.proto.errors import InvalidRequest
+from quadriga.store.blobs.interface import Blobs, key_of
+from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
+from quadriga.store.errors import JournalError, MetadataError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.metadata import check
+from quadriga.store.records import InferenceRecord, InputReference
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError, flag
 
 COMMIT_WAIT_S = 10.0
 """That an answer with the durability `database` waits for the commit."""
@@ -153,7 +153,7 @@ class Recorder:
         """Keep one request, unless it is to be shed; on return the model's durability holds.
 
         Raises:
-            store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
+            quadriga.store.errors.JournalError: Nothing is certain to be kept, and so nothing may be acknowledged.
         """
         options = handled.model.recognition.written.store
         full, durability = options.journal_full, options.durability or self._settings.durability

@@ -14,12 +14,12 @@ from typing import Any
 
 import msgspec
 
-from engine.image_text.generation import is_text_package
-from engine.model import BELOW, Model, folder_of
-from engine.overrides import Override, read_config
-from engine.session import LoadError
-from proto.errors import ModelNotReady, NotFound
-from proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
+from quadriga.engine.image_text.generation import is_text_package
+from quadriga.engine.model import BELOW, Model, folder_of
+from quadriga.engine.overrides import Override, read_config
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import ModelNotReady, NotFound
+from quadriga.proto.messages import ModelInfo, ModelState, ModelStatistics, ModelStatus
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from engine.settings import FullPolicy, Settings
-from store.errors import JournalError, Unconfirmed
-from store.lag import Lag, default_limit
+from quadriga.engine.settings import FullPolicy, Settings
+from quadriga.store.errors import JournalError, Unconfirmed
+from quadriga.store.lag import Lag, default_limit
 
 _PAUSE_S = 0.02
 

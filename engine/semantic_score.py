@@ -1,4 +1,4 @@
-"""The semantic score of each image: how like its model's baseline it is, as `monitor.drift.similarity` has it.
+"""The semantic score of each image: how like its model's baseline it is, as `quadriga.monitor.drift.similarity` has it.
 
 It is told and stored, and decides nothing: without references of the model's own embedding there is no score, and
 a fault of scoring costs the score alone.
@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from engine.model import Model
-from engine.recording import Answered
-from engine.settings import Settings
-from monitor.drift.similarity import References
+from quadriga.engine.model import Model
+from quadriga.engine.recording import Answered
+from quadriga.engine.settings import Settings
+from quadriga.monitor.drift.similarity import References
 
 REFERENCES = "default.similarity"
 """The file of a model's baseline `default`, in the folder of its name."""

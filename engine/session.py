@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from engine.onnx_file import OnnxFileError, OnnxHeader, check_external_data, read_onnx
-from engine.stopwatch import Stopwatch
-from proto.datatypes import NAMES
-from proto.messages import TensorInfo
+from quadriga.engine.onnx_file import OnnxFileError, OnnxHeader, check_external_data, read_onnx
+from quadriga.engine.stopwatch import Stopwatch
+from quadriga.proto.datatypes import NAMES
+from quadriga.proto.messages import TensorInfo
 
 _NAMES = {"FP16": "float16", "FP32": "float", "FP64": "double", "BYTES": "string"}
 """onnxruntime's names of datatypes, where they are not V2's in lower case."""

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from engine.schema import explain
-from store.ids import WORKERS
+from quadriga.engine.schema import explain
+from quadriga.store.ids import WORKERS
 
 PREFIX = "QUADRIGA_"
 

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.room import Counts
-from monitor.signals import picture
-from store.errors import JournalError
-from store.ids import IdSource
-from store.journal import Journal
-from store.records import ImageSignals, JournaledChange, SignalsOfImages
-from tasks.image import Image
+from quadriga.engine.room import Counts
+from quadriga.monitor.signals import picture
+from quadriga.store.errors import JournalError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.tasks.image import Image
 
 QUEUE_BYTES = 64 << 20
 """Of pixels that wait."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from proto.messages import BatchStatistics, Duration, ModelStatistics
+from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 Counted = TypeVar("Counted", ModelStatistics, BatchStatistics)
 

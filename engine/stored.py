@@ -1,16 +1,16 @@
 """The store that the settings name, opened to be read."""
 
-from engine.settings import Settings
-from store.blobs.files import open_blobs
-from store.blobs.interface import Blobs
-from store.inferences import Inferences
+from quadriga.engine.settings import Settings
+from quadriga.store.blobs.files import open_blobs
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.inferences import Inferences
 
 
 def open_stored(settings: Settings, timeout_s: float = 5.0) -> tuple[Inferences, Blobs]:
     """Open the database, of which a query may take so long, and the images; asks neither yet.
 
     Raises:
-        store.errors.StoreError: They are nowhere that can be read.
+        quadriga.store.errors.StoreError: They are nowhere that can be read.
     """
     blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
     inferences = Inferences(

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
-from engine.model import Model
-from engine.recording import Answered, read_wishes
-from engine.session import RunError
-from proto.datatypes import DATATYPES
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor, TensorInfo
+from quadriga.engine.model import Model
+from quadriga.engine.recording import Answered, read_wishes
+from quadriga.engine.session import RunError
+from quadriga.proto.datatypes import DATATYPES
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor, TensorInfo
 
 MAX_STORED_ELEMENTS = 4096
 """Of an output tensor that is kept with its values; of larger ones only name, type and shape are."""

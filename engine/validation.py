@@ -7,16 +7,16 @@ from typing import Any
 import cv2
 import msgspec
 
-from engine.image_inference import ImageModel, infer_images
-from engine.image_text.generation import TASK as IMAGE_TEXT
-from engine.inspection import open_model
-from engine.session import LoadError
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.drawing import draw
-from tasks.image import MAX_PIXELS, decode
-from tasks.image_text import PROMPTS
-from tasks.predictions import Classification, Detection, Prediction
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.image_text.generation import TASK as IMAGE_TEXT
+from quadriga.engine.inspection import open_model
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.drawing import draw
+from quadriga.tasks.image import MAX_PIXELS, decode
+from quadriga.tasks.image_text import PROMPTS
+from quadriga.tasks.predictions import Classification, Detection, Prediction
 
 
 class Check(msgspec.Struct, frozen=True):

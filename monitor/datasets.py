@@ -12,12 +12,12 @@ from zipfile import BadZipFile, ZipFile
 
 import msgspec
 
-from monitor.evaluation.coco_wire import read_instances
-from monitor.evaluation.evaluators import decode
-from monitor.evaluation.state import EvaluationError
-from store.changes.annotations import annotations_of
-from store.errors import ChangeError
-from store.exchange.datasets import GPS, OWN
+from quadriga.monitor.evaluation.coco_wire import read_instances
+from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.errors import ChangeError
+from quadriga.store.exchange.datasets import GPS, OWN
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif"}
 SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}

@@ -3,19 +3,19 @@
 import msgspec
 from msgspec.structs import replace
 
-from monitor.drift.baselines import Baseline, BaselineRequest, Baselines
-from monitor.drift.parameters import DriftParameters
-from monitor.drift.samples import DriftError
-from monitor.drift.similarity import MOST
-from monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
-from monitor.drift.windows import read_window
-from monitor.places import Here
-from monitor.report import Window
-from monitor.reports import keep
-from monitor.watch.history import note, note_failure, with_history
-from store.errors import QueryError, StoreError
-from store.jobs import Run
-from store.query.moments import microseconds
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.drift.similarity import MOST
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.windows import read_window
+from quadriga.monitor.places import Here
+from quadriga.monitor.report import Window
+from quadriga.monitor.reports import keep
+from quadriga.monitor.watch.history import note, note_failure, with_history
+from quadriga.store.errors import QueryError, StoreError
+from quadriga.store.jobs import Run
+from quadriga.store.query.moments import microseconds
 
 BASELINE = "baseline.json"
 

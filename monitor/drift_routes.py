@@ -1,4 +1,4 @@
-"""HTTP routes of drift reports, which are jobs, and of baselines; errors as in `store.routes`."""
+"""HTTP routes of drift reports, which are jobs, and of baselines; errors as in `quadriga.store.routes`."""
 
 import time
 from asyncio import to_thread
@@ -11,17 +11,17 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, RawBody
 from msgspec.structs import replace
 
-from monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
-from monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
-from monitor.drift_jobs import BaselineJob
-from monitor.report import Window
-from store.bodies import body_of
-from store.errors import NotFoundError, QueryError, StoreError
-from store.inferences import Inferences
-from store.jobs import Job, Jobs
-from store.query.request import QueryRequest
-from store.records import timestamp_text
-from store.routes import UNKEPT, Error, options, taking
+from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
+from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
+from quadriga.monitor.drift_jobs import BaselineJob
+from quadriga.monitor.report import Window
+from quadriga.store.bodies import body_of
+from quadriga.store.errors import NotFoundError, QueryError, StoreError
+from quadriga.store.inferences import Inferences
+from quadriga.store.jobs import Job, Jobs
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import timestamp_text
+from quadriga.store.routes import UNKEPT, Error, options, taking
 
 _UNREADABLE = ResponseSpec(
     Error, False, "The body, a filter or a time means nothing, or no baseline"

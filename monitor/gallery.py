@@ -8,11 +8,11 @@ from typing import Any
 import cv2
 import msgspec
 
-from monitor.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
-from monitor.report import Neighbour, Report, Unlike, Worst
-from monitor.wording import brief, number
-from tasks.containers import ImageError
-from tasks.image import Pixels, decode
+from quadriga.monitor.outlines import FINE_PX, LETTERS, Drawn, Outline, outline, read, words
+from quadriga.monitor.report import Neighbour, Report, Unlike, Worst
+from quadriga.monitor.wording import brief, number
+from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image import Pixels, decode
 
 ImageBytes = Callable[[str], bytes | None]
 

@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from store.disk import write_whole
-from store.errors import QueryError
+from quadriga.store.disk import write_whole
+from quadriga.store.errors import QueryError
 
 MOST_NAME_BYTES = 200
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.wording import plain
-from tasks.predictions import AnyPrediction
-from tasks.rotated import xywhr_to_corners
+from quadriga.monitor.wording import plain
+from quadriga.tasks.predictions import AnyPrediction
+from quadriga.tasks.rotated import xywhr_to_corners
 
 FINE_PX = 480
 """Longer side at which pictures are shown: outlines are no finer."""

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
-from monitor import wording
-from monitor.charts import bars, calibration, confusion, curves, drift, history
-from monitor.charts.drawing import Chart, styled
-from monitor.gallery import ImageBytes, gallery, unlike
-from monitor.report import Confusion, Metric, Report, Window, by_effect
+from quadriga.monitor import wording
+from quadriga.monitor.charts import bars, calibration, confusion, curves, drift, history
+from quadriga.monitor.charts.drawing import Chart, styled
+from quadriga.monitor.gallery import ImageBytes, gallery, unlike
+from quadriga.monitor.report import Confusion, Metric, Report, Window, by_effect
 
 _MOST_CONFUSIONS = 20
 _FEW_IMAGES = 30
@@ -33,7 +33,7 @@ def page(report: Report, image_bytes: ImageBytes) -> str:
     )
     environment.filters.update(vars(wording))  # the template calls its functions by their names
     template = environment.from_string(
-        files("monitor").joinpath("page.html.jinja").read_text("utf-8")
+        files("quadriga.monitor").joinpath("page.html.jinja").read_text("utf-8")
     )
     with styled():
         compared = [(one, bars.difference(one, at)) for at, one in enumerate(report.comparisons)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from store.inferences import Inferences
+from quadriga.store.inferences import Inferences
 
 Tell = Callable[[int, int | None], None]
 """Is told at every step how many answers are read, and of how many; may raise to end the work."""

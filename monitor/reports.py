@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from monitor.report import Data, Metric, Report, ReportedModel
-from store.disk import write_whole
-from store.errors import NotFoundError, StoreError
-from store.jobs import Jobs, Run
+from quadriga.monitor.report import Data, Metric, Report, ReportedModel
+from quadriga.store.disk import write_whole
+from quadriga.store.errors import NotFoundError, StoreError
+from quadriga.store.jobs import Jobs, Run
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
@@ -88,7 +88,7 @@ class Reports:
 
 def keep(run: Run, report: Report) -> str:
     """Write a report and its page into the folder of its job, and return its file's name."""
-    from monitor.page import page  # noqa: PLC0415 - it loads much
+    from quadriga.monitor.page import page  # noqa: PLC0415 - it loads much
 
     def image_bytes(image: str) -> bytes | None:
         with suppress(StoreError):  # no hash, or the images are away: the page says so

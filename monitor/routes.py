@@ -1,4 +1,4 @@
-"""HTTP routes of evaluations, which are jobs, and of the reports that they make; errors as in `store.routes`."""
+"""HTTP routes of evaluations, which are jobs, and of the reports that they make; errors as in `quadriga.store.routes`."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 
-from monitor.evaluation.parameters import EvaluationParameters, decode_parameters
-from monitor.report import Report
-from monitor.reports import ReportList, Reports
-from store.bodies import body_of
-from store.jobs import Job, Jobs
-from store.routes import Error, taking
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
+from quadriga.monitor.report import Report
+from quadriga.monitor.reports import ReportList, Reports
+from quadriga.store.bodies import body_of
+from quadriga.store.jobs import Job, Jobs
+from quadriga.store.routes import Error, taking
 
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "

@@ -1,4 +1,4 @@
-"""HTTP routes of drift schedules and of what became of their windows; errors as in `store.routes`."""
+"""HTTP routes of drift schedules and of what became of their windows; errors as in `quadriga.store.routes`."""
 
 import time
 from asyncio import to_thread
@@ -12,13 +12,13 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
-from monitor.drift.parameters import moment_us
-from monitor.watch.alerts import Outbox, Told
-from monitor.watch.history import History, history
-from monitor.watch.schedules import Schedule, Schedules
-from store.bodies import body_of
-from store.records import timestamp_text
-from store.routes import UNKEPT, Error, options, taking
+from quadriga.monitor.drift.parameters import moment_us
+from quadriga.monitor.watch.alerts import Outbox, Told
+from quadriga.monitor.watch.history import History, history
+from quadriga.monitor.watch.schedules import Schedule, Schedules
+from quadriga.store.bodies import body_of
+from quadriga.store.records import timestamp_text
+from quadriga.store.routes import UNKEPT, Error, options, taking
 
 _UNREADABLE = ResponseSpec(Error, False, "The body, a filter or a time cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "The model has no drift schedule")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from monitor.report import Comparison, Effect, Metric, PastWindow, Report, Signal, Slice
+from quadriga.monitor.report import Comparison, Effect, Metric, PastWindow, Report, Signal, Slice
 
 UNDEFINED = "—"
 

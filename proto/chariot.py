@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from proto.errors import InvalidRequest
-from proto.json_text import read_json
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import read_json
 
 METADATA_TYPES = ("str", "float", "int", "dict")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from proto.errors import InvalidRequest
-from proto.json_text import parameters_of, read_object
-from proto.messages import InferRequest, Serving, Tensor
-from proto.operations import (
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import parameters_of, read_object
+from quadriga.proto.messages import InferRequest, Serving, Tensor
+from quadriga.proto.operations import (
     Answer,
     Call,
     Operation,
@@ -25,7 +25,7 @@ from proto.operations import (
     request_id,
     store_headers,
 )
-from proto.v2_rest import answer_infer
+from quadriga.proto.v2_rest import answer_infer
 
 PATH = "[/api/serve/serve-model-{name}-pred]/infer"
 

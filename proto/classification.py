@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, InferResponse, Serving, Tensor
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, InferResponse, Serving, Tensor
 
 MAX_ELEMENTS = 1_000_000
 """Of an output that is classified."""

@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 import msgspec
 import pybase64
 
-from proto.errors import InvalidRequest
-from proto.json_text import read_json
-from proto.operations import JSON, Answer, Call, Options
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import read_json
+from quadriga.proto.operations import JSON, Answer, Call, Options
 
 STRUCTURED = b"application/cloudevents+json"
 VERSIONS = ("0.3", "1.0")

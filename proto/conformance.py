@@ -1,6 +1,6 @@
 """Whether an engine speaks chariot-v2-kserve: a client that asks it, and says what differs.
 
-What is asked stands in `proto.conformance_cases`. It knows no server, ours included.
+What is asked stands in `quadriga.proto.conformance_cases`. It knows no server, ours included.
 """
 
 import base64
@@ -14,7 +14,7 @@ import cv2
 import msgspec
 import numpy as np
 
-from tasks import SHORT_NAMES
+from quadriga.tasks import SHORT_NAMES
 
 Severity = Literal["must", "should"]
 

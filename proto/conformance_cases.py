@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from proto.conformance import PROMPTS, TASKS, Case, Engine, answered, expect
+from quadriga.proto.conformance import PROMPTS, TASKS, Case, Engine, answered, expect
 
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "IMAGE_CLASSIFICATION": ("score",),

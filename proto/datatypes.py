@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto.errors import InvalidRequest
-from proto.messages import Tensor
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import Tensor
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",

@@ -12,7 +12,7 @@ ProtocolError
 
 Whatever reads a part of a request raises `InvalidRequest`, whose text names the place, what was
 expected there and what was found. Lower errors (`tasks`, `store`) are translated into these once,
-in `engine.pipeline`.
+in `quadriga.engine.pipeline`.
 """
 
 from typing import ClassVar

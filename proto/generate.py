@@ -12,11 +12,19 @@ from typing import Any
 
 import msgspec
 
-from proto.errors import InvalidRequest
-from proto.http import error_answer
-from proto.json_text import parameters_of, read_object
-from proto.messages import InferPiece, InferRequest, Serving, Tensor
-from proto.operations import Answer, Call, Operation, Options, post, request_id, store_headers
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.http import error_answer
+from quadriga.proto.json_text import parameters_of, read_object
+from quadriga.proto.messages import InferPiece, InferRequest, Serving, Tensor
+from quadriga.proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Options,
+    post,
+    request_id,
+    store_headers,
+)
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 

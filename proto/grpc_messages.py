@@ -10,11 +10,11 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest
 
 POOL: Any = descriptor_pool.DescriptorPool()
 for _file in descriptor_pb2.FileDescriptorSet.FromString(
-    files("proto").joinpath("open_inference.binpb").read_bytes()
+    files("quadriga.proto").joinpath("open_inference.binpb").read_bytes()
 ).file:
     POOL.AddSerializedFile(_file.SerializeToString())
 

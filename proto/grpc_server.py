@@ -8,10 +8,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse, HealthListResponse
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from proto.errors import ModelNotReady, NotFound
-from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from proto.grpc_service import GrpcService, StreamForm
-from proto.messages import Serving
+from quadriga.proto.errors import ModelNotReady, NotFound
+from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.grpc_service import GrpcService, StreamForm
+from quadriga.proto.messages import Serving
 
 HEALTH_SERVICE = "grpc.health.v1.Health"
 

@@ -16,14 +16,14 @@ import grpc
 import msgspec
 from google.protobuf import json_format
 
-from proto.classification import infer
-from proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
-from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
-from proto.messages import InferResponse, ModelInfo, Serving
-from proto.operations import store_headers
-from proto.v2_extensions import config_json, index_json, parse_load, statistics_json
-from proto.v2_grpc import parse_infer, read_parameters, render_infer
-from proto.v2_rest import EXTENSIONS, model_json
+from quadriga.proto.classification import infer
+from quadriga.proto.errors import ModelNotReady, NotFound, ProtocolError, Unsupported, as_answered
+from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE, decoded, message
+from quadriga.proto.messages import InferResponse, ModelInfo, Serving
+from quadriga.proto.operations import store_headers
+from quadriga.proto.v2_extensions import config_json, index_json, parse_load, statistics_json
+from quadriga.proto.v2_grpc import parse_infer, read_parameters, render_infer
+from quadriga.proto.v2_rest import EXTENSIONS, model_json
 
 StreamForm = Literal["triton", "mlserver"]
 """Whose messages ModelStreamInfer answers; the request does not tell."""

@@ -12,7 +12,7 @@ from http import HTTPStatus
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
+from quadriga.proto.errors import InvalidRequest, MethodNotAllowed, TooLarge, as_answered
 
 _log = logging.getLogger("quadriga.http")
 

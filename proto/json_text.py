@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest
 
 Read = TypeVar("Read")
 

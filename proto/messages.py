@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 import numpy.typing as npt
 
-from proto.errors import InvalidRequest
+from quadriga.proto.errors import InvalidRequest
 
 Result = TypeVar("Result")
 
@@ -180,13 +180,13 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Serving(Protocol):
-    """The server behind the protocols; `engine.pipeline` satisfies it."""
+    """The server behind the protocols; `quadriga.engine.pipeline` satisfies it."""
 
     def infer(self, request: InferRequest) -> InferResponse:
         """Answer a request; plain and slow, so it is called inside `run`.
 
         Raises:
-            proto.errors.ProtocolError: With the text for the client; so do the others.
+            quadriga.proto.errors.ProtocolError: With the text for the client; so do the others.
         """
         ...
 
@@ -202,7 +202,7 @@ class Serving(Protocol):
         """Answer as `infer`, and give one JSON-encodable explanation of each image.
 
         Raises:
-            proto.errors.Unsupported: The model's task has no explanation.
+            quadriga.proto.errors.Unsupported: The model's task has no explanation.
         """
         ...
 
@@ -214,8 +214,8 @@ class Serving(Protocol):
         """Describe a model that is ready.
 
         Raises:
-            proto.errors.NotFound: No such model or version.
-            proto.errors.ModelNotReady: It is loading or has failed.
+            quadriga.proto.errors.NotFound: No such model or version.
+            quadriga.proto.errors.ModelNotReady: It is loading or has failed.
         """
         ...
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from proto.operations import Operation, plain_paths
+from quadriga.proto.operations import Operation, plain_paths
 
 _REFERENCE = "#/components/schemas/{name}"
 

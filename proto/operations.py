@@ -13,9 +13,16 @@ from typing import Any, Literal
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from proto.errors import MethodNotAllowed, Overloaded
-from proto.http import Headers, compress, decompress, error_answer, read_body, send_body
-from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Serving, first_id
+from quadriga.proto.errors import MethodNotAllowed, Overloaded
+from quadriga.proto.http import Headers, compress, decompress, error_answer, read_body, send_body
+from quadriga.proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    NotFinite,
+    Serving,
+    first_id,
+)
 
 JSON = b"application/json"
 

@@ -6,16 +6,16 @@ requests too), nor the server but through `Serving`.
 
 from collections.abc import Iterator
 
-from proto.messages import Serving
-from proto.operations import Operation, Options
-from tasks.references import resolve
+from quadriga.proto.messages import Serving
+from quadriga.proto.operations import Operation, Options
+from quadriga.tasks.references import resolve
 
 PROTOCOLS: dict[str, str] = {
-    "v2": "proto.v2_rest:operations",
-    "chariot-v2": "proto.chariot_v2:operations",
-    "generate": "proto.generate:operations",
-    "v1": "proto.v1_rest:operations",
-    "v2-extensions": "proto.v2_extensions:operations",
+    "v2": "quadriga.proto.v2_rest:operations",
+    "chariot-v2": "quadriga.proto.chariot_v2:operations",
+    "generate": "quadriga.proto.generate:operations",
+    "v1": "quadriga.proto.v1_rest:operations",
+    "v2-extensions": "quadriga.proto.v2_extensions:operations",
 }
 """Name to `module:attribute`, a function (serving, options) to operations; those that carry the
 load come first."""

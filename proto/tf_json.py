@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pybase64
 
-from proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
-from proto.errors import InvalidRequest
-from proto.messages import NotFinite, Tensor, TensorInfo
+from quadriga.proto.datatypes import MAX_DIMENSIONS, NUMPY_TYPES
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import NotFinite, Tensor, TensorInfo
 
 TYPES = {"FP16": "half", "FP32": "float", "FP64": "double", "BYTES": "string"}
 """TensorFlow's names of datatypes, where they are not V2's in lower case."""

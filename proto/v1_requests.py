@@ -1,6 +1,6 @@
 """Bodies of predict, explain, classify and regress under /v1, read as requests and written as answers.
 
-Errors have TF Serving's text where it has one. Models of tensors are read by `proto.tf_json`;
+Errors have TF Serving's text where it has one. Models of tensors are read by `quadriga.proto.tf_json`;
 image models take images where those take values.
 
 Source: TensorFlow Serving, "RESTful API" and "Classify and Regress API"; KServe, "V1 Protocol".
@@ -12,12 +12,19 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from proto import tf_json
-from proto.errors import InvalidRequest
-from proto.json_text import parameters_of
-from proto.messages import InferRequest, InferResponse, ModelInfo, NotFinite, Tensor, TensorInfo
-from proto.tf_json import base64_bytes, is_base64, shown
-from tasks import SHORT_NAMES
+from quadriga.proto import tf_json
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.json_text import parameters_of
+from quadriga.proto.messages import (
+    InferRequest,
+    InferResponse,
+    ModelInfo,
+    NotFinite,
+    Tensor,
+    TensorInfo,
+)
+from quadriga.proto.tf_json import base64_bytes, is_base64, shown
+from quadriga.tasks import SHORT_NAMES
 
 Method = Literal["predict", "classify", "regress"]
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from proto import v1_requests
-from proto.cloud_events import answering
-from proto.errors import InvalidRequest, ModelNotReady, NotFound
-from proto.messages import ModelInfo, Serving, TensorInfo
-from proto.operations import (
+from quadriga.proto import v1_requests
+from quadriga.proto.cloud_events import answering
+from quadriga.proto.errors import InvalidRequest, ModelNotReady, NotFound
+from quadriga.proto.messages import ModelInfo, Serving, TensorInfo
+from quadriga.proto.operations import (
     Answer,
     Call,
     Operation,
@@ -26,7 +26,7 @@ from proto.operations import (
     request_id,
     store_headers,
 )
-from proto.tf_json import TYPES
+from quadriga.proto.tf_json import TYPES
 
 _MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 _LARGEST_VERSION = 2**63 - 1

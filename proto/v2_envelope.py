@@ -1,7 +1,7 @@
 """The V2 envelope: an inference request from a body, and a response to one.
 
 The body is JSON, and behind it may stand the bytes of tensors. The same envelope carries
-chariot-v2-kserve (`proto.chariot`); which of the two a request is, the model's task decides.
+chariot-v2-kserve (`quadriga.proto.chariot`); which of the two a request is, the model's task decides.
 
 Source: Open Inference Protocol, inference_rest.md; KServe V2, binary tensor data extension.
 """
@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto import datatypes
-from proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
-from proto.errors import InvalidRequest, Unsupported
-from proto.messages import (
+from quadriga.proto import datatypes
+from quadriga.proto.datatypes import NUMPY_TYPES, Datatype, from_raw, to_raw
+from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
     ModelInfo,

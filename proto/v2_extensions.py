@@ -10,10 +10,19 @@ from typing import Any, Literal
 import msgspec
 from pybase64 import b64decode
 
-from proto.errors import InvalidRequest, Unsupported
-from proto.json_text import Read, read_json, read_object
-from proto.messages import Duration, ModelInfo, ModelStatistics, Serving
-from proto.operations import Answer, Call, Operation, Options, json_answer, look, model_of, post
+from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.json_text import Read, read_json, read_object
+from quadriga.proto.messages import Duration, ModelInfo, ModelStatistics, Serving
+from quadriga.proto.operations import (
+    Answer,
+    Call,
+    Operation,
+    Options,
+    json_answer,
+    look,
+    model_of,
+    post,
+)
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository"

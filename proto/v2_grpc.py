@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from proto import datatypes
-from proto.datatypes import NUMPY_TYPES, elements_as_bytes
-from proto.errors import InvalidRequest, Unsupported
-from proto.json_text import read_json
-from proto.messages import (
+from quadriga.proto import datatypes
+from quadriga.proto.datatypes import NUMPY_TYPES, elements_as_bytes
+from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.json_text import read_json
+from quadriga.proto.messages import (
     InferRequest,
     InferResponse,
     OutputWish,

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from proto.classification import infer
-from proto.cloud_events import answering
-from proto.datatypes import Datatype
-from proto.errors import InvalidRequest, ModelNotReady
-from proto.messages import ModelInfo, Serving
-from proto.operations import (
+from quadriga.proto.classification import infer
+from quadriga.proto.cloud_events import answering
+from quadriga.proto.datatypes import Datatype
+from quadriga.proto.errors import InvalidRequest, ModelNotReady
+from quadriga.proto.messages import ModelInfo, Serving
+from quadriga.proto.operations import (
     Answer,
     Call,
     Operation,
@@ -27,7 +27,7 @@ from proto.operations import (
     post,
     store_headers,
 )
-from proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
+from quadriga.proto.v2_envelope import InferAnswer, InferBody, parse_infer, parse_raw, render_infer
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 

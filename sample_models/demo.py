@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from engine.commands.datasets import model_of
-from engine.commands.server_client import ServerClient, ServerError, own_server
-from tasks.drawing import draw
-from tasks.image import decode
-from tasks.predictions import Answer as SpokenAnswer
-from tasks.predictions import Classification, Detection, OrientedDetection, Segment
+from quadriga.engine.commands.datasets import model_of
+from quadriga.engine.commands.server_client import ServerClient, ServerError, own_server
+from quadriga.tasks.drawing import draw
+from quadriga.tasks.image import decode
+from quadriga.tasks.predictions import Answer as SpokenAnswer
+from quadriga.tasks.predictions import Classification, Detection, OrientedDetection, Segment
 
 HERE = Path(__file__).parent
 OUTPUT = Path("demo-output")

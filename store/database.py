@@ -1,7 +1,7 @@
 """Opens the database that a URL names, and brings its tables up to date: SQLite or PostgreSQL.
 
-SQL is written once, with `?` for bound values; what the two say differently stands in `store.sqlite`,
-`store.postgresql` and `store.query.words`.
+SQL is written once, with `?` for bound values; what the two say differently stands in `quadriga.store.sqlite`,
+`quadriga.store.postgresql` and `quadriga.store.query.words`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,9 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from store import postgresql, sqlite
-from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.schema import COLUMNS, key_of
+from quadriga.store import postgresql, sqlite
+from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.schema import COLUMNS, key_of
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
 _AWAY = ("25006", "42501", "42P01")

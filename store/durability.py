@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from store.disk import sync_path
-from store.errors import JournalError, Unconfirmed
-from store.journal import Position
-from store.lag import read_offsets
+from quadriga.store.disk import sync_path
+from quadriga.store.errors import JournalError, Unconfirmed
+from quadriga.store.journal import Position
+from quadriga.store.lag import read_offsets
 
 RETRY_S = 0.2
 _POLL_S = 0.005

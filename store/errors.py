@@ -3,7 +3,7 @@
 StoreError            500  our own fault, or the machine's
 ├── QueryError        400  a filter, cursor or query that means nothing
 ├── ChangeError       400  a change of what is stored that cannot be understood
-├── MetadataError     400  metadata that breaks the rules of `store.metadata`
+├── MetadataError     400  metadata that breaks the rules of `quadriga.store.metadata`
 ├── NotFoundError     404  no such inference, or its input was not kept
 ├── NotReadyError     503  no database yet, or the writer is behind
 ├── QueryTimeoutError 503  a query that took longer than it may
@@ -41,7 +41,7 @@ class ChangeError(StoreError):
 
 
 class MetadataError(StoreError):
-    """The metadata breaks a rule of `store.metadata`."""
+    """The metadata breaks a rule of `quadriga.store.metadata`."""
 
     status = 400
 

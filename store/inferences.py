@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import journal
-from store.blobs.interface import Blobs
-from store.blobs.urls import PRESIGN_S, BlobUrls
-from store.database import Readers, journal_offsets, run, run_in
-from store.errors import NotFoundError, NotReadyError, QueryError
-from store.ids import LARGEST, milliseconds
-from store.query.plan import NARROW, Planner, Window
-from store.query.request import QueryRequest, cursor, digest, window
-from store.query.search import Budget, Search
-from store.records import (
+from quadriga.store import journal
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
+from quadriga.store.database import Readers, journal_offsets, run, run_in
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.ids import LARGEST, milliseconds
+from quadriga.store.query.plan import NARROW, Planner, Window
+from quadriga.store.query.request import QueryRequest, cursor, digest, window
+from quadriga.store.query.search import Budget, Search
+from quadriga.store.records import (
     GivenFeedback,
     InputReference,
     JournaledRecord,
@@ -29,7 +29,7 @@ from store.records import (
     is_change,
     timestamp_text,
 )
-from store.rows import RECORD_COLUMNS, models_of
+from quadriga.store.rows import RECORD_COLUMNS, models_of
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
@@ -90,7 +90,7 @@ class Inferences:
         url: The database.
         journal_directory: The workers' journal, for what the database does not have yet.
         blobs: The inputs that were kept.
-        narrow: See `store.query.plan.NARROW`.
+        narrow: See `quadriga.store.query.plan.NARROW`.
         timeout_s: What a query may take.
         budget: What a page may take before it is answered as it is.
         presign_s: How long a signed URL of an input is good.

@@ -1,4 +1,4 @@
-"""HTTP routes of jobs, and of exports, which are jobs; errors as in `store.routes`."""
+"""HTTP routes of jobs, and of exports, which are jobs; errors as in `quadriga.store.routes`."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
-from store.exchange.export import decode_parameters
-from store.jobs import Job, Jobs
-from store.routes import UNKEPT, Error
+from quadriga.store.exchange.export import decode_parameters
+from quadriga.store.jobs import Job, Jobs
+from quadriga.store.routes import UNKEPT, Error
 
 _UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
 _UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")

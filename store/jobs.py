@@ -20,17 +20,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.blobs.interface import Blobs
-from store.disk import locked, write_whole
-from store.errors import NotFoundError, StoreError, keeping
-from store.inferences import Inferences
-from store.records import timestamp_text
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.disk import locked, write_whole
+from quadriga.store.errors import NotFoundError, StoreError, keeping
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import timestamp_text
 
 KINDS = {
-    "baseline": "monitor.drift_jobs:run_baseline",
-    "drift": "monitor.drift_jobs:run_drift",
-    "evaluation": "monitor.evaluation.job:run_evaluation",
-    "export": "store.exchange.export:run_export",
+    "baseline": "quadriga.monitor.drift_jobs:run_baseline",
+    "drift": "quadriga.monitor.drift_jobs:run_drift",
+    "evaluation": "quadriga.monitor.evaluation.job:run_evaluation",
+    "export": "quadriga.store.exchange.export:run_export",
 }
 """What does the work of a kind: called with a `Run`, returns the name of its result within the folder."""
 

@@ -21,9 +21,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from store.disk import made_once
-from store.errors import JournalError
-from store.records import InferenceRecord, JournaledChange, JournaledRecord
+from quadriga.store.disk import made_once
+from quadriga.store.errors import JournalError
+from quadriga.store.records import InferenceRecord, JournaledChange, JournaledRecord
 
 Entry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"

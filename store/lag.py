@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from store import journal
-from store.disk import write_whole
+from quadriga.store import journal
+from quadriga.store.disk import write_whole
 
 SAMPLE_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from store.errors import MetadataError
+from quadriga.store.errors import MetadataError
 
 Scalar = str | int | float | bool
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import lock_tables, run
-from store.ids import first_at, milliseconds
+from quadriga.store.database import lock_tables, run
+from quadriga.store.ids import first_at, milliseconds
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
 _SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)

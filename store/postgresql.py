@@ -1,4 +1,4 @@
-"""What PostgreSQL needs: settings, statements bounded in time, COPY; see also `store.partitions`.
+"""What PostgreSQL needs: settings, statements bounded in time, COPY; see also `quadriga.store.partitions`.
 
 Several servers may write one database, each from a journal of its own.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from store.errors import StoreError
+from quadriga.store.errors import StoreError
 
 _SETTINGS = {
     "application_name": "quadriga",

@@ -44,7 +44,7 @@ class _Record(msgspec.Struct, frozen=True):
     """One inference, but for its JSON."""
 
     seq: int
-    """63-bit time-ordered id (`store.ids`); a decimal string on the wire."""
+    """63-bit time-ordered id (`quadriga.store.ids`); a decimal string on the wire."""
     request_id: str
     image_no: int
     """Position of the image within its request, from 0."""
@@ -62,7 +62,7 @@ class InferenceRecord(_Record, frozen=True):
     predictions: Any
     """A list of predictions as they went over the wire, or anything that encodes as such."""
     metadata: dict[str, Any]
-    """Plain nested JSON; see `store.metadata` for the rules of keys and values."""
+    """Plain nested JSON; see `quadriga.store.metadata` for the rules of keys and values."""
     status: int = 200
     """The HTTP status of the answer: 200, or 500 where the model failed."""
     standard: dict[str, Any] = {}
@@ -127,7 +127,9 @@ class ImageSignals(msgspec.Struct, frozen=True, omit_defaults=True):
     """What drift is told by and no row tells, of one image; what is empty says nothing."""
 
     seq: int
-    picture: bytes = b""  # float32, little-endian, in the order of `monitor.signals.PICTURE`
+    picture: bytes = (
+        b""  # float32, little-endian, in the order of `quadriga.monitor.signals.PICTURE`
+    )
     embedding: bytes = b""  # float16, little-endian
     space: str = ""  # tells which embeddings may be compared: 16 hexadecimal digits
 

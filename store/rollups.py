@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 import msgspec
 import sqlalchemy as sa
 
-from store.database import run, run_in, upsert
-from store.ids import milliseconds
-from store.records import json_text
-from store.schema import COLUMNS
+from quadriga.store.database import run, run_in, upsert
+from quadriga.store.ids import milliseconds
+from quadriga.store.records import json_text
+from quadriga.store.schema import COLUMNS
 
 MINUTE_MS = 60_000
 GROWTH = 1.02

@@ -10,18 +10,18 @@ from litestar.openapi import ResponseSpec
 from litestar.openapi.spec import Operation, Parameter
 from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
-from store.blobs.urls import PATH
-from store.bodies import body_of, schema_of
-from store.inferences import ANY_TYPE, Count, Inferences, Page
-from store.query.compact_form import OPTIONS
-from store.query.request import (
+from quadriga.store.blobs.urls import PATH
+from quadriga.store.bodies import body_of, schema_of
+from quadriga.store.inferences import ANY_TYPE, Count, Inferences, Page
+from quadriga.store.query.compact_form import OPTIONS
+from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
     decode_count,
     decode_request,
     from_url,
 )
-from store.records import StoredInference
+from quadriga.store.records import StoredInference
 
 
 class Error(msgspec.Struct):

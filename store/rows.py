@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata
-from store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
-from store.partitions import make_room
-from store.query import geo
-from store.records import InputReference, JournaledRecord, ModelReference, json_text
-from store.rollups import Counts
-from store.schema import COLUMNS, INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
+from quadriga.store import metadata
+from quadriga.store.database import check_in_place, delete, insert, marks, run, run_in, take_turn
+from quadriga.store.partitions import make_room
+from quadriga.store.query import geo
+from quadriga.store.records import InputReference, JournaledRecord, ModelReference, json_text
+from quadriga.store.rollups import Counts
+from quadriga.store.schema import COLUMNS, INDEXED_CHARACTERS, INDEXES, MAX_KEYS, KeyType, band
 
 _NAMES = {
     "model": ("name", "version", "sha256", "task"),

@@ -64,4 +64,4 @@ class KeyType(enum.IntEnum):
     OTHER = 3
     """A list or an object, which is found by its presence alone."""
     CELL = 4
-    """Of the path `""`: the place as a `store.query.geo` cell, from `latitude` and `longitude`."""
+    """Of the path `""`: the place as a `quadriga.store.query.geo` cell, from `latitude` and `longitude`."""

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from store.disk import sync_path
-from store.errors import NotReadyError, StoreError
+from quadriga.store.disk import sync_path
+from quadriga.store.errors import NotReadyError, StoreError
 
 _WRITER_SETTINGS = (
     "journal_mode=WAL",  # readers never wait for the writer

@@ -18,15 +18,15 @@ from typing import IO, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import database, journal
-from store.changes.applying import apply
-from store.changes.truth import link_new
-from store.disk import locked
-from store.errors import NotReadyError, StoreError
-from store.lag import write_offsets
-from store.records import JournaledChange, JournaledRecord, is_change, only_adds
-from store.rows import Names, Rows
-from store.upkeep.retention import Upkeep
+from quadriga.store import database, journal
+from quadriga.store.changes.applying import apply
+from quadriga.store.changes.truth import link_new
+from quadriga.store.disk import locked
+from quadriga.store.errors import NotReadyError, StoreError
+from quadriga.store.lag import write_offsets
+from quadriga.store.records import JournaledChange, JournaledRecord, is_change, only_adds
+from quadriga.store.rows import Names, Rows
+from quadriga.store.upkeep.retention import Upkeep
 
 BATCH_RECORDS = 10_000
 """Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from tasks.image import Image
-from tasks.predictions import OutputError, Outputs, Prediction
-from tasks.resize import Affine
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import OutputError, Outputs, Prediction
+from quadriga.tasks.resize import Affine
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "full_name"]
 
 TASKS = {
-    "IMAGE_CLASSIFICATION": "tasks.classification:ImageClassification",
-    "IMAGE_SEGMENTATION": "tasks.segmentation:ImageSegmentation",
-    "OBJECT_DETECTION": "tasks.detection:ObjectDetection",
-    "ORIENTED_OBJECT_DETECTION": "tasks.oriented:OrientedObjectDetection",
+    "IMAGE_CLASSIFICATION": "quadriga.tasks.classification:ImageClassification",
+    "IMAGE_SEGMENTATION": "quadriga.tasks.segmentation:ImageSegmentation",
+    "OBJECT_DETECTION": "quadriga.tasks.detection:ObjectDetection",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.tasks.oriented:OrientedObjectDetection",
 }
-"""Task type to `module:class`; the class takes a `ModelSpec`. Read it with `tasks.references.resolve`."""
+"""Task type to `module:class`; the class takes a `ModelSpec`. Read it with `quadriga.tasks.references.resolve`."""
 
 SHORT_NAMES = {
     "classification": "IMAGE_CLASSIFICATION",
@@ -50,7 +50,7 @@ class Task(Protocol):
         """Validate the parameters of one input; those that the task does not know are passed over.
 
         Raises:
-            tasks.parameters.ParameterError: An action is unknown or a value out of range.
+            quadriga.tasks.parameters.ParameterError: An action is unknown or a value out of range.
         """
         ...
 

@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks import parameters as read
-from tasks.activations import sigmoid, softmax
-from tasks.image import Image
-from tasks.predictions import Classification, OutputError, Outputs, Prediction
-from tasks.resize import Affine, preprocess
-from tasks.specification import ModelSpec
+from quadriga.tasks import parameters as read
+from quadriga.tasks.activations import sigmoid, softmax
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import Classification, OutputError, Outputs, Prediction
+from quadriga.tasks.resize import Affine, preprocess
+from quadriga.tasks.specification import ModelSpec
 
 _MAX_TOP_K = 100_000
 

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import Point
+from quadriga.tasks.predictions import Point
 
 Mask = npt.NDArray[np.uint8]
 """uint8 (H, W), zero outside the region."""

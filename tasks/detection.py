@@ -7,17 +7,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks import parameters as read
-from tasks.decoders import DECODERS, Candidates, Decoder, take
-from tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
-from tasks.image import Image
-from tasks.predictions import Detection, OutputError, Outputs, Prediction
-from tasks.references import resolve
-from tasks.resize import Affine, preprocess
-from tasks.rotated import probiou_matrix
-from tasks.sampling import Window
-from tasks.specification import ModelSpec, Tiling
-from tasks.tiling import merge
+from quadriga.tasks import parameters as read
+from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, take
+from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import Detection, OutputError, Outputs, Prediction
+from quadriga.tasks.references import resolve
+from quadriga.tasks.resize import Affine, preprocess
+from quadriga.tasks.rotated import probiou_matrix
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.specification import ModelSpec, Tiling
+from quadriga.tasks.tiling import merge
 
 
 class DetectionOptions(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class ObjectDetection:
     def join(
         self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
     ) -> Candidates:
-        """Make one box of what several tiles saw of it; see `tasks.tiling.merge`."""
+        """Make one box of what several tiles saw of it; see `quadriga.tasks.tiling.merge`."""
         return merge(found, tiling, options.max_detections)
 
     def answer(

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.image import Image, Pixels
-from tasks.overlays import Box, Color, outline, overlay_of, tint
-from tasks.predictions import (
+from quadriga.tasks.image import Image, Pixels
+from quadriga.tasks.overlays import Box, Color, outline, overlay_of, tint
+from quadriga.tasks.predictions import (
     Answer,
     Classification,
     Detection,
@@ -20,7 +20,7 @@ from tasks.predictions import (
     Prediction,
     Segment,
 )
-from tasks.rotated import xywhr_to_corners
+from quadriga.tasks.rotated import xywhr_to_corners
 
 _MIN_WIDTH_PX = 320
 _MAX_ENLARGED_HEIGHT_PX = 2000

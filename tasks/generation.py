@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks import logits as rule
-from tasks.logits import Scores
-from tasks.predictions import OutputError
+from quadriga.tasks import logits as rule
+from quadriga.tasks.logits import Scores
+from quadriga.tasks.predictions import OutputError
 
 Tokens = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks import rotated
+from quadriga.tasks import rotated
 
 Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Other bands or bits are read by `tasks.bands`.
+damaged data and can be kept off stderr. Other bands or bits are read by `quadriga.tasks.bands`.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from tasks import bands
-from tasks.bands import Samples
-from tasks.containers import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks import bands
+from quadriga.tasks.bands import Samples
+from quadriga.tasks.containers import ImageError, check_jpeg, check_png, early_size
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -124,7 +124,7 @@ def decode(
     Args:
         data: The whole file.
         channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Of the model; see `tasks.bands.to_depth`.
+        bit_depth: Of the model; see `quadriga.tasks.bands.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 

@@ -1,13 +1,13 @@
-"""Image and text to text: what a request may ask. How a text is made stands in `tasks.generation`."""
+"""Image and text to text: what a request may ask. How a text is made stands in `quadriga.tasks.generation`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from tasks import parameters as read
-from tasks.generation import Search
-from tasks.parameters import ParameterError
+from quadriga.tasks import parameters as read
+from quadriga.tasks.generation import Search
+from quadriga.tasks.parameters import ParameterError
 
 MAX_PROMPTS = 64
 MAX_CHARACTERS = 32_768

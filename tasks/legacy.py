@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tasks import TASKS
-from tasks import parameters as read
-from tasks.contours import fill, to_rings
-from tasks.parameters import ParameterError
-from tasks.segmentation import background
-from tasks.specification import ModelSpec
+from quadriga.tasks import TASKS
+from quadriga.tasks import parameters as read
+from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.segmentation import background
+from quadriga.tasks.specification import ModelSpec
 
 FORMATS = ("protocol", "legacy")
 """What `output_format` may be; the first is the default."""

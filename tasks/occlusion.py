@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tasks.geometry import iou_matrix
-from tasks.image import Image
-from tasks.predictions import Classification, Detection, Prediction
+from quadriga.tasks.geometry import iou_matrix
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import Classification, Detection, Prediction
 
 Window = tuple[int, int, int, int]
 """Top, bottom, left, right in cells, the ends excluded."""

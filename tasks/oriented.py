@@ -6,13 +6,13 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
-from tasks import parameters as read
-from tasks.decoders import Candidates, take
-from tasks.detection import DetectionOptions, ObjectDetection, labelled, suppressed
-from tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
-from tasks.resize import Affine
-from tasks.rotated import unscaled, with_angle, xywhr_to_corners
-from tasks.specification import Angle
+from quadriga.tasks import parameters as read
+from quadriga.tasks.decoders import Candidates, take
+from quadriga.tasks.detection import DetectionOptions, ObjectDetection, labelled, suppressed
+from quadriga.tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.rotated import unscaled, with_angle, xywhr_to_corners
+from quadriga.tasks.specification import Angle
 
 
 class OrientedOptions(DetectionOptions, frozen=True):

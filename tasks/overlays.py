@@ -4,9 +4,9 @@ import cv2
 import msgspec
 import numpy as np
 
-from tasks.contours import Mask, fill, rings, to_rings
-from tasks.image import Pixels
-from tasks.predictions import Segment
+from quadriga.tasks.contours import Mask, fill, rings, to_rings
+from quadriga.tasks.image import Pixels
+from quadriga.tasks.predictions import Segment
 
 Color = tuple[int, int, int]
 Box = tuple[int, int, int, int]

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.contours import Mask, Ring, fill, rings
-from tasks.sampling import Window
+from quadriga.tasks.contours import Mask, Ring, fill, rings
+from quadriga.tasks.sampling import Window
 
 _WHOLE = Window(0, 0, 0, 0)
 """For pieces that are in pixels of the image already."""

@@ -73,7 +73,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A region: what lies on its rings or inside an odd number; see `tasks.contours.fill`."""
+    """A region: what lies on its rings or inside an odd number; see `quadriga.tasks.contours.fill`."""
 
     label: str
     score: float

@@ -14,7 +14,7 @@ class ObjectReferenceError(ValueError):
 
 
 def load(reference: str) -> Any:
-    """Import the object that a reference names, such as `tasks.detection:ObjectDetection`.
+    """Import the object that a reference names, such as `quadriga.tasks.detection:ObjectDetection`.
 
     Raises:
         ObjectReferenceError: It is no reference, or there is no such module or attribute. What goes

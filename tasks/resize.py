@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from tasks.bands import Samples
-from tasks.containers import ImageError
-from tasks.image import MAX_PIXELS, Image
-from tasks.predictions import Size
-from tasks.specification import InputSpec
+from quadriga.tasks.bands import Samples
+from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image import MAX_PIXELS, Image
+from quadriga.tasks.predictions import Size
+from quadriga.tasks.specification import InputSpec
 
 _FILTERS = {
     "nearest": (cv2.INTER_NEAREST, PIL.Image.Resampling.NEAREST),
@@ -69,7 +69,7 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
 
 
 def plain(spec: InputSpec) -> Image:
-    """Make a gray image of the network's size, as `tasks.image.decode` would give one."""
+    """Make a gray image of the network's size, as `quadriga.tasks.image.decode` would give one."""
     kind = np.uint8 if spec.bit_depth == 8 else np.uint16
     shape = (*spec.size_wh[::-1], spec.channels)
     return Image(np.full(shape, _level(114, spec), kind), bit_depth=spec.bit_depth)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from tasks.specification import Angle
+from quadriga.tasks.specification import Angle
 
 Doubles = npt.NDArray[np.float64]
 

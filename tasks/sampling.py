@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.resize import Affine
+from quadriga.tasks.resize import Affine
 
 Floats = npt.NDArray[np.float32]
 

@@ -14,16 +14,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks import parameters as read
-from tasks.contours import Mask, Ring, rings, simplify, to_points
-from tasks.image import Image
-from tasks.pieces import Piece, by_class, join, without_small_parts
-from tasks.predictions import OutputError, Outputs, Prediction, Segment
-from tasks.references import resolve
-from tasks.resize import Affine, preprocess
-from tasks.sampling import Window
-from tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
-from tasks.specification import ModelSpec, Tiling
+from quadriga.tasks import parameters as read
+from quadriga.tasks.contours import Mask, Ring, rings, simplify, to_points
+from quadriga.tasks.image import Image
+from quadriga.tasks.pieces import Piece, by_class, join, without_small_parts
+from quadriga.tasks.predictions import OutputError, Outputs, Prediction, Segment
+from quadriga.tasks.references import resolve
+from quadriga.tasks.resize import Affine, preprocess
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
+from quadriga.tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """What a model needs to be used rightly: its input, its output, its labels. Data only.
 
-`engine.recognition.recognise` decides every field; the tasks only read them.
+`quadriga.engine.recognition.recognise` decides every field; the tasks only read them.
 """
 
 import sys
@@ -19,13 +19,13 @@ Resize = Literal[
     "shortest_longest",
     "none",
 ]
-"""How an image is brought to the network's input; see `tasks.resize.place`."""
+"""How an image is brought to the network's input; see `quadriga.tasks.resize.place`."""
 
 MAX_CHANNELS = 64
 """Of an image; far below what OpenCV resizes at once."""
 
 Angle = Literal["raw", "le90", "oc"]
-"""Range of the angle of an oriented box; see `tasks.rotated.with_angle`."""
+"""Range of the angle of an oriented box; see `quadriga.tasks.rotated.with_angle`."""
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How the output tensors are read."""
 
     decoder: str = ""
-    """Name in `tasks.decoders.DECODERS`, or in `tasks.segmenters.SEGMENTERS` for segmentation."""
+    """Name in `quadriga.tasks.decoders.DECODERS`, or in `quadriga.tasks.segmenters.SEGMENTERS` for segmentation."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
     """What is still to be applied to the scores of a classifier, or of each pixel."""
     label_offset: int = 0
@@ -107,7 +107,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a large image is answered in parts; see `tasks.tiling`."""
+    """How a large image is answered in parts; see `quadriga.tasks.tiling`."""
 
     size: tuple[Annotated[int, Meta(ge=16)], Annotated[int, Meta(ge=16)]]
     """Width and height of a tile, pixels of the image."""
@@ -126,7 +126,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One model, ready to be used by its task."""
 
     task: str
-    """A name in `tasks.TASKS`, such as `OBJECT_DETECTION`."""
+    """A name in `quadriga.tasks.TASKS`, such as `OBJECT_DETECTION`."""
     input: InputSpec
     output: OutputSpec = OutputSpec()
     labels: tuple[str, ...] = ()

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decoders import Candidates, take
-from tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
-from tasks.rotated import xywhr_to_corners
-from tasks.sampling import Window
-from tasks.specification import Tiling
+from quadriga.tasks.decoders import Candidates, take
+from quadriga.tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
+from quadriga.tasks.rotated import xywhr_to_corners
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.specification import Tiling
 
 
 def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Window]:

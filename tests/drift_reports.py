@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from monitor.report import (
+from quadriga.monitor.report import (
     Data,
     Effect,
     Histogram,

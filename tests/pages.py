@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from click.testing import CliRunner
 
-from engine.cli import main
+from quadriga.engine.cli import main
 
 ROOT = Path(__file__).parent.parent
 

@@ -37,7 +37,15 @@ class ServerProcess:
     def __init__(self, data: Path, models: Path = SAMPLE_MODELS, *flags: str) -> None:
         self.data = data
         self._flags = flags
-        self._command = [sys.executable, "-m", "engine.cli", "serve", str(models), "--port", "0"]
+        self._command = [
+            sys.executable,
+            "-m",
+            "quadriga.engine.cli",
+            "serve",
+            str(models),
+            "--port",
+            "0",
+        ]
         self._command += ["--grpc-port", "-1", "--data", str(data), *flags]
         self.process: subprocess.Popen[str] | None = None
         self.host = ""
@@ -186,7 +194,7 @@ def quadriga(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, which must end with a code."""
     done = subprocess.run(
-        [sys.executable, "-m", "engine.cli", *map(str, arguments)],
+        [sys.executable, "-m", "quadriga.engine.cli", *map(str, arguments)],
         cwd=cwd, env=env, timeout=timeout_s, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from quadriga.tasks.contours import rings
 from sample_models.training.aerial_scenes import (
     CRAFT,
     AerialRecipe,
@@ -28,7 +29,6 @@ from sample_models.training.scenes import (
     draw_size_wh,
     scene_rng,
 )
-from tasks.contours import rings
 from tests.server_process import SAMPLE_MODELS
 
 Annotations = list[dict[str, Any]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import rich_click as click
 
-from engine.commands.options import (
+from quadriga.engine.commands.options import (
     DEFAULT_SERVER,
     PATH,
     dataset_options,
@@ -13,9 +13,9 @@ from engine.commands.options import (
     name_and_version,
     option,
 )
-from engine.commands.output import echo_json, tell
-from engine.commands.server_client import ServerClient, done, model_path
-from monitor import wording
+from quadriga.engine.commands.output import echo_json, tell
+from quadriga.engine.commands.server_client import ServerClient, done, model_path
+from quadriga.monitor import wording
 
 _DEFAULT = "default"
 """Name of the one that the semantic score compares with."""
@@ -95,8 +95,8 @@ def _run(
     server: ServerClient, named: tuple[str, str | None], options: SimpleNamespace
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
-    from engine.commands.datasets import Job, model_of, run, snapshot_of
-    from monitor.datasets import read_dataset
+    from quadriga.engine.commands.datasets import Job, model_of, run, snapshot_of
+    from quadriga.monitor.datasets import read_dataset
 
     model, version, task = model_of(server, *named)
     images = read_dataset(options.dataset, task)

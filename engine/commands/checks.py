@@ -9,8 +9,8 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from engine.commands.options import PATH, option
-from engine.commands.output import echo_json
+from quadriga.engine.commands.options import PATH, option
+from quadriga.engine.commands.output import echo_json
 
 
 @click.command()
@@ -18,7 +18,7 @@ from engine.commands.output import echo_json
 @option("--json as_json", "Print JSON.", is_flag=True)
 def inspect(model: Path, as_json: bool) -> None:
     """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
-    from engine.inspection import inspect_model, show
+    from quadriga.engine.inspection import inspect_model, show
 
     inspection = inspect_model(model)
     if as_json:
@@ -47,7 +47,7 @@ def inspect(model: Path, as_json: bool) -> None:
 @option("--json as_json", "Print JSON.", is_flag=True)
 def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
-    from engine.validation import validate as run
+    from quadriga.engine.validation import validate as run
 
     try:
         asked = json.loads(parameters)
@@ -79,9 +79,9 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
 @option("--json as_json", "Print one JSON object a line.", is_flag=True)
 def conformance(url: str, model: str, task: str, as_json: bool) -> None:
     """Ask the engine at URL whether it speaks chariot-v2-kserve. Exits with 1 where a must differs."""
-    from proto.conformance import TASKS, Engine, check_engine
-    from proto.conformance_cases import CASES
-    from tasks import SHORT_NAMES, full_name
+    from quadriga.proto.conformance import TASKS, Engine, check_engine
+    from quadriga.proto.conformance_cases import CASES
+    from quadriga.tasks import SHORT_NAMES, full_name
 
     name = full_name(task)
     if name not in TASKS:

@@ -19,9 +19,9 @@ import msgspec
 import rich_click as click
 from blake3 import blake3
 
-from engine.commands.options import DEFAULT_SERVER, name_and_version
-from engine.commands.output import Page, tell
-from engine.commands.server_client import (
+from quadriga.engine.commands.options import DEFAULT_SERVER, name_and_version
+from quadriga.engine.commands.output import Page, tell
+from quadriga.engine.commands.server_client import (
     PATIENCE_S,
     POLL_S,
     Refused,
@@ -31,11 +31,11 @@ from engine.commands.server_client import (
     own_server,
     reported,
 )
-from monitor.datasets import DatasetImage, read_dataset
-from monitor.evaluation.state import EvaluatedImage, EvaluationError
-from monitor.report import Report
-from proto.messages import MAX_NAME_BYTES
-from store.blobs.interface import key_of
+from quadriga.monitor.datasets import DatasetImage, read_dataset
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
+from quadriga.monitor.report import Report
+from quadriga.proto.messages import MAX_NAME_BYTES
+from quadriga.store.blobs.interface import key_of
 
 AT_ONCE = 500
 """Statements of ground truth in one request."""
@@ -269,7 +269,7 @@ def _images(options: SimpleNamespace, task: str) -> tuple[list[DatasetImage], bo
 
 def _check_truths(images: Sequence[DatasetImage], task: str) -> None:
     """See that what is true of the images is of the model's task, before any is sent."""
-    from monitor.evaluation.evaluators import evaluator, state_of
+    from quadriga.monitor.evaluation.evaluators import evaluator, state_of
 
     truths = [
         EvaluatedImage(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from engine.commands.options import (
+from quadriga.engine.commands.options import (
     PATH,
     filter_of,
     form_of,
@@ -20,9 +20,9 @@ from engine.commands.options import (
     store_options,
     store_settings,
 )
-from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from engine.commands.server_client import ServerClient, reported
-from monitor.report import Report
+from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
+from quadriga.engine.commands.server_client import ServerClient, reported
+from quadriga.monitor.report import Report
 
 _ALWAYS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
@@ -120,8 +120,8 @@ def drift_command(**given: Any) -> None:
 
 
 def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
-    from monitor.drift.decision import Settings
-    from monitor.drift.files import Asked, compare_files
+    from quadriga.monitor.drift.decision import Settings
+    from quadriga.monitor.drift.files import Asked, compare_files
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
     asked = Asked(*columns, options.source_key, options.time)
@@ -138,11 +138,11 @@ def _by_server(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
-    from engine.stored import open_stored
-    from monitor.drift.baselines import Baselines
-    from monitor.drift.parameters import DriftParameters, absolute
-    from monitor.drift.stored import compare_stored
-    from store.jobs import QUERY_S
+    from quadriga.engine.stored import open_stored
+    from quadriga.monitor.drift.baselines import Baselines
+    from quadriga.monitor.drift.parameters import DriftParameters, absolute
+    from quadriga.monitor.drift.stored import compare_stored
+    from quadriga.store.jobs import QUERY_S
 
     parameters = msgspec.convert(_parameters(options), DriftParameters)
     now_us = time.time_ns() // 1000

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import rich_click as click
 
-from engine.commands.options import (
+from quadriga.engine.commands.options import (
     PATH,
     cluster,
     dataset_options,
@@ -23,8 +23,8 @@ from engine.commands.options import (
     store_options,
     store_settings,
 )
-from engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from monitor.report import Report
+from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
+from quadriga.monitor.report import Report
 
 _ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
 _OF_STORE = _ALWAYS | {"model", "where", "compare", "slices", "data"}
@@ -124,7 +124,7 @@ def evaluate_command(**given: Any) -> None:
 
 
 def _records(options: SimpleNamespace) -> tuple[Report, Page]:
-    from monitor.evaluation.files import evaluate_parquet, evaluate_records
+    from quadriga.monitor.evaluation.files import evaluate_parquet, evaluate_records
 
     def show(lines: int) -> None:
         tell(f"{lines} images")
@@ -147,7 +147,7 @@ def _records(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
-    from monitor.evaluation.files import evaluate_coco
+    from quadriga.monitor.evaluation.files import evaluate_coco
 
     files, asked = (options.truth, options.predictions), _asked(options)
     report = evaluate_coco(*files, options.task, by=options.by, asked=asked)
@@ -155,16 +155,16 @@ def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _asked(options: SimpleNamespace) -> Any:
-    from monitor.evaluation.reporting import Asked
+    from quadriga.monitor.evaluation.reporting import Asked
 
     return Asked(options.resamples, options.seed)
 
 
 def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
-    from engine.stored import open_stored
-    from monitor.evaluation.parameters import EvaluationParameters, check
-    from monitor.evaluation.stored import evaluate_stored
-    from store.jobs import QUERY_S
+    from quadriga.engine.stored import open_stored
+    from quadriga.monitor.evaluation.parameters import EvaluationParameters, check
+    from quadriga.monitor.evaluation.stored import evaluate_stored
+    from quadriga.store.jobs import QUERY_S
 
     parameters = msgspec.convert(_parameters(options), EvaluationParameters)
     check(parameters)
@@ -181,7 +181,7 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _dataset(options: SimpleNamespace) -> tuple[Report, Page]:
-    from engine.commands.datasets import evaluate_dataset
+    from quadriga.engine.commands.datasets import evaluate_dataset
 
     return evaluate_dataset(options, _parameters(options))
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from engine.commands.options import PATH, filter_of, option, store_options, store_settings
-from engine.commands.output import tell
+from quadriga.engine.commands.options import PATH, filter_of, option, store_options, store_settings
+from quadriga.engine.commands.output import tell
 
 
 @click.command()
@@ -25,8 +25,8 @@ def query(where: str, as_json: bool, limit: int, order: Any, **store: Any) -> No
 
     For example '{"meta.altitude": {"ge": 100}, "label": "circle"}' or 'meta.altitude=ge:100 & label=circle'.
     """
-    from engine.stored import open_stored
-    from store.query.request import QueryRequest
+    from quadriga.engine.stored import open_stored
+    from quadriga.store.query.request import QueryRequest
 
     inferences, _ = open_stored(store_settings(**store))
     page = inferences.query(
@@ -84,9 +84,9 @@ def export_command(
     where: str, output: Path, data: str | None, database: str | None, **asked: Any
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
-    from engine.stored import open_stored
-    from store.exchange.export import ExportParameters, check, export
-    from store.jobs import QUERY_S
+    from quadriga.engine.stored import open_stored
+    from quadriga.store.exchange.export import ExportParameters, check, export
+    from quadriga.store.jobs import QUERY_S
 
     inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
     parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
@@ -116,9 +116,9 @@ def import_command(file: Path, what: Any, join: str | None, **store: Any) -> Non
 
     Works beside a server and without one. Importing twice is importing once.
     """
-    from store.blobs.files import open_blobs
-    from store.exchange.import_files import read
-    from store.exchange.imports import Importer
+    from quadriga.store.blobs.files import open_blobs
+    from quadriga.store.exchange.import_files import read
+    from quadriga.store.exchange.imports import Importer
 
     if join is not None and (what == "inferences" or not _is_join(join)):
         raise click.BadParameter(

@@ -12,8 +12,8 @@ import rich_click as click
 from click import get_current_context
 from click.core import ParameterSource
 
-from engine import settings
-from engine.settings import Settings
+from quadriga.engine import settings
+from quadriga.engine.settings import Settings
 
 Decorator = Callable[[Any], Any]
 
@@ -133,7 +133,7 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
     """Give the Ray cluster of --on, left at the end; None where none is wanted."""
     if address is None:
         return nullcontext()
-    from monitor.evaluation.on_ray import Cluster
+    from quadriga.monitor.evaluation.on_ray import Cluster
 
     return closing(Cluster(address))
 
@@ -145,6 +145,6 @@ def places(address: str | None, database_url: str) -> Iterator[Any]:
         if found is None:
             yield None
             return
-        from monitor.evaluation.on_ray import StoredOnCluster
+        from quadriga.monitor.evaluation.on_ray import StoredOnCluster
 
         yield StoredOnCluster(found, database_url)

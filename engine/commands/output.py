@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from monitor import wording
-from monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
-from store.blobs.interface import Blobs
+from quadriga.monitor import wording
+from quadriga.monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
+from quadriga.store.blobs.interface import Blobs
 
 _MOST_LABELS = 10
 _MOST_MOVED = 5
@@ -68,7 +68,7 @@ def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
     """Return what makes a page with the images that this finds."""
 
     def make(report: Report) -> str:
-        from monitor.page import page
+        from quadriga.monitor.page import page
 
         return page(report, image_bytes)
 

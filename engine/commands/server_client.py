@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from engine.commands.output import Page
-from monitor.report import Report
+from quadriga.engine.commands.output import Page
+from quadriga.monitor.report import Report
 
 TIMEOUT_S = 300.0
 """That an answer may take."""
@@ -165,7 +165,15 @@ def own_server(
     Raises:
         ServerError: It does not start; the end of its log tells why.
     """
-    command = [sys.executable, "-m", "engine.cli", "serve", str(models), "--data", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "quadriga.engine.cli",
+        "serve",
+        str(models),
+        "--data",
+        str(data),
+    ]
     with subprocess.Popen(  # noqa: S603 - our own program
         [*command, "--port", "0", "--grpc-port", "-1"],
         stdout=subprocess.PIPE,

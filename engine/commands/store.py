@@ -7,7 +7,7 @@ from typing import Any
 
 import rich_click as click
 
-from engine.commands.options import option, store_options, store_settings
+from quadriga.engine.commands.options import option, store_options, store_settings
 
 
 def _shown_now_and_then() -> Callable[[str], None]:
@@ -30,7 +30,7 @@ def migrate(**store: Any) -> None:
 
     A server does so itself when it starts. Where several share a database, do it first, by hand.
     """
-    from store.database import migrate as bring_up_to_date
+    from quadriga.store.database import migrate as bring_up_to_date
 
     before, after = bring_up_to_date(store_settings(**store).database_url)
     if before == after:
@@ -52,7 +52,7 @@ def rebuild(**store: Any) -> None:
     For tables that were damaged, or that another version filled in another way. A rebuild that was
     stopped goes on when it is repeated: how far it is stands in the data folder.
     """
-    from store.upkeep.rebuild import rebuild as derive_again
+    from quadriga.store.upkeep.rebuild import rebuild as derive_again
 
     show, settings = _shown_now_and_then(), store_settings(**store)
     derive_again(
@@ -73,9 +73,9 @@ def copy(source: str, target: str, delete: bool) -> None:
     A copy that was stopped goes on when it is repeated. A server may write FROM meanwhile: repeat it
     until little is added, stop the server, and repeat it once more.
     """
-    from store.errors import StoreError
-    from store.moving.copying import Progress
-    from store.moving.copying import copy as copy_store
+    from quadriga.store.errors import StoreError
+    from quadriga.store.moving.copying import Progress
+    from quadriga.store.moving.copying import copy as copy_store
 
     show = _shown_now_and_then()
 
@@ -84,7 +84,7 @@ def copy(source: str, target: str, delete: bool) -> None:
 
     if target.startswith(("http://", "https://")):
         try:
-            from store.moving.clickhouse import fill
+            from quadriga.store.moving.clickhouse import fill
         except ImportError as error:
             said = f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
             raise StoreError(said) from error
@@ -102,8 +102,8 @@ def verify(source: str, target: str) -> None:
 
     Compared are ids, predictions, metadata and ground truth; days are those of UTC.
     """
-    from store.moving.comparison import Day
-    from store.moving.comparison import verify as verify_stores
+    from quadriga.store.moving.comparison import Day
+    from quadriga.store.moving.comparison import verify as verify_stores
 
     compared = inferences = 0
 

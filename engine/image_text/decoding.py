@@ -1,6 +1,6 @@
 """The decoder of a text model: how it reads prompts about an image, and goes on step by step with its cache.
 
-How tokens are chosen stands in `tasks.generation`.
+How tokens are chosen stands in `quadriga.tasks.generation`.
 
 Source: names of Optimum and transformers.js; transformers 4.57, LLaVA (`get_placeholder_mask`) and
 VisionEncoderDecoder.
@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.image_text.files import TextFiles
-from engine.session import Kept, LoadError, Session
-from proto.datatypes import NUMPY_TYPES
-from proto.messages import TensorInfo
-from tasks.generation import Tokens
-from tasks.logits import Scores
-from tasks.parameters import ParameterError
+from quadriga.engine.image_text.files import TextFiles
+from quadriga.engine.session import Kept, LoadError, Session
+from quadriga.proto.datatypes import NUMPY_TYPES
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.generation import Tokens
+from quadriga.tasks.logits import Scores
+from quadriga.tasks.parameters import ParameterError
 
 PAST = "past_key_values."
 _ENCODER = ".encoder."
@@ -101,7 +101,7 @@ class Decoding:
         self.logits = self._run(decoder.first, self._whole)
 
     def step(self, tokens: Tokens, rows: Tokens) -> Scores:
-        """Go on with a token for each row; a `tasks.generation.Step`."""
+        """Go on with a token for each row; a `quadriga.tasks.generation.Step`."""
         decoder = self._decoder
         self._choose(rows)
         ones = np.ones((len(rows), 1), np.int64)

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Meta
 from tokenizers import Tokenizer
 
-from engine.recognition.decisions import Decision
-from engine.recognition.evidence import read_json
-from engine.recognition.model_toml import convert
-from engine.session import LoadError
-from tasks.generation import Search
-from tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
+from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.recognition.evidence import read_json
+from quadriga.engine.recognition.model_toml import convert
+from quadriga.engine.session import LoadError
+from quadriga.tasks.generation import Search
+from quadriga.tasks.image_text import MAX_BEAMS, MAX_NEW_TOKENS
 
 _DEFAULT_NEW_TOKENS = 64
 """Where no file says how long an answer may be."""

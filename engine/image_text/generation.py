@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy.typing as npt
 
-from engine.embedding import Vector, of_encoder, pool
-from engine.image_text.decoding import Attending, Decoding, Inserting, Read
-from engine.image_text.files import Growing, TextFiles
-from engine.recognition.decisions import Decision
-from engine.recognition.evidence import channels_axis, gather
-from engine.recognition.image_input import input_of
-from engine.recognition.model_toml import ModelToml, read_model_toml
-from engine.recognition.recognise import Recognition
-from engine.recognition.sidecars import FILE as PREPROCESSOR
-from engine.session import LoadError, RunError, Session
-from engine.stopwatch import Stopwatch
-from tasks import full_name
-from tasks.generation import generate, growing
-from tasks.image import Image
-from tasks.image_text import ImageTextOptions, ImageTextToText
-from tasks.parameters import ParameterError
-from tasks.predictions import Answer, OutputError, Prediction
-from tasks.resize import plain, preprocess
-from tasks.specification import InputSpec, ModelSpec
+from quadriga.engine.embedding import Vector, of_encoder, pool
+from quadriga.engine.image_text.decoding import Attending, Decoding, Inserting, Read
+from quadriga.engine.image_text.files import Growing, TextFiles
+from quadriga.engine.recognition.decisions import Decision
+from quadriga.engine.recognition.evidence import channels_axis, gather
+from quadriga.engine.recognition.image_input import input_of
+from quadriga.engine.recognition.model_toml import ModelToml, read_model_toml
+from quadriga.engine.recognition.recognise import Recognition
+from quadriga.engine.recognition.sidecars import FILE as PREPROCESSOR
+from quadriga.engine.session import LoadError, RunError, Session
+from quadriga.engine.stopwatch import Stopwatch
+from quadriga.tasks import full_name
+from quadriga.tasks.generation import generate, growing
+from quadriga.tasks.image import Image
+from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Answer, OutputError, Prediction
+from quadriga.tasks.resize import plain, preprocess
+from quadriga.tasks.specification import InputSpec, ModelSpec
 
 TASK = "IMAGE_TEXT_TO_TEXT"
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from proto.http import error_body
+from quadriga.proto.http import error_body
 
 MAX_HEADER_BYTES = 64 * 1024
 LINGER_S = 30.0

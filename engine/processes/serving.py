@@ -10,11 +10,11 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from engine.app import Application
-from engine.processes.http_protocol import limited_to
-from engine.processes.listener import BACKLOG, turn_away, waiting
-from engine.processes.supervisor import ChildTask
-from engine.readiness import Board
+from quadriga.engine.app import Application
+from quadriga.engine.processes.http_protocol import limited_to
+from quadriga.engine.processes.listener import BACKLOG, turn_away, waiting
+from quadriga.engine.processes.supervisor import ChildTask
+from quadriga.engine.readiness import Board
 
 WhenTold = Callable[[Callable[[], object]], None]
 """Calls what it is given once the worker is to stop."""
@@ -26,7 +26,7 @@ def serve(task: ChildTask, when_told: WhenTold) -> None:
     """Serve until told to stop, then end gracefully.
 
     Raises:
-        engine.session.LoadError: There is no model to serve, or no place to keep images.
+        quadriga.engine.session.LoadError: There is no model to serve, or no place to keep images.
     """
     uvloop.run(_serve(task, when_told))
 

@@ -22,9 +22,9 @@ from typing import Literal
 
 import msgspec
 
-from engine.processes.listener import address, listen, reserve
-from engine.readiness import Board
-from engine.settings import Settings, SettingsError
+from quadriga.engine.processes.listener import address, listen, reserve
+from quadriga.engine.readiness import Board
+from quadriga.engine.settings import Settings, SettingsError
 
 UNUSABLE = 78
 """Exit status of a child that no restart can help: the settings are wrong (EX_CONFIG)."""
@@ -68,7 +68,7 @@ class _Child:
     def start(self) -> None:
         descriptors = [fd for fd in (self._task.listener_fd, self._task.board_fd) if fd >= 0]
         self._process = subprocess.Popen(  # noqa: S603 - our own module; its role is for `ps`
-            [sys.executable, "-P", "-m", "engine.processes.worker", self._task.role],
+            [sys.executable, "-P", "-m", "quadriga.engine.processes.worker", self._task.role],
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
         )

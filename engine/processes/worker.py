@@ -15,9 +15,9 @@ from typing import NoReturn
 
 import msgspec
 
-from engine.processes.supervisor import UNUSABLE, ChildTask
-from engine.settings import Settings
-from store.errors import StoreError
+from quadriga.engine.processes.supervisor import UNUSABLE, ChildTask
+from quadriga.engine.settings import Settings
+from quadriga.store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
 _log = logging.getLogger("quadriga")
@@ -70,8 +70,8 @@ def _when_told(stop: Callable[[], object]) -> None:
 
 
 def _serve(task: ChildTask) -> None:
-    from engine.processes.serving import serve
-    from engine.session import LoadError
+    from quadriga.engine.processes.serving import serve
+    from quadriga.engine.session import LoadError
 
     try:
         serve(task, _when_told)
@@ -80,10 +80,10 @@ def _serve(task: ChildTask) -> None:
 
 
 def _write(settings: Settings) -> None:
-    from store.blobs.files import open_blobs
-    from store.blobs.references import keep_swept
-    from store.upkeep.retention import Upkeep
-    from store.writer import Writer
+    from quadriga.store.blobs.files import open_blobs
+    from quadriga.store.blobs.references import keep_swept
+    from quadriga.store.upkeep.retention import Upkeep
+    from quadriga.store.writer import Writer
 
     stop = threading.Event()
     _when_told(stop.set)
@@ -95,7 +95,7 @@ def _write(settings: Settings) -> None:
         Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
         return
     try:
-        from store.moving.clickhouse import Sink
+        from quadriga.store.moving.clickhouse import Sink
     except ImportError as error:
         raise StoreError(
             f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
@@ -120,8 +120,8 @@ def _do_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
-    from engine.stored import open_stored
-    from store.jobs import QUERY_S, Jobs, run_jobs
+    from quadriga.engine.stored import open_stored
+    from quadriga.store.jobs import QUERY_S, Jobs, run_jobs
 
     inferences, blobs = open_stored(settings, QUERY_S)
     run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
@@ -132,9 +132,9 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from monitor.watch.alerts import Outbox, keep_delivering
-    from monitor.watch.schedules import Schedules, keep_scheduled
-    from store.jobs import Jobs
+    from quadriga.monitor.watch.alerts import Outbox, keep_delivering
+    from quadriga.monitor.watch.schedules import Schedules, keep_scheduled
+    from quadriga.store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)
     alerts = threading.Thread(target=keep_delivering, args=(outbox, stop), daemon=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from engine.recognition.model_toml import ModelToml
-from engine.recognition.sidecars import input_from_preprocessor
-from engine.session import LoadError, Session
-from proto.messages import TensorInfo
+from quadriga.engine.recognition.model_toml import ModelToml
+from quadriga.engine.recognition.sidecars import input_from_preprocessor
+from quadriga.engine.session import LoadError, Session
+from quadriga.proto.messages import TensorInfo
 
 COLOURS = (1, 3, 4)
 """Numbers of channels that tell an image where nothing else does; others may be any tensor's."""

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from engine.recognition.decisions import Decision, Layer, decide
-from engine.recognition.evidence import COLOURS, DTYPES, Evidence, channels_axis, literal
-from engine.recognition.families import Family
-from engine.recognition.sidecars import FILE as PREPROCESSOR
-from engine.recognition.sidecars import input_from_timm
-from engine.session import LoadError
-from proto.messages import TensorInfo
-from tasks.specification import MAX_CHANNELS, InputSpec, Resize
+from quadriga.engine.recognition.decisions import Decision, Layer, decide
+from quadriga.engine.recognition.evidence import COLOURS, DTYPES, Evidence, channels_axis, literal
+from quadriga.engine.recognition.families import Family
+from quadriga.engine.recognition.sidecars import FILE as PREPROCESSOR
+from quadriga.engine.recognition.sidecars import input_from_timm
+from quadriga.engine.session import LoadError
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks.specification import MAX_CHANNELS, InputSpec, Resize
 
 ANY_SIZE = (320, 320)
 """Size of the warm-up's image where a model takes images of any size."""

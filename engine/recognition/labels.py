@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.recognition.evidence import Evidence, literal
-from engine.recognition.families import Family
-from engine.session import LoadError
-from proto.messages import TensorInfo
-from tasks import SHORT_NAMES
-from tasks.specification import OutputSpec
+from quadriga.engine.recognition.evidence import Evidence, literal
+from quadriga.engine.recognition.families import Family
+from quadriga.engine.session import LoadError
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.specification import OutputSpec
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt")
 _CONFIG_LABELS = ("id2label", "label_names", "class_labels")

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from engine.schema import explain
-from engine.session import LoadError
-from engine.settings import Durability, FullPolicy
-from tasks import SHORT_NAMES
-from tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
+from quadriga.engine.schema import explain
+from quadriga.engine.session import LoadError
+from quadriga.engine.settings import Durability, FullPolicy
+from quadriga.tasks import SHORT_NAMES
+from quadriga.tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
 Read = TypeVar("Read", bound=msgspec.Struct)
 
@@ -61,7 +61,7 @@ class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     task: str | None = None
     family: str | None = None
-    """A name in `engine.recognition.families.FAMILIES`."""
+    """A name in `quadriga.engine.recognition.families.FAMILIES`."""
     labels: list[str] | dict[str, Any] | str | None = None
     """Names by index, `{name = index}`, `{index = name}`, or the name of a file."""
     input: dict[str, Any] = {}

@@ -10,16 +10,21 @@ from pathlib import Path
 
 import msgspec
 
-from engine.recognition import rules
-from engine.recognition.decisions import Decision, Layer, decide
-from engine.recognition.evidence import Evidence, gather
-from engine.recognition.families import FAMILIES, Family
-from engine.recognition.image_input import decide_input
-from engine.recognition.labels import class_count, decide_labels, given_labels, rf_detr_background
-from engine.recognition.model_toml import DECODED, ModelToml, check_use
-from engine.session import LoadError, Session
-from tasks import SHORT_NAMES, TASKS, full_name
-from tasks.specification import Defaults, ModelSpec, OutputSpec
+from quadriga.engine.recognition import rules
+from quadriga.engine.recognition.decisions import Decision, Layer, decide
+from quadriga.engine.recognition.evidence import Evidence, gather
+from quadriga.engine.recognition.families import FAMILIES, Family
+from quadriga.engine.recognition.image_input import decide_input
+from quadriga.engine.recognition.labels import (
+    class_count,
+    decide_labels,
+    given_labels,
+    rf_detr_background,
+)
+from quadriga.engine.recognition.model_toml import DECODED, ModelToml, check_use
+from quadriga.engine.session import LoadError, Session
+from quadriga.tasks import SHORT_NAMES, TASKS, full_name
+from quadriga.tasks.specification import Defaults, ModelSpec, OutputSpec
 
 TENSOR = "TENSOR"
 

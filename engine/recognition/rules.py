@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from engine.recognition.evidence import Evidence, channels_axis
-from engine.recognition.labels import labels_from
-from proto.messages import TensorInfo
+from quadriga.engine.recognition.evidence import Evidence, channels_axis
+from quadriga.engine.recognition.labels import labels_from
+from quadriga.proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
 

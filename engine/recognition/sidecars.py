@@ -9,7 +9,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from engine.session import LoadError
+from quadriga.engine.session import LoadError
 
 FILE = "preprocessor_config.json"
 TIMM_FILE = "config.json of timm"
@@ -26,7 +26,7 @@ _UNSUPPORTED = (
     *("do_affine_transform", "do_align_long_axis", "do_color_quantize"),
     *("do_crop_margin", "do_image_splitting", "keep_aspect_ratio"),
 )
-"""What changes the pixels in ways that `tasks.specification.InputSpec` does not have."""
+"""What changes the pixels in ways that `quadriga.tasks.specification.InputSpec` does not have."""
 
 _MAX_ASPECT = 10
 """Bound of an input whose shortest side alone is given, so that no image asks for any memory it likes."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from monitor.charts.drawing import (
+from quadriga.monitor.charts.drawing import (
     FAINT,
     INK,
     NARROW,
@@ -20,8 +20,8 @@ from monitor.charts.drawing import (
     single,
     whiskers,
 )
-from monitor.report import TIMES, Comparison, Metric, Report, Slice
-from monitor.wording import differences, headlines, plain, title
+from quadriga.monitor.report import TIMES, Comparison, Metric, Report, Slice
+from quadriga.monitor.wording import differences, headlines, plain, title
 
 _MOST_LABELS, _MOST_VALUES = 60, 30
 _ROW = 0.21

@@ -3,8 +3,18 @@
 import numpy as np
 import numpy.typing as npt
 
-from monitor.charts.drawing import FAINT, INK, NARROW, SERIES, TRUTH, WRONG, Chart, chart, figure
-from monitor.report import Report
+from quadriga.monitor.charts.drawing import (
+    FAINT,
+    INK,
+    NARROW,
+    SERIES,
+    TRUTH,
+    WRONG,
+    Chart,
+    chart,
+    figure,
+)
+from quadriga.monitor.report import Report
 
 
 def reliability(report: Report) -> Chart | None:

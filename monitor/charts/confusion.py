@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, shown, single
-from monitor.report import Confusion, Report
+from quadriga.monitor.charts.drawing import FAINT, INK, PAPER, SERIES, Chart, chart, shown, single
+from quadriga.monitor.report import Confusion, Report
 
 MOST_LABELS = 25
 _NUMBERED = 13

@@ -8,8 +8,17 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from monitor.charts.drawing import FAINT, INK, LINES, Chart, chart, figure, shown, unit_square
-from monitor.report import Report
+from quadriga.monitor.charts.drawing import (
+    FAINT,
+    INK,
+    LINES,
+    Chart,
+    chart,
+    figure,
+    shown,
+    unit_square,
+)
+from quadriga.monitor.report import Report
 
 _WORST = 5
 """Labels drawn beside the mean."""

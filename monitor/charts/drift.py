@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from monitor.charts.drawing import INK, SERIES, Chart, chart, name_rows, shown, single
-from monitor.report import Report, Signal, by_effect
-from monitor.wording import brief, plain
+from quadriga.monitor.charts.drawing import INK, SERIES, Chart, chart, name_rows, shown, single
+from quadriga.monitor.report import Report, Signal, by_effect
+from quadriga.monitor.wording import brief, plain
 
 MOST_SIGNALS = 24
 _MOST_LABELS = 16

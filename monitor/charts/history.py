@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from monitor.charts.drawing import (
+from quadriga.monitor.charts.drawing import (
     FAINT,
     INK,
     PAPER,
@@ -24,8 +24,8 @@ from monitor.charts.drawing import (
     shown,
     single,
 )
-from monitor.report import PastSignal, PastWindow, Report, by_effect
-from monitor.wording import brief, plain
+from quadriga.monitor.report import PastSignal, PastWindow, Report, by_effect
+from quadriga.monitor.wording import brief, plain
 
 MOST_WINDOWS = 100
 _MOST_LINES, _MOST_ROWS = 6, 40

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from monitor.drift import similarity
-from monitor.drift.parameters import (
+from quadriga.monitor.drift import similarity
+from quadriga.monitor.drift.parameters import (
     DEFAULT,
     SOURCE_KEYS,
     DriftParameters,
@@ -24,17 +24,17 @@ from monitor.drift.parameters import (
     fixed,
     span_s,
 )
-from monitor.drift.samples import EMBEDDING, DriftError
-from monitor.drift.summary import from_bytes, to_bytes
-from monitor.drift.windows import About, WindowRead
-from monitor.kept import MOST_NAME_BYTES, read, write
-from monitor.report import ReportedModel, Window
-from store.disk import write_whole
-from store.errors import NotFoundError, NotReadyError, QueryError, keeping
-from store.query.json_form import parse
-from store.query.moments import microseconds
-from store.query.request import decode_body
-from store.records import timestamp_text
+from quadriga.monitor.drift.samples import EMBEDDING, DriftError
+from quadriga.monitor.drift.summary import from_bytes, to_bytes
+from quadriga.monitor.drift.windows import About, WindowRead
+from quadriga.monitor.kept import MOST_NAME_BYTES, read, write
+from quadriga.monitor.report import ReportedModel, Window
+from quadriga.store.disk import write_whole
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, keeping
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.moments import microseconds
+from quadriga.store.query.request import decode_body
+from quadriga.store.records import timestamp_text
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 

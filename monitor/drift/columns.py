@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.samples import DriftError, label_of
-from monitor.drift.tables import Table, Values, parsed, vector
-from store.records import timestamp_text
+from quadriga.monitor.drift.samples import DriftError, label_of
+from quadriga.monitor.drift.tables import Table, Values, parsed, vector
+from quadriga.store.records import timestamp_text
 
 Numbers = npt.NDArray[np.float64]
 Order = npt.NDArray[np.int64]

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift import kernels, two_samples
-from monitor.drift.decision import Settings, decide, most_permutations, status
-from monitor.drift.dependence import Codes, Origin, Units, units
-from monitor.drift.permutation import (
+from quadriga.monitor.drift import kernels, two_samples
+from quadriga.monitor.drift.decision import Settings, decide, most_permutations, status
+from quadriga.monitor.drift.dependence import Codes, Origin, Units, units
+from quadriga.monitor.drift.permutation import (
     Effort,
     chi_square,
     counts_of,
@@ -19,9 +19,9 @@ from monitor.drift.permutation import (
     largest_distance,
     permuted,
 )
-from monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
-from monitor.drift.summary import Summary, summarise
-from monitor.report import Data, Effect, Histogram, Report, Signal, Window
+from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
+from quadriga.monitor.drift.summary import Summary, summarise
+from quadriga.monitor.report import Data, Effect, Histogram, Report, Signal, Window
 
 GRID = 128
 """Values, at most, at which permutations compare distribution functions."""

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.dependence import Units
-from monitor.drift.kernels import Kernel
-from monitor.drift.permutation import arrangements
-from monitor.report import Signal
+from quadriga.monitor.drift.dependence import Units
+from quadriga.monitor.drift.kernels import Kernel
+from quadriga.monitor.drift.permutation import arrangements
+from quadriga.monitor.report import Signal
 
 LEAST_UNITS = 20
 """Blocks or sources, of both sides together."""

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from monitor.drift.samples import Kind
-from store.schema import INDEXED_CHARACTERS
-from tasks.predictions import AnyPrediction, Point
+from quadriga.monitor.drift.samples import Kind
+from quadriga.store.schema import INDEXED_CHARACTERS
+from quadriga.tasks.predictions import AnyPrediction, Point
 
 Value = str | float | bool
 META = "meta."
@@ -35,7 +35,7 @@ class Answered(NamedTuple):
     predictions: str
     """JSON, as it went over the wire."""
     metadata: str
-    """JSON, path to value: see `store.metadata.index`. Of texts the beginning counts."""
+    """JSON, path to value: see `quadriga.store.metadata.index`. Of texts the beginning counts."""
     latency_ms: float
     width: int | None = None
     """Pixels."""

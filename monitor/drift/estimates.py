@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.reading import read
-from monitor.report import Metric
-from store.database import run_in
-from store.inferences import Inferences
-from store.records import StoredInference
+from quadriga.monitor.evaluation.reading import read
+from quadriga.monitor.report import Metric
+from quadriga.store.database import run_in
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import StoredInference
 
 TASK = "IMAGE_CLASSIFICATION"
 TYPE = "EstimatedAccuracy"

@@ -14,13 +14,20 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.columns import UnlikeError, as_labels, as_numbers, as_vectors, in_time, look
-from monitor.drift.comparison import compare
-from monitor.drift.decision import Settings
-from monitor.drift.samples import DriftError, Kind, sample
-from monitor.drift.tables import Table, Values, read_table
-from monitor.report import Data, Report, Window, provenance
-from store.records import timestamp_text
+from quadriga.monitor.drift.columns import (
+    UnlikeError,
+    as_labels,
+    as_numbers,
+    as_vectors,
+    in_time,
+    look,
+)
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.decision import Settings
+from quadriga.monitor.drift.samples import DriftError, Kind, sample
+from quadriga.monitor.drift.tables import Table, Values, read_table
+from quadriga.monitor.report import Data, Report, Window, provenance
+from quadriga.store.records import timestamp_text
 
 SOURCE_KEYS = ("camera_id", "stream", "recording")
 """What rows that resemble each other have in common, where nothing else is said; also below `metadata`."""

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.dependence import Units
-from monitor.drift.permutation import Sides
+from quadriga.monitor.drift.dependence import Units
+from quadriga.monitor.drift.permutation import Sides
 
 Matrix = npt.NDArray[np.float64]
 Kernel = Literal["energy", "mmd"]

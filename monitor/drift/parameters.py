@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
-from monitor.drift.kernels import Kernel
-from store.errors import QueryError
-from store.query.json_form import parse
-from store.query.moments import EXPECTED, microseconds
-from store.query.request import decode_body
-from store.query.wrong import unexpected
-from store.records import timestamp_text
+from quadriga.monitor.drift.kernels import Kernel
+from quadriga.store.errors import QueryError
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.moments import EXPECTED, microseconds
+from quadriga.store.query.request import decode_body
+from quadriga.store.query.wrong import unexpected
+from quadriga.store.records import timestamp_text
 
 MOST_BY = 20
 SOURCE_KEYS = ["camera_id", "stream", "recording"]

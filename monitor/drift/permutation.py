@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift import two_samples
-from monitor.drift.dependence import Codes, Units
+from quadriga.monitor.drift import two_samples
+from quadriga.monitor.drift.dependence import Codes, Units
 
 Numbers = npt.NDArray[np.float64]
 Sides = npt.NDArray[np.float32]

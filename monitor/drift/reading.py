@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import sqlalchemy as sa
 
-from monitor.drift.derived import META, Answered, Value, derived
-from monitor.drift.samples import label_of, used
-from monitor.signals import PICTURE
-from store.database import run, run_in
-from store.inferences import Inferences
-from store.records import ModelReference, StoredSignals
-from store.rollups import minute
-from store.schema import INDEXED_CHARACTERS, KeyType
+from quadriga.monitor.drift.derived import META, Answered, Value, derived
+from quadriga.monitor.drift.samples import label_of, used
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.database import run, run_in
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import ModelReference, StoredSignals
+from quadriga.store.rollups import minute
+from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 SHARD = 1000
 """Inferences that are read at once."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.samples import EMBEDDING, DriftError, Sample
-from monitor.report import Neighbour, Unlike
+from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
+from quadriga.monitor.report import Neighbour, Unlike
 
 NEAREST = 5
 """Neighbours of which the mean distance counts."""

@@ -8,22 +8,31 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from monitor.drift.comparison import compare
-from monitor.drift.decision import Settings
-from monitor.drift.derived import META
-from monitor.drift.estimates import estimated
-from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.samples import EMBEDDING, DriftError, differ
-from monitor.drift.similarity import least_like
-from monitor.drift.summary import Summary
-from monitor.drift.what_moved import slices
-from monitor.drift.windows import About, Reading, WindowRead, read_window
-from monitor.evaluation.reading import read as read_records
-from monitor.places import Here, Places, Tell
-from monitor.report import Data, Neighbour, Report, Slice, Unlike, Window, by_effect, provenance
-from store.errors import NotReadyError, QueryTimeoutError
-from store.inferences import Inferences
-from store.records import timestamp_text
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.decision import Settings
+from quadriga.monitor.drift.derived import META
+from quadriga.monitor.drift.estimates import estimated
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.samples import EMBEDDING, DriftError, differ
+from quadriga.monitor.drift.similarity import least_like
+from quadriga.monitor.drift.summary import Summary
+from quadriga.monitor.drift.what_moved import slices
+from quadriga.monitor.drift.windows import About, Reading, WindowRead, read_window
+from quadriga.monitor.evaluation.reading import read as read_records
+from quadriga.monitor.places import Here, Places, Tell
+from quadriga.monitor.report import (
+    Data,
+    Neighbour,
+    Report,
+    Slice,
+    Unlike,
+    Window,
+    by_effect,
+    provenance,
+)
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
 """Rows of a baseline that are compared."""

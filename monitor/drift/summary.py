@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from monitor.drift.samples import Codes, Column, DriftError, Kind, Sample, alike, take, used
+from quadriga.monitor.drift.samples import (
+    Codes,
+    Column,
+    DriftError,
+    Kind,
+    Sample,
+    alike,
+    take,
+    used,
+)
 
 _RUN_ROWS = 50
 _DENSE, _DENSEST = 10, 0.02

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.drift.samples import DriftError
-from store.errors import NO_PYARROW, QueryError
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.store.errors import NO_PYARROW, QueryError
 
 MOST_COLUMNS = 4096
 _DEEPEST = 16
@@ -167,7 +167,7 @@ def _parquet(path: Path) -> Table:
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-    from store.exchange import parquet  # noqa: PLC0415 - as above
+    from quadriga.store.exchange import parquet  # noqa: PLC0415 - as above
 
     try:
         schema = pq.read_schema(path)

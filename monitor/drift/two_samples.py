@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.report import Reference
+from quadriga.monitor.report import Reference
 
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float64]

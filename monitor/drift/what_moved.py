@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.comparison import bounded, compare
-from monitor.drift.decision import Settings, decide
-from monitor.drift.dependence import Codes
-from monitor.drift.samples import Sample, take
-from monitor.drift.summary import Summary
-from monitor.report import Metric, Signal, Slice, by_effect, times_least
+from quadriga.monitor.drift.comparison import bounded, compare
+from quadriga.monitor.drift.decision import Settings, decide
+from quadriga.monitor.drift.dependence import Codes
+from quadriga.monitor.drift.samples import Sample, take
+from quadriga.monitor.drift.summary import Summary
+from quadriga.monitor.report import Metric, Signal, Slice, by_effect, times_least
 
 MOST_VALUES = 50
 """Columns with more values than this are no slices."""

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from monitor.drift.derived import COORDINATES, KINDS, META
-from monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
-from monitor.drift.reading import (
+from quadriga.monitor.drift.derived import COORDINATES, KINDS, META
+from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
+from quadriga.monitor.drift.reading import (
     SHARD,
     Ids,
     Shard,
@@ -23,13 +23,13 @@ from monitor.drift.reading import (
     source_name,
     sources_of,
 )
-from monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
-from monitor.drift.summary import Summary, drawn, summarise, usual_run
-from monitor.places import Places, Tell
-from monitor.report import ReportedModel, Window
-from store.ids import milliseconds
-from store.inferences import Inferences
-from store.records import ModelReference, timestamp_text
+from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
+from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
+from quadriga.monitor.places import Places, Tell
+from quadriga.monitor.report import ReportedModel, Window
+from quadriga.store.ids import milliseconds
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import ModelReference, timestamp_text
 
 MOST_TEXTS = 1000
 """A key of the metadata with more different texts than this is no signal, nor one with more than a few, \

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles
+from quadriga.monitor.evaluation.arrays import Doubles
 
 TAU = 0.5
 """Answers that differ in this part of their letters, or more, get nothing by ANLS."""

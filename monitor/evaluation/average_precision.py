@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, nth
-from monitor.evaluation.matching import RIGHT, WRONG, Ranking
-from monitor.evaluation.reporting import number
-from monitor.report import Metric
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, nth
+from quadriga.monitor.evaluation.matching import RIGHT, WRONG, Ranking
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.report import Metric
 
 THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
 RECALLS: Doubles = np.linspace(0, 1, 101)

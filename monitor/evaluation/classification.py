@@ -11,15 +11,23 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, ratio, starts, within
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label
-from monitor.evaluation.label_scores import LabelScores, curves
-from monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
-from monitor.evaluation.reporting import number
-from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
-from monitor.evaluation.wire_tables import read_lists
-from monitor.report import Example, Metric
+from quadriga.monitor.evaluation.arrays import (
+    Doubles,
+    Flags,
+    Integers,
+    joined,
+    ratio,
+    starts,
+    within,
+)
+from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
+from quadriga.monitor.evaluation.label_counts import LabelCounts, averaged, confusion, per_label
+from quadriga.monitor.evaluation.label_scores import LabelScores, curves
+from quadriga.monitor.evaluation.reliability import BINS, RULE, Reliability, are_probabilities
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+from quadriga.monitor.evaluation.wire_tables import read_lists
+from quadriga.monitor.report import Example, Metric
 
 THRESHOLD = 0.5
 """Least score of a label that an image is said to have."""

@@ -8,15 +8,22 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
-from monitor.evaluation.detection import box_tables
-from monitor.evaluation.evaluators import decode
-from monitor.evaluation.instances import mask_tables
-from monitor.evaluation.run_lengths import Segmentation, masks_of
-from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Number, State, Table, counted
-from monitor.evaluation.wire_tables import Listed
-from tasks import full_name
+from quadriga.monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
+from quadriga.monitor.evaluation.detection import box_tables
+from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.instances import mask_tables
+from quadriga.monitor.evaluation.run_lengths import Segmentation, masks_of
+from quadriga.monitor.evaluation.slicing import slice_values
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Number,
+    State,
+    Table,
+    counted,
+)
+from quadriga.monitor.evaluation.wire_tables import Listed
+from quadriga.tasks import full_name
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -54,7 +61,7 @@ class _Annotation(msgspec.Struct, gc=False):
     crowd: int | bool = msgspec.field(name="iscrowd", default=0)
     difficult: ClassVar[bool] = False
     oriented_bbox: dict[str, float] | None = None
-    """As `store.exchange.datasets` writes it."""
+    """As `quadriga.store.exchange.datasets` writes it."""
 
 
 class Result(msgspec.Struct, gc=False):
@@ -190,7 +197,7 @@ def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
 
 
 def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
-    """Return the tables of masks, as `monitor.evaluation.instances` has them."""
+    """Return the tables of masks, as `quadriga.monitor.evaluation.instances` has them."""
     both = found, there
     images = np.concatenate([one.table["image"] for one in both])
     objects = np.bincount(images, minlength=len(sizes))

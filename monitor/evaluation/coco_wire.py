@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.coco import Result, read_truth
-from monitor.evaluation.evaluators import decode
-from monitor.evaluation.run_lengths import Segmentation, runs_of
-from monitor.evaluation.state import EvaluatedImage, EvaluationError
-from store.changes.annotations import annotations_of
-from tasks.contours import rings, to_points
+from quadriga.monitor.evaluation.coco import Result, read_truth
+from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.run_lengths import Segmentation, runs_of
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
+from quadriga.store.changes.annotations import annotations_of
+from quadriga.tasks.contours import rings, to_points
 
 
 def images_of_coco(

@@ -5,12 +5,17 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.evaluators import Evaluated
-from monitor.evaluation.matching import Overlap
-from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
-from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
+from quadriga.monitor.evaluation.evaluators import Evaluated
+from quadriga.monitor.evaluation.matching import Overlap
+from quadriga.monitor.evaluation.objects import EvaluatedObjects
+from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table, Truth
+from quadriga.monitor.evaluation.wire_tables import (
+    Listed,
+    predictions_table,
+    read_lists,
+    truths_table,
+)
 
 
 class _Predicted(msgspec.Struct, gc=False):

@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, joined, mean_known, ratio
-from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.label_counts import totals
-from monitor.evaluation.matching import Overlap, near_pairs
-from monitor.evaluation.reporting import number
-from monitor.evaluation.state import State
-from monitor.report import Metric
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, joined, mean_known, ratio
+from quadriga.monitor.evaluation.evaluators import Findings, Headline
+from quadriga.monitor.evaluation.label_counts import totals
+from quadriga.monitor.evaluation.matching import Overlap, near_pairs
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.state import State
+from quadriga.monitor.report import Metric
 
 THRESHOLDS = (0.5, 0.75)
 """What an overlap must be above."""

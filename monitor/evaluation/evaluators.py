@@ -11,20 +11,27 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles
-from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
-from monitor.report import Confusion, Metric
-from store.errors import NO_JSON
-from tasks import SHORT_NAMES, full_name
-from tasks.references import load
+from quadriga.monitor.evaluation.arrays import Doubles
+from quadriga.monitor.evaluation.slicing import slice_values
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Labels,
+    State,
+    Table,
+    counted,
+)
+from quadriga.monitor.report import Confusion, Metric
+from quadriga.store.errors import NO_JSON
+from quadriga.tasks import SHORT_NAMES, full_name
+from quadriga.tasks.references import load
 
 EVALUATORS = {
-    "IMAGE_CLASSIFICATION": "monitor.evaluation.classification:Classification",
-    "OBJECT_DETECTION": "monitor.evaluation.detection:Detection",
-    "ORIENTED_OBJECT_DETECTION": "monitor.evaluation.oriented:OrientedDetection",
-    "IMAGE_SEGMENTATION": "monitor.evaluation.segmentation:Segmentation",
-    "IMAGE_TEXT_TO_TEXT": "monitor.evaluation.text:Text",
+    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.classification:Classification",
+    "OBJECT_DETECTION": "quadriga.monitor.evaluation.detection:Detection",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.oriented:OrientedDetection",
+    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.segmentation:Segmentation",
+    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text:Text",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
 
@@ -137,7 +144,7 @@ def evaluator(task: str) -> Evaluator:
 def state_of(evaluation: Evaluator, images: Iterable[EvaluatedImage], by: Sequence[str]) -> State:
     """Turn a shard of images into a state; those without a truth are counted as excluded.
 
-    `by` says what is to be sliced by; see `monitor.evaluation.slicing`.
+    `by` says what is to be sliced by; see `quadriga.monitor.evaluation.slicing`.
 
     Raises:
         EvaluationError: They are not of this task, or of no size that an image can have.

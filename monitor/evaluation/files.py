@@ -12,11 +12,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from monitor.evaluation.coco import state_of_coco
-from monitor.evaluation.coco_wire import images_of_coco
-from monitor.evaluation.evaluators import decode, evaluator, state_of, unreadable
-from monitor.evaluation.reporting import USUAL, Asked, evaluate, with_pictures
-from monitor.evaluation.state import (
+from quadriga.monitor.evaluation.coco import state_of_coco
+from quadriga.monitor.evaluation.coco_wire import images_of_coco
+from quadriga.monitor.evaluation.evaluators import decode, evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.reporting import USUAL, Asked, evaluate, with_pictures
+from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     State,
@@ -25,9 +25,9 @@ from monitor.evaluation.state import (
     merge,
     to_bytes,
 )
-from monitor.report import Report, Window
-from store.errors import NO_PYARROW, QueryError
-from tasks import full_name
+from quadriga.monitor.report import Report, Window
+from quadriga.store.errors import NO_PYARROW, QueryError
+from quadriga.tasks import full_name
 
 SHARD = 1000
 """Images that are read at once."""
@@ -85,7 +85,7 @@ def evaluate_records(
         file: JSON lines; read twice, the second time for the worst images.
         task: Theirs; see `evaluator`.
         name: Of the file, for messages.
-        by: What to slice by; see `monitor.evaluation.slicing`.
+        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
         asked: What to compute.
         tell: See `Tell`.
 
@@ -116,7 +116,7 @@ def evaluate_parquet(
     Args:
         path: Of the file; every process that reads it finds it there.
         task: Of all of its inferences; see `evaluator`.
-        by: What to slice by; see `monitor.evaluation.slicing`.
+        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
         asked: What to compute.
         each: Reads its row groups, one after the other or on many machines; as the built-in `map`.
         tell: See `Tell`.
@@ -126,7 +126,7 @@ def evaluate_parquet(
     """
     if find_spec("pyarrow") is None:
         raise EvaluationError(NO_PYARROW)
-    from store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
+    from quadriga.store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
 
     states, rows = [state_of(evaluator(task), [], by)], 0
     times: _Times = ()
@@ -147,7 +147,7 @@ def evaluate_parquet(
 
 
 def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
-    from store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
+    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
 
     lines = (line for line, _ in read_parquet(path, group, images=False))
     state, times = _read(task, by, f"{path.name}[{group}]", lines)

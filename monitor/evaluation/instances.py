@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import end_to_end, joined
-from monitor.evaluation.evaluators import Evaluated
-from monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
-from monitor.evaluation.matching import Overlap, Pairs
-from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import (
+from quadriga.monitor.evaluation.arrays import end_to_end, joined
+from quadriga.monitor.evaluation.evaluators import Evaluated
+from quadriga.monitor.evaluation.masks import Contours, Masks, from_contours, overlaps
+from quadriga.monitor.evaluation.matching import Overlap, Pairs
+from quadriga.monitor.evaluation.objects import EvaluatedObjects
+from quadriga.monitor.evaluation.state import (
     EvaluatedImage,
     EvaluationError,
     Labels,
@@ -23,8 +23,14 @@ from monitor.evaluation.state import (
     Table,
     Truth,
 )
-from monitor.evaluation.wire_tables import Listed, listed, predictions_table, read, truths_table
-from tasks.predictions import Point
+from quadriga.monitor.evaluation.wire_tables import (
+    Listed,
+    listed,
+    predictions_table,
+    read,
+    truths_table,
+)
+from quadriga.tasks.predictions import Point
 
 IGNORED = frozenset({"ignore", "void"})
 """Labels of truths whose pixels do not count."""

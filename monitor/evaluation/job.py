@@ -4,12 +4,12 @@ import shutil
 
 import msgspec
 
-from monitor.evaluation.parameters import EvaluationParameters
-from monitor.evaluation.state import EvaluationError
-from monitor.evaluation.stored import evaluate_stored
-from monitor.reports import keep
-from store.errors import StoreError
-from store.jobs import Run
+from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.stored import evaluate_stored
+from quadriga.monitor.reports import keep
+from quadriga.store.errors import StoreError
+from quadriga.store.jobs import Run
 
 
 def run_evaluation(run: Run) -> str:

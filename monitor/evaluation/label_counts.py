@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
-from monitor.evaluation.evaluators import Headline
-from monitor.evaluation.reporting import number
-from monitor.report import Confusion, Metric
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.evaluators import Headline
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.report import Confusion, Metric
 
 MOST_LABELS = 1000
 """Of a confusion matrix."""

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
-from monitor.evaluation.evaluators import Headline
-from monitor.evaluation.label_counts import totals
-from monitor.evaluation.state import Table
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from quadriga.monitor.evaluation.evaluators import Headline
+from quadriga.monitor.evaluation.label_counts import totals
+from quadriga.monitor.evaluation.state import Table
 
 _POINTS = 200
 """Most of one curve."""

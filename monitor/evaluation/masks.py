@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges, starts
-from tasks.contours import fill
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, held, ranges, starts
+from quadriga.tasks.contours import fill
 
 Words = npt.NDArray[np.uint64]
 
@@ -55,7 +55,7 @@ class Runs(NamedTuple):
 
 
 def from_contours(contours: Contours, width: int, height: int) -> Masks:
-    """Make masks of the contours of one image by the rule of `tasks.contours`, cut off at its edges."""
+    """Make masks of the contours of one image by the rule of `quadriga.tasks.contours`, cut off at its edges."""
     frame = _frames(contours, width, height)
     stride = _stride(frame)
     sizes = (frame[:, 1] - frame[:, 0]) * stride

@@ -14,8 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, held, joined, ranges, starts, within
-from monitor.evaluation.state import Table
+from quadriga.monitor.evaluation.arrays import (
+    Doubles,
+    Flags,
+    Integers,
+    held,
+    joined,
+    ranges,
+    starts,
+    within,
+)
+from quadriga.monitor.evaluation.state import Table
 
 Overlap = Callable[[Integers, Integers], Doubles]
 """Gives the overlap of pairs, from the positions of predictions (P,) and objects (P,)."""

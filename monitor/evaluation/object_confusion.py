@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, within
-from monitor.evaluation.label_counts import confusion as confusion_of
-from monitor.evaluation.matching import IGNORED, Overlap, match
-from monitor.evaluation.state import State, Table
-from monitor.report import Confusion, Example
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, within
+from quadriga.monitor.evaluation.label_counts import confusion as confusion_of
+from quadriga.monitor.evaluation.matching import IGNORED, Overlap, match
+from quadriga.monitor.evaluation.state import State, Table
+from quadriga.monitor.report import Confusion, Example
 
 IOU = 0.5
 SCORE = 0.3

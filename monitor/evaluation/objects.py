@@ -5,8 +5,8 @@ Only the overlap of two objects differs between boxes, oriented boxes and masks;
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags
-from monitor.evaluation.average_precision import (
+from quadriga.monitor.evaluation.arrays import Doubles, Flags
+from quadriga.monitor.evaluation.average_precision import (
     AREA_NAMES,
     AREAS,
     AVERAGED,
@@ -18,29 +18,29 @@ from monitor.evaluation.average_precision import (
     precision_curves,
     twelve,
 )
-from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.matching import (
+from quadriga.monitor.evaluation.evaluators import Findings, Headline
+from quadriga.monitor.evaluation.matching import (
     IGNORED,
     RIGHT,
     Overlap,
     match,
     near_pairs,
 )
-from monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
-from monitor.evaluation.operating import at_thresholds
-from monitor.evaluation.reliability import BINS, RULE, Reliability
-from monitor.evaluation.reporting import number
-from monitor.evaluation.state import State, counted
-from monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
-from monitor.evaluation.weighted import twelve_numbers
-from monitor.report import Metric
+from quadriga.monitor.evaluation.object_confusion import SCORE, Confused, confused, confusion
+from quadriga.monitor.evaluation.operating import at_thresholds
+from quadriga.monitor.evaluation.reliability import BINS, RULE, Reliability
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.state import State, counted
+from quadriga.monitor.evaluation.tide import FAR, KINDS, NEAR, Errors, errors, worth
+from quadriga.monitor.evaluation.weighted import twelve_numbers
+from quadriga.monitor.report import Metric
 
 
 class EvaluatedObjects:
     """Objects that a model found, beside those that are there.
 
     Args:
-        state: With the tables of `monitor.evaluation.wire_tables`, and what the overlap needs.
+        state: With the tables of `quadriga.monitor.evaluation.wire_tables`, and what the overlap needs.
         overlap: Of pairs, by the positions of their rows in the two tables, which share an image but not
             always a label. Of a crowd: the part of the prediction that lies in it.
         kind: What the report calls the overlap.

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, TypeVar
 
-from monitor.evaluation.state import EvaluationError
-from store.blobs.files import open_blobs
-from store.inferences import Inferences
-from store.jobs import QUERY_S
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.blobs.files import open_blobs
+from quadriga.store.inferences import Inferences
+from quadriga.store.jobs import QUERY_S
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
 
@@ -82,7 +82,7 @@ class StoredOnCluster:
     def map(
         self, read: Callable[[Inferences, _Item], _Made], items: Iterable[_Item]
     ) -> Iterator[_Made]:
-        """As `monitor.places.Places.map`."""
+        """As `quadriga.monitor.places.Places.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
 
 

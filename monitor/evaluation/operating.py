@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.label_counts import LabelCounts
-from monitor.evaluation.reporting import number
-from monitor.report import Metric
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
+from quadriga.monitor.evaluation.label_counts import LabelCounts
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.report import Metric
 
 SCORE = 0.5
 IOU = 0.5

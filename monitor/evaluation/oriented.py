@@ -5,15 +5,28 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.dota import DotaObjects
-from monitor.evaluation.evaluators import Composed, Evaluated
-from monitor.evaluation.matching import Overlap
-from monitor.evaluation.objects import EvaluatedObjects
-from monitor.evaluation.state import EvaluatedImage, Labels, Magnitude, Number, State, Table, Truth
-from monitor.evaluation.wire_tables import Listed, predictions_table, read_lists, truths_table
-from tasks.geometry import ratio
-from tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
+from quadriga.monitor.evaluation.dota import DotaObjects
+from quadriga.monitor.evaluation.evaluators import Composed, Evaluated
+from quadriga.monitor.evaluation.matching import Overlap
+from quadriga.monitor.evaluation.objects import EvaluatedObjects
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    Labels,
+    Magnitude,
+    Number,
+    State,
+    Table,
+    Truth,
+)
+from quadriga.monitor.evaluation.wire_tables import (
+    Listed,
+    predictions_table,
+    read_lists,
+    truths_table,
+)
+from quadriga.tasks.geometry import ratio
+from quadriga.tasks.rotated import convex_intersection_areas, polygon_areas, xywhr_to_corners
 
 _Pair = tuple[Number, Number]
 

@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from monitor.evaluation.slicing import slice_values
-from monitor.evaluation.state import EvaluationError
-from store.errors import QueryError
-from store.query.json_form import parse
-from store.query.request import decode_body
+from quadriga.monitor.evaluation.slicing import slice_values
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.errors import QueryError
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.request import decode_body
 
 MOST_RESAMPLES = 1000
 MOST_BY = 20

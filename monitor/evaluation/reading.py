@@ -11,14 +11,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from monitor.evaluation.evaluators import evaluator, state_of, unreadable
-from monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, counted, to_bytes
-from store.database import run_in
-from store.errors import NotReadyError, QueryTimeoutError
-from store.inferences import Inferences
-from store.query.request import QueryRequest
-from store.records import ModelReference, StoredInference
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    State,
+    counted,
+    to_bytes,
+)
+from quadriga.store.database import run_in
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.inferences import Inferences
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import ModelReference, StoredInference
 
 SHARD = 1000
 """Images that are read at once; a query names no more."""
@@ -50,7 +56,7 @@ class Shard(msgspec.Struct, frozen=True):
     """What was read."""
 
     state: bytes
-    """See `monitor.evaluation.state.to_bytes`."""
+    """See `quadriga.monitor.evaluation.state.to_bytes`."""
     models: list[ModelReference]
     """That answered."""
     unreadable: str = ""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
-from monitor.evaluation.label_counts import totals
-from monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.label_counts import totals
+from quadriga.monitor.evaluation.reporting import number
 
 BINS = 15
 RULE = "equal width, upper edge included"

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.arrays import Doubles
-from monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
-from monitor.report import (
+from quadriga.monitor.evaluation.arrays import Doubles
+from quadriga.monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
+from quadriga.monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
+from quadriga.monitor.report import (
     Comparison,
     Data,
     Metric,
@@ -23,7 +23,7 @@ from monitor.report import (
     Worst,
     provenance,
 )
-from store.records import timestamp_text
+from quadriga.store.records import timestamp_text
 
 MOST_SLICES = 50
 """Values of one key, those with the most images first; the rest is not shown."""

@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, ranges
-from monitor.evaluation.masks import Masks, Runs, from_runs
-from monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ranges
+from quadriga.monitor.evaluation.masks import Masks, Runs, from_runs
+from quadriga.monitor.evaluation.state import EvaluationError
 
 _FIRST_CHARACTER, _MOST_CHARACTERS = 48, 12
 _SUBPIXELS = 5

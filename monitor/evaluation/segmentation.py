@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.arrays import Doubles, Integers, ratio
-from monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
-from monitor.evaluation.instances import (
+from quadriga.monitor.evaluation.arrays import Doubles, Integers, ratio
+from quadriga.monitor.evaluation.evaluators import Composed, Evaluated, Findings, Headline
+from quadriga.monitor.evaluation.instances import (
     BACKGROUND,
     FARTHEST_PX,
     IGNORED,
@@ -19,9 +19,9 @@ from monitor.evaluation.instances import (
     object_tables,
     tables_of_each,
 )
-from monitor.evaluation.label_counts import LabelCounts, confusion, per_label
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
-from tasks.contours import paint, to_rings
+from quadriga.monitor.evaluation.label_counts import LabelCounts, confusion, per_label
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table
+from quadriga.tasks.contours import paint, to_rings
 
 _LARGEST_PX = 1 << 28
 _NOTHING, _HIDDEN = -1, -2

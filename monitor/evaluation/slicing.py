@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from monitor.evaluation.state import EvaluatedImage, EvaluationError
-from monitor.report import TIMES
-from store.errors import MetadataError
-from store.metadata import flatten
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
+from quadriga.monitor.report import TIMES
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import flatten
 
 
 def slice_values(images: Sequence[EvaluatedImage], by: str) -> list[str | None]:

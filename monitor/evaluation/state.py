@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from monitor.evaluation.arrays import end_to_end
+from quadriga.monitor.evaluation.arrays import end_to_end
 
 Column = npt.NDArray[Any]
 """(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""

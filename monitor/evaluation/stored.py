@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from monitor.evaluation.evaluators import evaluator
-from monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from monitor.evaluation.reading import (
+from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
+from quadriga.monitor.evaluation.reading import (
     SHARD,
     Selection,
     Shard,
@@ -22,14 +22,14 @@ from monitor.evaluation.reading import (
     same_images,
     select,
 )
-from monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from monitor.evaluation.state import EvaluationError, State, from_bytes, merge
-from monitor.places import Here, Places, Tell
-from monitor.report import Report, ReportedModel, Window, provenance
-from store.disk import write_whole
-from store.ids import milliseconds
-from store.inferences import Inferences
-from store.records import timestamp_text
+from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
+from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from quadriga.monitor.places import Here, Places, Tell
+from quadriga.monitor.report import Report, ReportedModel, Window, provenance
+from quadriga.store.disk import write_whole
+from quadriga.store.ids import milliseconds
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import timestamp_text
 
 _Item = TypeVar("_Item")
 _Kind = TypeVar("_Kind", Selection, Shard)

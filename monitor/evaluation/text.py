@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from monitor.evaluation.answers import (
+from quadriga.monitor.evaluation.answers import (
     BLEU_COUNTS,
     TAU,
     anls,
@@ -19,11 +19,18 @@ from monitor.evaluation.answers import (
     token_f1,
     vqa_accuracy,
 )
-from monitor.evaluation.arrays import Doubles, ratio
-from monitor.evaluation.evaluators import Evaluated, Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, State, Table, counted
-from monitor.evaluation.wire_tables import read
-from monitor.report import Metric
+from quadriga.monitor.evaluation.arrays import Doubles, ratio
+from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    Labels,
+    State,
+    Table,
+    counted,
+)
+from quadriga.monitor.evaluation.wire_tables import read
+from quadriga.monitor.report import Metric
 
 _SCORES = (exact_match, token_f1, vqa_accuracy, anls, rouge_l)
 _MEANS: list[tuple[str, dict[str, Any]]] = [

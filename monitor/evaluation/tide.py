@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers
-from monitor.evaluation.average_precision import average_precisions
-from monitor.evaluation.matching import RIGHT, WRONG, Pairs, Ranking
-from monitor.evaluation.state import Table
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers
+from quadriga.monitor.evaluation.average_precision import average_precisions
+from quadriga.monitor.evaluation.matching import RIGHT, WRONG, Pairs, Ranking
+from quadriga.monitor.evaluation.state import Table
 
 NEAR = 0.5
 FAR = 0.1

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, before, starts
-from monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
-from monitor.evaluation.matching import IGNORED, RIGHT, Ranking
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, before, starts
+from quadriga.monitor.evaluation.average_precision import AREAS, MOST, RECALLS, THRESHOLDS
+from quadriga.monitor.evaluation.matching import IGNORED, RIGHT, Ranking
 
 _AT_ONCE = 1 << 18
 """Numbers of one table looked at together: as many as caches hold."""

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from monitor.evaluation.arrays import Doubles, Flags, Integers, nth
-from monitor.evaluation.evaluators import decode
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, Table
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, nth
+from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, Table
 
 Kind = Literal["predictions", "ground_truth"]
 

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from monitor.kept import path_of, read, write
-from monitor.watch.schedules import Schedules, Webhook
-from store.errors import NotFoundError
-from store.records import timestamp_text
+from quadriga.monitor.kept import path_of, read, write
+from quadriga.monitor.watch.schedules import Schedules, Webhook
+from quadriga.store.errors import NotFoundError
+from quadriga.store.records import timestamp_text
 
 OUTBOX = "outbox"
 DELIVERIES = "deliveries.json"

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from monitor.drift.parameters import DriftParameters
-from monitor.kept import path_of, read, write
-from monitor.report import PastSignal, PastWindow, Report, Signal, by_effect, times_least
-from monitor.watch.alerts import Outbox
-from monitor.watch.online import WARM_UP, Series
-from store.disk import write_whole
-from store.query.moments import microseconds
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.kept import path_of, read, write
+from quadriga.monitor.report import PastSignal, PastWindow, Report, Signal, by_effect, times_least
+from quadriga.monitor.watch.alerts import Outbox
+from quadriga.monitor.watch.online import WARM_UP, Series
+from quadriga.store.disk import write_whole
+from quadriga.store.query.moments import microseconds
 
 HISTORY = "jsonl"
 WATCH = "watch.json"

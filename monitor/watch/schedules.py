@@ -14,12 +14,19 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from monitor.drift.parameters import DAY_S, DEFAULT, MOST_BY, DriftParameters, absolute, span_s
-from monitor.kept import path_of, read, write
-from store.errors import NotFoundError, QueryError, StoreError, keeping
-from store.jobs import Jobs
-from store.query.request import decode_body
-from store.records import timestamp_text
+from quadriga.monitor.drift.parameters import (
+    DAY_S,
+    DEFAULT,
+    MOST_BY,
+    DriftParameters,
+    absolute,
+    span_s,
+)
+from quadriga.monitor.kept import path_of, read, write
+from quadriga.store.errors import NotFoundError, QueryError, StoreError, keeping
+from quadriga.store.jobs import Jobs
+from quadriga.store.query.request import decode_body
+from quadriga.store.records import timestamp_text
 
 SCHEDULE = "schedule.json"
 POSITION = "position.json"

@@ -7,9 +7,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from store.blobs.interface import GRACE_S, BlobEntry, Blobs, checked, key_at, key_of, path_of
-from store.disk import sync_path, write_whole
-from store.errors import JournalError, StoreError
+from quadriga.store.blobs.interface import (
+    GRACE_S,
+    BlobEntry,
+    Blobs,
+    checked,
+    key_at,
+    key_of,
+    path_of,
+)
+from quadriga.store.disk import sync_path, write_whole
+from quadriga.store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
 _ASIDE = ".removed"
@@ -26,7 +34,7 @@ def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
     if scheme not in SCHEMES:
         raise StoreError(f"expected blobs in a folder, s3://, gs:// or az://, got {str(place)!r}")
     try:
-        from store.blobs.objects import ObjectBlobs  # noqa: PLC0415 - of an extra
+        from quadriga.store.blobs.objects import ObjectBlobs  # noqa: PLC0415 - of an extra
     except ModuleNotFoundError as error:
         raise StoreError(
             f"expected obstore to be installed for {scheme}://, got none: pip install 'quadriga[s3]'"
@@ -130,7 +138,7 @@ class BlobStore:
                         _clear(Path(entry.path))
 
     def presigned(self, key: str, seconds: float) -> None:
-        """See `Blobs`: `store.blobs.urls` signs URLs of this server."""
+        """See `Blobs`: `quadriga.store.blobs.urls` signs URLs of this server."""
 
     def _path(self, key: str) -> Path:
         return self._directory / path_of(key)

@@ -2,7 +2,7 @@
 
 What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
 was put within the grace, and a record is journaled within half of that after its put; who removes looks
-in `store.blobs.references` first whether a row or the journal needs it.
+in `quadriga.store.blobs.references` first whether a row or the journal needs it.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from store.errors import StoreError
+from quadriga.store.errors import StoreError
 
 GRACE_S = 3600.0  # no blob is removed so soon after its last put
 _PREFIX = "blake3:"

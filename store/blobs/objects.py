@@ -16,8 +16,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from store.blobs.interface import GRACE_S, BlobEntry, checked, key_at, key_of, path_of
-from store.errors import JournalError, NotReadyError, StoreError
+from quadriga.store.blobs.interface import GRACE_S, BlobEntry, checked, key_at, key_of, path_of
+from quadriga.store.errors import JournalError, NotReadyError, StoreError
 
 CONNECT_S = 2.0
 REQUEST_S = 20.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from store import journal
-from store.blobs.interface import Blobs
-from store.database import Readers, journal_offsets, run
-from store.ids import milliseconds
+from quadriga.store import journal
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.database import Readers, journal_offsets, run
+from quadriga.store.ids import milliseconds
 
 STEP = 500  # blobs looked up by one statement
 REMOVALS = 8  # how many blobs a sweep removes at once

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlencode
 
-from store.blobs.interface import Blobs
-from store.disk import made_once
-from store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.disk import made_once
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
 PATH = "/api/blobs/"

@@ -7,9 +7,9 @@ Source: Chariot, dataset archives, `annotations.jsonl` ("Image annotations", "Te
 
 from typing import Any
 
-from store import metadata
-from store.errors import ChangeError, MetadataError
-from store.rows import is_number
+from quadriga.store import metadata
+from quadriga.store.errors import ChangeError, MetadataError
+from quadriga.store.rows import is_number
 
 MAX_ANNOTATIONS = 10_000  # of one image
 _BOX = ("xmin", "ymin", "xmax", "ymax")

@@ -6,11 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from store import metadata, rollups
-from store.changes import truth
-from store.database import delete as delete_rows
-from store.database import insert, run, run_in, stored, upsert
-from store.records import (
+from quadriga.store import metadata, rollups
+from quadriga.store.changes import truth
+from quadriga.store.database import delete as delete_rows
+from quadriga.store.database import insert, run, run_in, stored, upsert
+from quadriga.store.records import (
     Deletion,
     Feedback,
     ImageSignals,
@@ -20,7 +20,7 @@ from store.records import (
     TruthStatement,
     json_text,
 )
-from store.rows import Names, Rows, derived, remove_inferences, text
+from quadriga.store.rows import Names, Rows, derived, remove_inferences, text
 
 _ADD_SIGNALS = (
     "INSERT INTO signal (seq, picture, embedding, space) VALUES (?, ?, ?, ?)"

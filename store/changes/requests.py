@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from store.changes.annotations import annotations_of
-from store.changes.truth import join_text
-from store.errors import NO_JSON, ChangeError
-from store.ids import LARGEST
-from store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
-from store.rows import text
+from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.changes.truth import join_text
+from quadriga.store.errors import NO_JSON, ChangeError
+from quadriga.store.ids import LARGEST
+from quadriga.store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
+from quadriga.store.rows import text
 
 MAX_STATEMENTS = 10_000  # of one request
 MAX_JOIN_BYTES = 2000  # of a join and its value, as UTF-8: what an index of PostgreSQL takes

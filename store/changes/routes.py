@@ -9,11 +9,16 @@ from litestar import delete, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 
-from store.bodies import body_of
-from store.changes.requests import DeleteBody, FeedbackBody, GroundTruthBody, StatementsBody
-from store.changes.service import Changes
-from store.records import MetadataChange
-from store.routes import TOO_LARGE, Error, options
+from quadriga.store.bodies import body_of
+from quadriga.store.changes.requests import (
+    DeleteBody,
+    FeedbackBody,
+    GroundTruthBody,
+    StatementsBody,
+)
+from quadriga.store.changes.service import Changes
+from quadriga.store.records import MetadataChange
+from quadriga.store.routes import TOO_LARGE, Error, options
 
 _RESPONSES = {
     400: ResponseSpec(Error, False, "The id or the change cannot be understood"),

@@ -7,19 +7,19 @@ from typing import Any
 import msgspec
 from litestar.params import FromPath, RawBody
 
-from store import metadata
-from store.changes import requests as change_requests
-from store.changes.applying import changed
-from store.changes.truth import candidates
-from store.database import run, run_in
-from store.errors import ChangeError, NotReadyError, QueryTimeoutError
-from store.ids import IdSource, milliseconds
-from store.inferences import Inferences
-from store.journal import Journal
-from store.query.json_form import parse
-from store.query.request import QueryRequest
-from store.query.syntax import leaves
-from store.records import (
+from quadriga.store import metadata
+from quadriga.store.changes import requests as change_requests
+from quadriga.store.changes.applying import changed
+from quadriga.store.changes.truth import candidates
+from quadriga.store.database import run, run_in
+from quadriga.store.errors import ChangeError, NotReadyError, QueryTimeoutError
+from quadriga.store.ids import IdSource, milliseconds
+from quadriga.store.inferences import Inferences
+from quadriga.store.journal import Journal
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.syntax import leaves
+from quadriga.store.records import (
     Change,
     Deletion,
     JournaledChange,
@@ -28,7 +28,7 @@ from store.records import (
     TruthStatement,
     timestamp_text,
 )
-from store.rows import text
+from quadriga.store.rows import text
 
 MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
 MAX_DELETED = 10_000  # inferences that one request deletes
@@ -79,7 +79,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """Changes what is stored, as `store.changes.routes` asks; safe to use from several threads.
+    """Changes what is stored, as `quadriga.store.changes.routes` asks; safe to use from several threads.
 
     Methods that change raise a `ChangeError` where the body says nothing that can be done, a `NotFoundError`
     where there is no such inference, a `NotReadyError` where the writer is behind, and a `JournalError`

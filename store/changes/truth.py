@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store import metadata
-from store.database import insert, run, run_in, upsert
-from store.ids import LARGEST
-from store.records import JournaledRecord, TruthStatement, json_text
-from store.rows import text
-from store.schema import INDEXED_CHARACTERS, KeyType
+from quadriga.store import metadata
+from quadriga.store.database import insert, run, run_in, upsert
+from quadriga.store.ids import LARGEST
+from quadriga.store.records import JournaledRecord, TruthStatement, json_text
+from quadriga.store.rows import text
+from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import BinaryIO, Self
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-from store.blobs.interface import Blobs
-from store.records import StoredInference
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.records import StoredInference
 
 EXTENSIONS = {
     "image/jpeg": "jpg",

@@ -12,11 +12,11 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from store import metadata
-from store.blobs.interface import Blobs
-from store.exchange import shapes
-from store.exchange.archives import Archive
-from store.records import StoredInference
+from quadriga.store import metadata
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.exchange import shapes
+from quadriga.store.exchange.archives import Archive
+from quadriga.store.records import StoredInference
 
 Pages = Iterable[Sequence[StoredInference]]
 Annotated = Literal["either", "ground_truth", "predictions"]

@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from store.blobs.interface import Blobs
-from store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
-from store.exchange.archives import Archive
-from store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
-from store.inferences import Inferences
-from store.jobs import Run
-from store.query.json_form import parse
-from store.query.request import QueryRequest, decode_body
-from store.records import StoredInference
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.exchange.archives import Archive
+from quadriga.store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
+from quadriga.store.inferences import Inferences
+from quadriga.store.jobs import Run
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.records import StoredInference
 
 PAGE = 1000
 Tell = Callable[[int, int | None], None]
@@ -118,7 +118,7 @@ def _write(pages: Pages, parameters: ExportParameters, target: Path, images: Blo
         case "jsonl":
             _write_lines(pages, target, images)
         case "parquet":
-            from store.exchange.parquet import write_parquet  # noqa: PLC0415 - an extra
+            from quadriga.store.exchange.parquet import write_parquet  # noqa: PLC0415 - an extra
 
             write_parquet(pages, target, images)
         case "chariot":

@@ -12,14 +12,14 @@ from zipfile import BadZipFile, ZipFile
 import msgspec
 from msgspec import Meta
 
-from store import metadata
-from store.blobs.interface import key_of
-from store.changes.annotations import annotations_of
-from store.changes.truth import join_text
-from store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
-from store.exchange import shapes
-from store.exchange.datasets import GPS, OWN, nested
-from store.records import ModelReference
+from quadriga.store import metadata
+from quadriga.store.blobs.interface import key_of
+from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.changes.truth import join_text
+from quadriga.store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
+from quadriga.store.exchange import shapes
+from quadriga.store.exchange.datasets import GPS, OWN, nested
+from quadriga.store.records import ModelReference
 
 _INT_32 = Meta(ge=0, le=(1 << 31) - 1)
 _Count = Annotated[int, _INT_32]
@@ -44,7 +44,7 @@ class _Input(msgspec.Struct, frozen=True):
 
 
 class ImportedInference(msgspec.Struct, frozen=True):
-    """As `store.records.StoredInference`, from outside, its JSON left as it was written."""
+    """As `quadriga.store.records.StoredInference`, from outside, its JSON left as it was written."""
 
     id: Annotated[str, Meta(pattern="^[0-9]{1,18}$|^[0-8][0-9]{18}$")]
     model: _Model
@@ -101,7 +101,7 @@ def read(path: Path) -> Iterator[Item]:
         case ".parquet":
             if find_spec("pyarrow") is None:
                 raise QueryError(NO_PYARROW)
-            from store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
+            from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
 
             for number, (line, data) in enumerate(read_parquet(path), 1):
                 yield _item(line, f"row {number}", partial(_given, data), {})

@@ -11,23 +11,23 @@ from typing import Literal
 
 import msgspec
 
-from store import journal
-from store.blobs.interface import Blobs, key_of
-from store.changes.annotations import annotations_of
-from store.database import answering
-from store.disk import locked
-from store.errors import QueryError, StoreError
-from store.exchange.import_files import ImportedInference, Item
-from store.ids import WORKERS, IdSource, milliseconds
-from store.journal import Journal
-from store.lag import read_offsets
-from store.records import (
+from quadriga.store import journal
+from quadriga.store.blobs.interface import Blobs, key_of
+from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.database import answering
+from quadriga.store.disk import locked
+from quadriga.store.errors import QueryError, StoreError
+from quadriga.store.exchange.import_files import ImportedInference, Item
+from quadriga.store.ids import WORKERS, IdSource, milliseconds
+from quadriga.store.journal import Journal
+from quadriga.store.lag import read_offsets
+from quadriga.store.records import (
     InputReference,
     JournaledChange,
     JournaledRecord,
     TruthStatement,
 )
-from store.writer import Writer
+from quadriga.store.writer import Writer
 
 WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
 BATCH = 500

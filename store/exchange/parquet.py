@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from store.blobs.interface import Blobs
-from store.errors import QueryError
-from store.exchange import shapes
-from store.exchange.archives import image_of
-from store.exchange.datasets import OWN, Pages, nested
-from store.ids import milliseconds
-from store.records import StoredInference, timestamp_text
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange import shapes
+from quadriga.store.exchange.archives import image_of
+from quadriga.store.exchange.datasets import OWN, Pages, nested
+from quadriga.store.ids import milliseconds
+from quadriga.store.records import StoredInference, timestamp_text
 
 ROW_GROUP_BYTES = 64 << 20
 ROW_GROUP_ROWS = 50_000

@@ -1,1 +1,1 @@
-"""How a database comes to have the tables of `store.schema`: an alembic environment."""
+"""How a database comes to have the tables of `quadriga.store.schema`: an alembic environment."""

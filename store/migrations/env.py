@@ -1,11 +1,11 @@
-"""Run by alembic, from `store.database.migrate`: applies the revisions on the connection handed over."""
+"""Run by alembic, from `quadriga.store.database.migrate`: applies the revisions on the connection handed over."""
 
 from alembic import context
 
 context.configure(
     connection=context.config.attributes["connection"],
     render_as_batch=True,
-    transactional_ddl=True,  # of SQLite too, where `store.database` begins the transactions
+    transactional_ddl=True,  # of SQLite too, where `quadriga.store.database` begins the transactions
     transaction_per_migration=True,
 )
 with context.begin_transaction():

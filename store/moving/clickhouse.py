@@ -22,12 +22,12 @@ import msgspec
 import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
-from store import journal
-from store.database import Readers
-from store.disk import write_whole
-from store.errors import StoreError
-from store.moving.clickhouse_rows import Row, inference, rows_by_table, statements
-from store.moving.comparison import (
+from quadriga.store import journal
+from quadriga.store.database import Readers
+from quadriga.store.disk import write_whole
+from quadriga.store.errors import StoreError
+from quadriga.store.moving.clickhouse_rows import Row, inference, rows_by_table, statements
+from quadriga.store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
     Table,
@@ -38,8 +38,8 @@ from store.moving.comparison import (
     rows_of,
     summary,
 )
-from store.moving.copying import FEEDBACK, TRUTH, Progress
-from store.rows import records
+from quadriga.store.moving.copying import FEEDBACK, TRUTH, Progress
+from quadriga.store.rows import records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from store import metadata
-from store.errors import MetadataError
-from store.ids import EPOCH_MS, TIME_SHIFT
-from store.records import (
+from quadriga.store import metadata
+from quadriga.store.errors import MetadataError
+from quadriga.store.ids import EPOCH_MS, TIME_SHIFT
+from quadriga.store.records import (
     Deletion,
     Feedback,
     JournaledChange,
@@ -20,7 +20,7 @@ from store.records import (
     is_change,
     json_text,
 )
-from store.rows import is_number, scored
+from quadriga.store.rows import is_number, scored
 
 _TIME = (
     "time DateTime64(3, 'UTC') DEFAULT "

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from blake3 import blake3
 
-from store.database import Readers, marks, run
-from store.ids import TIME_SHIFT, milliseconds
-from store.schema import COLUMNS
+from quadriga.store.database import Readers, marks, run
+from quadriga.store.ids import TIME_SHIFT, milliseconds
+from quadriga.store.schema import COLUMNS
 
 DAY_IDS = 86_400_000 << TIME_SHIFT  # ids of one day in UTC; the first day begins at 0
 TIMEOUT_S = 3600.0

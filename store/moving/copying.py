@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store import database
-from store.database import Readers, run, run_in
-from store.moving.comparison import (
+from quadriga.store import database
+from quadriga.store.database import Readers, run, run_in
+from quadriga.store.moving.comparison import (
     DAY_IDS,
     INFERENCES,
     Table,
@@ -23,10 +23,10 @@ from store.moving.comparison import (
     rows_of,
     summary,
 )
-from store.records import json_text
-from store.rollups import decoded
-from store.rows import Names, Rows, records, remove_inferences
-from store.schema import COLUMNS
+from quadriga.store.records import json_text
+from quadriga.store.rollups import decoded
+from quadriga.store.rows import Names, Rows, records, remove_inferences
+from quadriga.store.schema import COLUMNS
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once

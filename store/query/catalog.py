@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import run, run_in
-from store.schema import MAX_KEYS, KeyType
+from quadriga.store.database import run, run_in
+from quadriga.store.schema import MAX_KEYS, KeyType
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "classification",

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from store.errors import QueryError
-from store.query.comparisons import Comparisons
-from store.query.syntax import And, Filter, Not, joined
-from store.query.wrong import counted, unexpected
+from quadriga.store.errors import QueryError
+from quadriga.store.query.comparisons import Comparisons
+from quadriga.store.query.syntax import And, Filter, Not, joined
+from quadriga.store.query.wrong import counted, unexpected
 
 OPERATORS = {
     "eq": "eq", "neq": "ne", "gt": "gt", "gte": "ge", "lt": "lt", "lte": "le", "in": "in",

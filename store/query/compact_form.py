@@ -19,10 +19,20 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from store.errors import QueryError
-from store.query.comparisons import MAX_DEPTH, Comparisons
-from store.query.syntax import BOUNDS, OPERATORS, PROPERTIES, And, Filter, Not, Or, joined, kind_of
-from store.records import json_text
+from quadriga.store.errors import QueryError
+from quadriga.store.query.comparisons import MAX_DEPTH, Comparisons
+from quadriga.store.query.syntax import (
+    BOUNDS,
+    OPERATORS,
+    PROPERTIES,
+    And,
+    Filter,
+    Not,
+    Or,
+    joined,
+    kind_of,
+)
+from quadriga.store.records import json_text
 
 OPTIONS = ("order", "limit", "cursor", "count", "consistency")
 """Parameters of a URL that are no comparisons."""

@@ -6,10 +6,10 @@ A bare value means `eq`; several operators on one field must all hold.
 import re
 from typing import Any
 
-from store.errors import QueryError
-from store.query.moments import EXPECTED, microseconds
-from store.query.places import place
-from store.query.syntax import (
+from quadriga.store.errors import QueryError
+from quadriga.store.query.moments import EXPECTED, microseconds
+from quadriga.store.query.places import place
+from quadriga.store.query.syntax import (
     BOUNDS,
     FIELDS,
     OPERATORS,
@@ -22,7 +22,7 @@ from store.query.syntax import (
     Scalar,
     kind_of,
 )
-from store.query.wrong import check_number, check_text, counted, unexpected
+from quadriga.store.query.wrong import check_number, check_text, counted, unexpected
 
 MAX_DEPTH = 16
 MAX_LEAVES = 200

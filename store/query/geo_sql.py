@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
-from store.query import geo
-from store.query.catalog import Catalog
-from store.query.sql import EMPTY_RANGE, FALSE, Scan, Sql, Test
-from store.query.syntax import Box, Near, Place, Polygon
-from store.query.words import Words
-from store.schema import KeyType
+from quadriga.store.query import geo
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.sql import EMPTY_RANGE, FALSE, Scan, Sql, Test
+from quadriga.store.query.syntax import Box, Near, Place, Polygon
+from quadriga.store.query.words import Words
+from quadriga.store.schema import KeyType
 
 EARTH_RADIUS_M = 6_371_008.8
 MAX_SQUARES = 100

@@ -6,11 +6,11 @@ A string in place of an object is the compact form.
 
 from typing import Any
 
-from store.errors import QueryError
-from store.query import compact_form
-from store.query.comparisons import MAX_DEPTH, Comparisons
-from store.query.syntax import And, Filter, Not, Or, joined
-from store.query.wrong import check_text, unexpected
+from quadriga.store.errors import QueryError
+from quadriga.store.query import compact_form
+from quadriga.store.query.comparisons import MAX_DEPTH, Comparisons
+from quadriga.store.query.syntax import And, Filter, Not, Or, joined
+from quadriga.store.query.wrong import check_text, unexpected
 
 
 def parse(where: Any, now_us: int) -> Filter:

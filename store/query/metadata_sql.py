@@ -6,8 +6,8 @@ The client's is indexed by key, type and value: numbers as REAL, strings by thei
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from store.query.catalog import Catalog
-from store.query.sql import (
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.sql import (
     FALSE,
     SYMBOLS,
     Scan,
@@ -19,9 +19,9 @@ from store.query.sql import (
     table_of,
     values_of,
 )
-from store.query.syntax import BOUNDS, Compare, Range, Scalar
-from store.query.words import Words
-from store.schema import INDEXED_CHARACTERS, KeyType
+from quadriga.store.query.syntax import BOUNDS, Compare, Range, Scalar
+from quadriga.store.query.words import Words
+from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 EXACT_INTEGERS = 1 << 53
 """Below, an integer and its value as REAL are the same."""

@@ -8,10 +8,10 @@ import math
 import re
 from typing import Any
 
-from store.errors import QueryError
-from store.query.geo import is_within
-from store.query.syntax import Box, Near, Place, Polygon
-from store.query.wrong import unexpected
+from quadriga.store.errors import QueryError
+from quadriga.store.query.geo import is_within
+from quadriga.store.query.syntax import Box, Near, Place, Polygon
+from quadriga.store.query.wrong import unexpected
 
 MAX_CORNERS = 100
 _UNITS_M = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0}

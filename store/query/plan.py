@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import fetched
-from store.ids import LARGEST
-from store.query.catalog import Catalog
-from store.query.geo_sql import compile_place
-from store.query.metadata_sql import compile_metadata
-from store.query.predicted import compile_predicted
-from store.query.sql import (
+from quadriga.store.database import fetched
+from quadriga.store.ids import LARGEST
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.geo_sql import compile_place
+from quadriga.store.query.metadata_sql import compile_metadata
+from quadriga.store.query.predicted import compile_predicted
+from quadriga.store.query.sql import (
     EMPTY_RANGE,
     FALSE,
     MAX_MERGED,
@@ -29,7 +29,7 @@ from store.query.sql import (
     compile_compare,
     seq_range,
 )
-from store.query.syntax import (
+from quadriga.store.query.syntax import (
     And,
     Compare,
     Filter,
@@ -41,7 +41,7 @@ from store.query.syntax import (
     conjuncts,
     leaves,
 )
-from store.query.words import WORDS
+from quadriga.store.query.words import WORDS
 
 NARROW = 10_000
 """Rows up to which an index drives that gives all of them, before the first is looked at."""

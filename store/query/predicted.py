@@ -7,12 +7,12 @@ band of best scores its ids are in order, so that the newest of some bands are h
 
 import math
 
-from store.database import marks
-from store.query.catalog import Catalog
-from store.query.sql import FALSE, MAX_MERGED, SYMBOLS, TRUE, Scan, Sql, Test
-from store.query.syntax import Bound, Predicted
-from store.query.words import Words
-from store.schema import BANDS, band
+from quadriga.store.database import marks
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.sql import FALSE, MAX_MERGED, SYMBOLS, TRUE, Scan, Sql, Test
+from quadriga.store.query.syntax import Bound, Predicted
+from quadriga.store.query.words import Words
+from quadriga.store.schema import BANDS, band
 
 _IS_BOUND = {
     "eq": float.__eq__, "gt": float.__gt__, "ge": float.__ge__,

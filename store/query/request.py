@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from blake3 import blake3
 
-from store.errors import NO_JSON, QueryError
-from store.query import chariot_form, compact_form, json_form
-from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
-from store.query.plan import Window
-from store.query.syntax import And, Filter, joined
-from store.query.wrong import fields
+from quadriga.store.errors import NO_JSON, QueryError
+from quadriga.store.query import chariot_form, compact_form, json_form
+from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
+from quadriga.store.query.plan import Window
+from quadriga.store.query.syntax import And, Filter, joined
+from quadriga.store.query.wrong import fields
 
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -31,7 +31,7 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to look for."""
 
     where: Any = None
-    """A filter as JSON, see `store.query.json_form`, or as text, see `store.query.compact_form`."""
+    """A filter as JSON, see `quadriga.store.query.json_form`, or as text, see `quadriga.store.query.compact_form`."""
     order: Order = "-ts"
     """Newest or oldest first."""
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100

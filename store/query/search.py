@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from store.database import fetched, run
-from store.errors import QueryError
-from store.ids import LARGEST
-from store.query.plan import Plan, Window
-from store.query.sql import TRUE, WALK, Scan, Sql
+from quadriga.store.database import fetched, run
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import LARGEST
+from quadriga.store.query.plan import Plan, Window
+from quadriga.store.query.sql import TRUE, WALK, Scan, Sql
 
 MOST_ROWS = 10_000
 """Of a window."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
 
-from store.database import marks
-from store.ids import LARGEST, TIME_SHIFT, first_at
-from store.query.catalog import Catalog
-from store.query.syntax import Bound, Compare, Scalar
-from store.query.words import Words
-from store.schema import KeyType
+from quadriga.store.database import marks
+from quadriga.store.ids import LARGEST, TIME_SHIFT, first_at
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.syntax import Bound, Compare, Scalar
+from quadriga.store.query.words import Words
+from quadriga.store.schema import KeyType
 
 MAX_MERGED = 16
 """Of so many parts of an index, each in order, the first rows in order are found together."""

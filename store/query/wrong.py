@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from store.errors import QueryError
-from store.metadata import LARGEST_INTEGER, MAX_BYTES, SMALLEST_INTEGER
+from quadriga.store.errors import QueryError
+from quadriga.store.metadata import LARGEST_INTEGER, MAX_BYTES, SMALLEST_INTEGER
 
 _KINDS = {bool: "a boolean", int: "an integer", float: "a number", str: "a string", list: "a list",
           dict: "an object", type(None): "null"}  # fmt: skip

@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from store.database import marks, run
-from store.errors import QueryError
-from store.ids import milliseconds
-from store.inferences import Inferences
-from store.query.catalog import Catalog
-from store.query.json_form import parse
-from store.query.moments import UNITS_S
-from store.query.request import QueryRequest, decode_body
-from store.query.sql import values_of
-from store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
-from store.records import timestamp_text
-from store.rollups import MINUTE_MS, Tally, decoded
-from store.rows import scored, text
+from quadriga.store.database import marks, run
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import milliseconds
+from quadriga.store.inferences import Inferences
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.moments import UNITS_S
+from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.query.sql import values_of
+from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
+from quadriga.store.records import timestamp_text
+from quadriga.store.rollups import MINUTE_MS, Tally, decoded
+from quadriga.store.rows import scored, text
 
 MAX_ROWS = 50_000  # inferences that are counted one by one
 MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up

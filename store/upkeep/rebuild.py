@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from store import database, rollups
-from store.database import run, run_in
-from store.disk import write_whole
-from store.ids import LARGEST, first_at
-from store.rollups import MINUTE_MS, Tally
-from store.rows import Names, derived
-from store.schema import INDEXES, key_of
-from store.upkeep.retention import limits_of
+from quadriga.store import database, rollups
+from quadriga.store.database import run, run_in
+from quadriga.store.disk import write_whole
+from quadriga.store.ids import LARGEST, first_at
+from quadriga.store.rollups import MINUTE_MS, Tally
+from quadriga.store.rows import Names, derived
+from quadriga.store.schema import INDEXES, key_of
+from quadriga.store.upkeep.retention import limits_of
 
 STEP_ROWS = 500
 MINUTES_AT_ONCE = 50

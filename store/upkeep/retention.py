@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from store import rollups
-from store.blobs.interface import Blobs
-from store.blobs.references import remove_unreferenced
-from store.changes.applying import delete
-from store.database import run, run_in
-from store.errors import StoreError
-from store.ids import first_at
-from store.partitions import Month, drop_month, months
-from store.rollups import MINUTE_MS
-from store.rows import Names
+from quadriga.store import rollups
+from quadriga.store.blobs.interface import Blobs
+from quadriga.store.blobs.references import remove_unreferenced
+from quadriga.store.changes.applying import delete
+from quadriga.store.database import run, run_in
+from quadriga.store.errors import StoreError
+from quadriga.store.ids import first_at
+from quadriga.store.partitions import Month, drop_month, months
+from quadriga.store.rollups import MINUTE_MS
+from quadriga.store.rows import Names
 
 STEP_ROWS = 250  # of one transaction
 SHARE = 0.2  # of the writer's time, while there is something to remove

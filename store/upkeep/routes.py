@@ -6,12 +6,12 @@ from litestar import get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import RawBody
 
-from store.bodies import body_of
-from store.changes.requests import RetentionBody
-from store.changes.service import Changes
-from store.inferences import Inferences
-from store.routes import ASKED, NOT_READY, options
-from store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
+from quadriga.store.bodies import body_of
+from quadriga.store.changes.requests import RetentionBody
+from quadriga.store.changes.service import Changes
+from quadriga.store.inferences import Inferences
+from quadriga.store.routes import ASKED, NOT_READY, options
+from quadriga.store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 
 _AGGREGATE = body_of(
     AggregateRequest, group='Any of {"time": "1h"}, model, version, task and label'

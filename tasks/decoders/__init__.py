@@ -6,30 +6,30 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import Outputs, Size
+from quadriga.tasks.predictions import Outputs, Size
 
 DECODERS = {
-    "ultralytics": "tasks.decoders.ultralytics:raw_head",
-    "ultralytics_end2end": "tasks.decoders.ultralytics:end_to_end",
-    "ultralytics_rtdetr": "tasks.decoders.ultralytics:rtdetr",
-    "ultralytics_rtdetr_raw": "tasks.decoders.ultralytics:rtdetr_raw",
-    "yolov5": "tasks.decoders.yolo:objectness",
-    "yolov7_end2end": "tasks.decoders.yolo:yolov7_end_to_end",
-    "yolox": "tasks.decoders.yolo:yolox_undecoded",
-    "yolox_decoded": "tasks.decoders.yolo:objectness",
-    "damo_yolo": "tasks.decoders.yolo:damo_yolo",
-    "detr_softmax": "tasks.decoders.detr:softmax_queries",
-    "detr_sigmoid": "tasks.decoders.detr:sigmoid_queries",
-    "detr_sigmoid_100": "tasks.decoders.detr:sigmoid_queries_100",
-    "rf_detr": "tasks.decoders.detr:rf_detr",
-    "labelled_boxes": "tasks.decoders.finished:labelled_boxes",
-    "efficient_nms": "tasks.decoders.finished:efficient_nms",
-    "tensorflow": "tasks.decoders.finished:tensorflow",
-    "ssd": "tasks.decoders.finished:ssd",
-    "mmdeploy": "tasks.decoders.finished:mmdeploy",
-    "ultralytics_obb": "tasks.decoders.ultralytics:obb",
-    "ultralytics_obb_end2end": "tasks.decoders.ultralytics:obb_end_to_end",
-    "mmdeploy_rotated": "tasks.decoders.finished:mmdeploy_rotated",
+    "ultralytics": "quadriga.tasks.decoders.ultralytics:raw_head",
+    "ultralytics_end2end": "quadriga.tasks.decoders.ultralytics:end_to_end",
+    "ultralytics_rtdetr": "quadriga.tasks.decoders.ultralytics:rtdetr",
+    "ultralytics_rtdetr_raw": "quadriga.tasks.decoders.ultralytics:rtdetr_raw",
+    "yolov5": "quadriga.tasks.decoders.yolo:objectness",
+    "yolov7_end2end": "quadriga.tasks.decoders.yolo:yolov7_end_to_end",
+    "yolox": "quadriga.tasks.decoders.yolo:yolox_undecoded",
+    "yolox_decoded": "quadriga.tasks.decoders.yolo:objectness",
+    "damo_yolo": "quadriga.tasks.decoders.yolo:damo_yolo",
+    "detr_softmax": "quadriga.tasks.decoders.detr:softmax_queries",
+    "detr_sigmoid": "quadriga.tasks.decoders.detr:sigmoid_queries",
+    "detr_sigmoid_100": "quadriga.tasks.decoders.detr:sigmoid_queries_100",
+    "rf_detr": "quadriga.tasks.decoders.detr:rf_detr",
+    "labelled_boxes": "quadriga.tasks.decoders.finished:labelled_boxes",
+    "efficient_nms": "quadriga.tasks.decoders.finished:efficient_nms",
+    "tensorflow": "quadriga.tasks.decoders.finished:tensorflow",
+    "ssd": "quadriga.tasks.decoders.finished:ssd",
+    "mmdeploy": "quadriga.tasks.decoders.finished:mmdeploy",
+    "ultralytics_obb": "quadriga.tasks.decoders.ultralytics:obb",
+    "ultralytics_obb_end2end": "quadriga.tasks.decoders.ultralytics:obb_end_to_end",
+    "mmdeploy_rotated": "quadriga.tasks.decoders.finished:mmdeploy_rotated",
 }
 """Name to `module:attribute` of a `Decoder`, the last three of rotated boxes; `model.toml` may give such a
 reference of its own."""
@@ -44,7 +44,7 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
-    """int64 (N,), as the network counts them; see `tasks.detection.labelled`."""
+    """int64 (N,), as the network counts them; see `quadriga.tasks.detection.labelled`."""
     suppress: bool | Literal["probiou"] = True
     """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
     answer each object once say False."""
@@ -67,6 +67,6 @@ class Decoder(Protocol):
             size_wh: Width and height of the network's input for this image, pixels.
 
         Raises:
-            tasks.predictions.OutputError: The outputs are not what this family answers.
+            quadriga.tasks.predictions.OutputError: The outputs are not what this family answers.
         """
         ...

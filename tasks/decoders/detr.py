@@ -5,11 +5,11 @@ Boxes are centre x, centre y, width, height as fractions of the input; none need
 
 import numpy as np
 
-from tasks.activations import sigmoid, softmax
-from tasks.decoders import Candidates
-from tasks.decoders.reading import above, centred_to_pixels, finished, named
-from tasks.geometry import Floats
-from tasks.predictions import Outputs, Size, check_finite
+from quadriga.tasks.activations import sigmoid, softmax
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders.reading import above, centred_to_pixels, finished, named
+from quadriga.tasks.geometry import Floats
+from quadriga.tasks.predictions import Outputs, Size, check_finite
 
 
 def softmax_queries(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

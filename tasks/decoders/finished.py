@@ -3,9 +3,15 @@
 import msgspec
 import numpy as np
 
-from tasks.decoders import Candidates
-from tasks.decoders.reading import finished, first, fractions_to_pixels, named, of_first_image
-from tasks.predictions import OutputError, Outputs, Size
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders.reading import (
+    finished,
+    first,
+    fractions_to_pixels,
+    named,
+    of_first_image,
+)
+from quadriga.tasks.predictions import OutputError, Outputs, Size
 
 
 def labelled_boxes(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

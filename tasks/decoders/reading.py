@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decoders import Candidates
-from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs, Size, check_finite
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.geometry import Floats, xywh_to_xyxy
+from quadriga.tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
 def first(outputs: Outputs, *shape: str | int) -> Floats:

@@ -7,10 +7,10 @@ raw or end to end, and any model may have its suppression in the graph.
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decoders import Candidates
-from tasks.decoders.reading import above, centred_to_pixels, finished, first
-from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import Outputs, Size, check_finite
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders.reading import above, centred_to_pixels, finished, first
+from quadriga.tasks.geometry import Floats, xywh_to_xyxy
+from quadriga.tasks.predictions import Outputs, Size, check_finite
 
 
 def raw_head(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

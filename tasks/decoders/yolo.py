@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tasks.decoders import Candidates
-from tasks.decoders.reading import above, finished, first, of_first_image
-from tasks.geometry import Floats, xywh_to_xyxy
-from tasks.predictions import OutputError, Outputs, Size, check_finite
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders.reading import above, finished, first, of_first_image
+from quadriga.tasks.geometry import Floats, xywh_to_xyxy
+from quadriga.tasks.predictions import OutputError, Outputs, Size, check_finite
 
 
 def objectness(outputs: Outputs, score_threshold: float, size_wh: Size) -> Candidates:

@@ -8,24 +8,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError, Outputs, check_finite
-from tasks.resize import Affine
-from tasks.sampling import Floats, Window, above_zero, bilinear
+from quadriga.tasks.predictions import OutputError, Outputs, check_finite
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Floats, Window, above_zero, bilinear
 
 SEGMENTERS = {
-    "semantic_logits": "tasks.segmenters.semantic:class_logits",
-    "class_map": "tasks.segmenters.semantic:class_map",
-    "binary": "tasks.segmenters.semantic:single",
-    "birefnet": "tasks.segmenters.semantic:last",
-    "u2net": "tasks.segmenters.semantic:stretched",
-    "ultralytics_segment": "tasks.segmenters.ultralytics:raw_head",
-    "ultralytics_segment_end2end": "tasks.segmenters.ultralytics:end_to_end",
-    "mask_rcnn": "tasks.segmenters.mask_rcnn:box_masks",
-    "rf_detr_segment": "tasks.segmenters.queries:rf_detr",
-    "maskformer_semantic": "tasks.segmenters.queries:maskformer_semantic",
-    "maskformer_instance": "tasks.segmenters.queries:maskformer_instance",
-    "mask2former_semantic": "tasks.segmenters.queries:mask2former_semantic",
-    "mask2former_instance": "tasks.segmenters.queries:mask2former_instance",
+    "semantic_logits": "quadriga.tasks.segmenters.semantic:class_logits",
+    "class_map": "quadriga.tasks.segmenters.semantic:class_map",
+    "binary": "quadriga.tasks.segmenters.semantic:single",
+    "birefnet": "quadriga.tasks.segmenters.semantic:last",
+    "u2net": "quadriga.tasks.segmenters.semantic:stretched",
+    "ultralytics_segment": "quadriga.tasks.segmenters.ultralytics:raw_head",
+    "ultralytics_segment_end2end": "quadriga.tasks.segmenters.ultralytics:end_to_end",
+    "mask_rcnn": "quadriga.tasks.segmenters.mask_rcnn:box_masks",
+    "rf_detr_segment": "quadriga.tasks.segmenters.queries:rf_detr",
+    "maskformer_semantic": "quadriga.tasks.segmenters.queries:maskformer_semantic",
+    "maskformer_instance": "quadriga.tasks.segmenters.queries:maskformer_instance",
+    "mask2former_semantic": "quadriga.tasks.segmenters.queries:mask2former_semantic",
+    "mask2former_instance": "quadriga.tasks.segmenters.queries:mask2former_instance",
 }
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may give such a reference of its own."""
 
@@ -75,7 +75,7 @@ class Segmenter(Protocol):
         input.
 
         Raises:
-            tasks.predictions.OutputError: An output is missing, has another shape, or is not
+            quadriga.tasks.predictions.OutputError: An output is missing, has another shape, or is not
                 finite.
         """
         ...
@@ -87,7 +87,7 @@ def region_of(
     """Enlarge the logits of one instance, float32 (h, w), to the image; above zero is inside.
 
     `grid` maps the image to their cells; what lies outside of `within` is cut off, and none comes
-    of an empty mask. `upsample` is that of `tasks.sampling.bilinear`.
+    of an empty mask. `upsample` is that of `quadriga.tasks.sampling.bilinear`.
     """
     window = above_zero(logits, grid).meet(within)
     if window.empty:

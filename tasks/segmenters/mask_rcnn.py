@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tasks.predictions import OutputError, Outputs, check_finite
-from tasks.resize import Affine
-from tasks.sampling import Floats, Window, grid_of, visible
-from tasks.segmenters import Asked, Region, region_of
+from quadriga.tasks.predictions import OutputError, Outputs, check_finite
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Floats, Window, grid_of, visible
+from quadriga.tasks.segmenters import Asked, Region, region_of
 
 _INSIDE = 0.5
 

@@ -7,12 +7,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from tasks.activations import sigmoid, softmax
-from tasks.predictions import OutputError, Outputs
-from tasks.resize import Affine
-from tasks.sampling import Floats, grid_of, visible
-from tasks.segmenters import Asked, Region, named, region_of
-from tasks.segmenters.semantic import best_classes
+from quadriga.tasks.activations import sigmoid, softmax
+from quadriga.tasks.predictions import OutputError, Outputs
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Floats, grid_of, visible
+from quadriga.tasks.segmenters import Asked, Region, named, region_of
+from quadriga.tasks.segmenters.semantic import best_classes
 
 _MASK2FORMER_PX = 384
 """Side of the square to which Mask2Former's masks are enlarged before they are read, whatever the input's."""

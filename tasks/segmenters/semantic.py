@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from tasks.activations import sigmoid
-from tasks.contours import Mask
-from tasks.predictions import OutputError, Outputs, check_finite
-from tasks.resize import Affine
-from tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
-from tasks.segmenters import Asked, Region
+from quadriga.tasks.activations import sigmoid
+from quadriga.tasks.contours import Mask
+from quadriga.tasks.predictions import OutputError, Outputs, check_finite
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.segmenters import Asked, Region
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_PX = 512

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decoders import Candidates, ultralytics
-from tasks.geometry import clip_boxes, nms
-from tasks.predictions import OutputError, Outputs, check_finite
-from tasks.resize import Affine
-from tasks.sampling import Floats, cut, grid_of, visible
-from tasks.segmenters import Asked, Region, pixels_of_box, region_of
+from quadriga.tasks.decoders import Candidates, ultralytics
+from quadriga.tasks.geometry import clip_boxes, nms
+from quadriga.tasks.predictions import OutputError, Outputs, check_finite
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Floats, cut, grid_of, visible
+from quadriga.tasks.segmenters import Asked, Region, pixels_of_box, region_of
 
 _WHOLE = 1e-6
 

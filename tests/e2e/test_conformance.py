@@ -7,9 +7,9 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
-from proto.conformance import TASKS
-from proto.conformance_cases import CASES
+from quadriga.engine.cli import main
+from quadriga.proto.conformance import TASKS
+from quadriga.proto.conformance_cases import CASES
 from tests.background import listening
 from tests.server_process import ServerProcess
 

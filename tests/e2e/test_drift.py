@@ -18,7 +18,7 @@ SCENES = sorted((IMAGES / "detection").glob("*.jpg"))
 SURE = ["score", "predictions", "area", "image.brightness", "image.contrast", "image.saturation"]
 """Signals that are the same each time, however busy the machine is."""
 
-COMMANDS = f'quadriga() {{ {sys.executable} -m engine.cli "$@"; }}\n'
+COMMANDS = f'quadriga() {{ {sys.executable} -m quadriga.engine.cli "$@"; }}\n'
 
 
 def send(server: ServerProcess, count: int, light: float, seed: int) -> None:

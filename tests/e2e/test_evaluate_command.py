@@ -28,7 +28,7 @@ oriented boxes, where the server does as the family's own program, in the networ
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "engine.cli", "evaluate", *map(str, arguments)]
+    return [sys.executable, "-m", "quadriga.engine.cli", "evaluate", *map(str, arguments)]
 
 
 def evaluate(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from store.journal import Journal
-from store.records import (
+from quadriga.store.journal import Journal
+from quadriga.store.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,

@@ -19,11 +19,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like the repository's after `make demo`."""
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name, arguments in (("quadriga", "-m engine.cli"), ("python", "")):
+    for name, arguments in (("quadriga", "-m quadriga.engine.cli"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
         (programs / name).chmod(0o755)
     (tmp_path / "sample_models").symlink_to(ROOT / "sample_models")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path

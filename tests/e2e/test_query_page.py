@@ -22,7 +22,7 @@ def test_one_question_in_three_forms_finds_the_one_inference(data) -> None:
         for command in (by_url, by_json):
             page = json.loads(shell(command.replace("localhost:8080", server.host)))
             assert [one["id"] for one in page["inferences"]] == ids[:1]
-        by_command = by_command.replace("quadriga", f"{sys.executable} -m engine.cli")
+        by_command = by_command.replace("quadriga", f"{sys.executable} -m quadriga.engine.cli")
         found = shell(f"{by_command.strip()} --data {data}")
         assert [json.loads(line)["id"] for line in found.splitlines()] == ids[:1]
         table = shell(f"{by_command.replace('--json', '').strip()} --data {data}")

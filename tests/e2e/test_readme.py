@@ -13,7 +13,7 @@ from tests.server_process import ServerProcess
 def run(command: str, server: ServerProcess) -> str:
     command = command.replace("localhost:8080", server.host)
     command = re.sub(r"(\.venv/bin/quadriga query .*)", rf"\1 --data {server.data}", command)
-    command = command.replace(".venv/bin/quadriga", f"{sys.executable} -m engine.cli")
+    command = command.replace(".venv/bin/quadriga", f"{sys.executable} -m quadriga.engine.cli")
     return shell(command)
 
 

@@ -15,9 +15,9 @@ import grpc
 import numpy as np
 import pytest
 
-from engine.session import Session
-from proto.datatypes import from_raw
-from proto.grpc_messages import SERVICE, message
+from quadriga.engine.session import Session
+from quadriga.proto.datatypes import from_raw
+from quadriga.proto.grpc_messages import SERVICE, message
 from tests.server_process import (
     IMAGES,
     MODELS,

@@ -37,7 +37,7 @@ def run(command: str, urls: dict[str, str], cwd) -> str:
 
 
 def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     copy, verify = COMMANDS[:2]
     urls = {
         "sqlite:////data/store.db": f"sqlite:///{data}/store.db",
@@ -65,7 +65,7 @@ def test_a_store_in_use_moves_to_postgresql(data, postgres, photo, tmp_path, mon
 def test_what_is_stored_is_sent_to_clickhouse_too(
     data, clickhouse, photo, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     database = clickhouse.create()
     urls = {
         "sqlite:////data/store.db": f"sqlite:///{data}/store.db",
@@ -89,7 +89,7 @@ def test_what_is_stored_is_sent_to_clickhouse_too(
 
 
 def test_the_archive_is_exported(data, tmp_path, photo, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     server = ServerProcess(data).start()
     server.store("m-shapes-detector", photo)
     assert server.stop() == 0

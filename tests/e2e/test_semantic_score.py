@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from engine.model import Model
-from monitor.drift.similarity import References, write
-from proto.grpc_messages import message
-from tasks.image import decode
+from quadriga.engine.model import Model
+from quadriga.monitor.drift.similarity import References, write
+from quadriga.proto.grpc_messages import message
+from quadriga.tasks.image import decode
 from tests.e2e.test_grpc import Client
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 

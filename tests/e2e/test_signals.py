@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.signals import PICTURE
-from store.blobs.files import BlobStore
-from store.inferences import Inferences
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.inferences import Inferences
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 MODEL = "shapes-classifier"

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.processes.supervisor import ChildTask
-from engine.settings import Settings
-from store.database import Readers
-from store.errors import NotReadyError
-from store.ids import IdSource
-from store.journal import Journal
-from store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.engine.processes.supervisor import ChildTask
+from quadriga.engine.settings import Settings
+from quadriga.store.database import Readers
+from quadriga.store.errors import NotReadyError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from tests.clients import Clients
 from tests.postgres_server import PostgresServer
 from tests.server_process import ROOT, SAMPLE_MODELS, ServerProcess
@@ -164,7 +164,7 @@ class Appender:
 def start_writer(settings: Settings) -> subprocess.Popen[bytes]:
     """Start the server's writer without the server."""
     writer = subprocess.Popen(
-        [sys.executable, "-P", "-m", "engine.processes.worker"],
+        [sys.executable, "-P", "-m", "quadriga.engine.processes.worker"],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,

@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from engine.image_inference import ImageModel, infer_images
-from engine.model import Model
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.parameters import ParameterError
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.model import Model
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.parameters import ParameterError
 from tests.server_process import IMAGES, MODELS, SAMPLE_MODELS
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from engine.image_inference import ImageModel, infer_images
-from engine.model import Model
-from engine.repository import find_model
-from proto.messages import InferRequest, Tensor
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.model import Model
+from quadriga.engine.repository import find_model
+from quadriga.proto.messages import InferRequest, Tensor
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 ORIENTATIONS = {

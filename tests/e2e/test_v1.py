@@ -190,7 +190,7 @@ def overlaps(box, cell) -> bool:
 @pytest.mark.parametrize("number", [0, 3, 7])
 @pytest.mark.parametrize("target", [0, 1])
 def test_the_box_explained_is_where_the_map_says(server: ServerProcess, number, target):
-    from tasks.image import decode  # noqa: PLC0415 - the size alone
+    from quadriga.tasks.image import decode  # noqa: PLC0415 - the size alone
 
     data = (IMAGES / "detection" / DETECTION[number]["path"]).read_bytes()
     image = decode(data)

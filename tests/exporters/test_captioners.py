@@ -9,8 +9,8 @@ import shutil
 
 import pytest
 
-from engine.image_text.generation import TextPackage
-from tasks.image import decode
+from quadriga.engine.image_text.generation import TextPackage
+from quadriga.tasks.image import decode
 
 LAYOUTS = {
     "merged": ["decoder_model_merged"],

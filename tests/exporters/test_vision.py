@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pytest
 
-from engine.image_inference import ImageModel, infer_images
-from engine.inspection import open_model
-from engine.model import Model
-from engine.session import LoadError
-from proto.messages import InferRequest, Tensor
-from tasks.contours import fill, to_rings
-from tasks.image import MAX_PIXELS, decode
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.inspection import open_model
+from quadriga.engine.model import Model
+from quadriga.engine.session import LoadError
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.image import MAX_PIXELS, decode
 
 CLASSIFIERS = [
     "vit",

@@ -9,12 +9,12 @@ import json
 import numpy as np
 import pytest
 
-from engine.image_inference import ImageModel, infer_images
-from engine.inspection import open_model
-from proto.messages import InferRequest, Tensor
-from tasks.contours import fill, to_rings
-from tasks.image import MAX_PIXELS, decode
-from tasks.rotated import xywhr_to_corners
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.inspection import open_model
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.image import MAX_PIXELS, decode
+from quadriga.tasks.rotated import xywhr_to_corners
 
 DETECTORS = [
     "detect",

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from engine.image_inference import ImageModel, infer_images
-from engine.model import Model
-from proto.messages import InferRequest, Tensor
-from tasks.image import MAX_PIXELS
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.model import Model
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.image import MAX_PIXELS
 from tests.onnx_models import answering
 
 WIDTH, HEIGHT = 64, 48

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from engine.image_inference import ImageModel, infer_images
-from engine.inspection import in_words
-from engine.repository import Model
-from engine.session import LoadError
-from engine.validation import validate
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.image import MAX_PIXELS, decode
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.inspection import in_words
+from quadriga.engine.repository import Model
+from quadriga.engine.session import LoadError
+from quadriga.engine.validation import validate
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.image import MAX_PIXELS, decode
 from tests.band_images import by_pillow, pages, png
 from tests.families.folders import Case, load, ultralytics
 from tests.families.test_detectors import OBJECTS, SCORES, boxes, head, letterboxed

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from engine.session import LoadError
-from tasks.predictions import Classification, Detection
+from quadriga.engine.session import LoadError
+from quadriga.tasks.predictions import Classification, Detection
 from tests.families.folders import Case, ask, load
 
 FAMILY = """
 import numpy as np
 
-from tasks.decoders import Candidates
-from tasks.decoders.reading import above, named
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.decoders.reading import above, named
 
 
 def decode(outputs, score_threshold, size_wh):
@@ -24,9 +24,9 @@ def decode(outputs, score_threshold, size_wh):
 TASK = """
 import msgspec
 
-from tasks import parameters as read
-from tasks.predictions import Classification
-from tasks.resize import preprocess
+from quadriga.tasks import parameters as read
+from quadriga.tasks.predictions import Classification
+from quadriga.tasks.resize import preprocess
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from engine.image_inference import ImageModel, infer_images
-from engine.recognition.families import FAMILIES
-from engine.session import LoadError
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.contours import fill, to_rings
-from tasks.image import MAX_PIXELS
+from quadriga.engine.image_inference import ImageModel, infer_images
+from quadriga.engine.recognition.families import FAMILIES
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.image import MAX_PIXELS
 from tests.families.folders import (
     HEIGHT,
     LABELS,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from store.database import migrate
+from quadriga.store.database import migrate
 from tests.postgres_server import PostgresServer
 from tests.unit.store.place import Place
 

@@ -8,8 +8,8 @@ from litestar import Litestar, Request, Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.testing import TestClient
 
-from proto.errors import InvalidRequest
-from store.errors import StoreError
+from quadriga.proto.errors import InvalidRequest
+from quadriga.store.errors import StoreError
 
 
 def client_of(handlers: Sequence[HTTPRouteHandler]) -> TestClient[Litestar]:

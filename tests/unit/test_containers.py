@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine import settings
-from engine.metrics import metrics_route
-from proto import table
-from proto.operations import Options, plain_paths
+from quadriga.engine import settings
+from quadriga.engine.metrics import metrics_route
+from quadriga.proto import table
+from quadriga.proto.operations import Options, plain_paths
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")

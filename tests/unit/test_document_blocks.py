@@ -15,11 +15,11 @@ import pytest
 import yaml
 from rich_click import Group
 
-from engine.cli import main
-from engine.recognition.model_toml import read_model_toml
-from engine.repository import ModelRepository
-from monitor.watch.history import note
-from proto.conformance_cases import CASES
+from quadriga.engine.cli import main
+from quadriga.engine.recognition.model_toml import read_model_toml
+from quadriga.engine.repository import ModelRepository
+from quadriga.monitor.watch.history import note
+from quadriga.proto.conformance_cases import CASES
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS

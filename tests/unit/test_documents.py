@@ -9,32 +9,32 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from engine import settings
-from engine.image_text.files import TextTable
-from engine.metrics import Metrics, metrics_route
-from engine.recognition import model_toml
-from engine.recognition.families import FAMILIES
-from monitor.drift_routes import drift_routes
-from monitor.routes import monitor_routes
-from monitor.schedule_routes import schedule_routes
-from proto import table
-from proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
-from proto.operations import Options, plain_paths
-from store.changes.routes import change_routes
-from store.changes.service import Changes
-from store.job_routes import job_routes
-from store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
-from store.query.places import MAX_CORNERS
-from store.query.search import Budget
-from store.query.syntax import FIELDS, OPERATORS, PROPERTIES
-from store.routes import routes
-from store.upkeep.routes import upkeep_routes
-from tasks import SHORT_NAMES, TASKS
-from tasks.decoders import DECODERS
-from tasks.generation import Search
-from tasks.image_text import ImageTextToText
-from tasks.references import resolve
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.engine import settings
+from quadriga.engine.image_text.files import TextTable
+from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.engine.recognition import model_toml
+from quadriga.engine.recognition.families import FAMILIES
+from quadriga.monitor.drift_routes import drift_routes
+from quadriga.monitor.routes import monitor_routes
+from quadriga.monitor.schedule_routes import schedule_routes
+from quadriga.proto import table
+from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
+from quadriga.proto.operations import Options, plain_paths
+from quadriga.store.changes.routes import change_routes
+from quadriga.store.changes.service import Changes
+from quadriga.store.job_routes import job_routes
+from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
+from quadriga.store.query.places import MAX_CORNERS
+from quadriga.store.query.search import Budget
+from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
+from quadriga.store.routes import routes
+from quadriga.store.upkeep.routes import upkeep_routes
+from quadriga.tasks import SHORT_NAMES, TASKS
+from quadriga.tasks.decoders import DECODERS
+from quadriga.tasks.generation import Search
+from quadriga.tasks.image_text import ImageTextToText
+from quadriga.tasks.references import resolve
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -226,8 +226,8 @@ def test_files_and_names_of_code_are_there(page):
     text = page.read_text()
     for path in re.findall(rf"`((?:{packages}|bench|tests|sample_models)/[\w./]+)`", text):
         assert (ROOT / path).exists() or "acme" in path, path
-    for name in re.findall(rf"`((?:{packages})\.[\w.]+)`", text):
-        if name != "store.db":
+    for name in re.findall(r"`(quadriga\.(?:[a-z]\w*\.)*\w+)`", text):
+        if name != "quadriga.toml":
             importing(name)
 
 

@@ -37,7 +37,7 @@ CREATE TABLE meta_key (
     CONSTRAINT pk_meta_key PRIMARY KEY (id), CONSTRAINT uq_meta_key_path_type UNIQUE (path, type)
 ) {OF_ROWS};
 CREATE TABLE inference (
-    seq {BIGINT} NOT NULL,              -- `store.ids`, the time too
+    seq {BIGINT} NOT NULL,              -- `quadriga.store.ids`, the time too
     request_id {NAME} NOT NULL, image_no INTEGER NOT NULL, model_id INTEGER NOT NULL,
     action {NAME} NOT NULL, status INTEGER DEFAULT '200' NOT NULL, latency_us {BIGINT} NOT NULL,
     input_name TEXT NOT NULL, input_hash {NAME}, input_width INTEGER, input_height INTEGER,
@@ -45,7 +45,7 @@ CREATE TABLE inference (
     prediction_count INTEGER,           -- NULL where predictions are no list of objects
     predictions TEXT NOT NULL,          -- JSON, as answered
     meta TEXT NOT NULL,                 -- JSON, as given, with later changes
-    meta_flat {JSON},                   -- `store.metadata.index`, NULL in SQLite where it equals `meta`
+    meta_flat {JSON},                   -- `quadriga.store.metadata.index`, NULL in SQLite where it equals `meta`
     standard TEXT DEFAULT '{{}}' NOT NULL, -- JSON, the engine's
     CONSTRAINT pk_inference PRIMARY KEY (seq)
 ) {PER_MONTH} {OF_ROWS};
@@ -64,7 +64,7 @@ CREATE TABLE meta_str (
 ) {PER_MONTH} {BY_KEY};
 CREATE TABLE pred (
     label INTEGER NOT NULL,
-    band INTEGER NOT NULL,              -- of `score`, see `store.schema.band`
+    band INTEGER NOT NULL,              -- of `score`, see `quadriga.store.schema.band`
     seq {BIGINT} NOT NULL,
     score {DOUBLE} NOT NULL,            -- the label's best, -inf where none has a score
     worst {DOUBLE} NOT NULL,            -- the label's worst, as `score`
@@ -84,7 +84,7 @@ CREATE TABLE rollup (
     minute {BIGINT} NOT NULL,           -- since 1970
     n {BIGINT} NOT NULL,
     errors {BIGINT} NOT NULL,           -- of `n`, those with a status of 500 or more
-    latency TEXT NOT NULL,              -- JSON, bucket of `store.rollups` to number
+    latency TEXT NOT NULL,              -- JSON, bucket of `quadriga.store.rollups` to number
     labels TEXT NOT NULL,               -- JSON, label id to number of predictions
     kept_bytes {BIGINT} NOT NULL,       -- of inputs kept, 0 where there are none
     CONSTRAINT pk_rollup PRIMARY KEY (model_id, minute)

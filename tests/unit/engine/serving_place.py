@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from engine.pipeline import Pipeline
-from engine.recording import Recorder
-from engine.repository import ModelRepository
-from engine.settings import Settings
-from store.journal import frames, segments
+from quadriga.engine.pipeline import Pipeline
+from quadriga.engine.recording import Recorder
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.settings import Settings
+from quadriga.store.journal import frames, segments
 
 
 def small(**others: Any) -> Settings:

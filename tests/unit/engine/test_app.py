@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import app
-from engine.app import latest_seq
-from store.blobs.files import BlobStore
-from store.inferences import Inferences
-from store.journal import Journal
+from quadriga.engine import app
+from quadriga.engine.app import latest_seq
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.inferences import Inferences
+from quadriga.store.journal import Journal
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import execute, fill
 

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
+from quadriga.engine.cli import main
 from tests.server_process import IMAGES, SAMPLE_MODELS
 
 IMAGE = str(IMAGES / "detection" / "scene_01.jpg")

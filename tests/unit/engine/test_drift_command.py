@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
-from engine.commands.baseline import baseline_command
-from engine.commands.drift import drift_command
+from quadriga.engine.cli import main
+from quadriga.engine.commands.baseline import baseline_command
+from quadriga.engine.commands.drift import drift_command
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

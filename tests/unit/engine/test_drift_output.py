@@ -5,8 +5,8 @@ import io
 import msgspec
 from rich.console import Console
 
-from engine.commands.output import drift
-from monitor.report import Effect, Signal
+from quadriga.engine.commands.output import drift
+from quadriga.monitor.report import Effect, Signal
 from tests.drift_reports import watched
 
 

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 
-from engine.cli import main
-from engine.embedding import mean, pool
-from engine.image_inference import ImageModel, infer_images, stream_image
-from engine.inspection import open_model
-from engine.session import LoadError, Session
-from proto.messages import InferRequest, Tensor
-from tasks.image import decode
+from quadriga.engine.cli import main
+from quadriga.engine.embedding import mean, pool
+from quadriga.engine.image_inference import ImageModel, infer_images, stream_image
+from quadriga.engine.inspection import open_model
+from quadriga.engine.session import LoadError, Session
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.image import decode
 from tests.onnx_models import save, value
 from tests.server_process import IMAGES, SAMPLE_MODELS
 

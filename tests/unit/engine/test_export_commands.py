@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.cli import main
+from quadriga.engine.cli import main
 
 LINE = {"id": "4194304", "model": {"name": "m"}, "task": "TENSOR", "predictions": [1]}
 
@@ -36,7 +36,7 @@ def test_without_a_flag_the_format_says_whether_images_come_along(tmp_path, monk
         asked.append(parameters.images)
         return 0
 
-    monkeypatch.setattr("store.exchange.export.export", export)
+    monkeypatch.setattr("quadriga.store.exchange.export.export", export)
     for flags in ([], ["--images"], ["--no-images"]):
         run("export", "--output", tmp_path / "out.zip", "--data", tmp_path, *flags)
     assert asked == [None, True, False]

@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from engine.image_text.generation import TextPackage, is_text_package
-from engine.repository import ModelRepository
-from engine.session import LoadError
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, Tensor
-from tasks.image import Image
-from tasks.parameters import ParameterError
+from quadriga.engine.image_text.generation import TextPackage, is_text_package
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError
 from tests.text_models import (
     EOS,
     FIRST,

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from engine.processes.listener import address, listen, reserve
+from quadriga.engine.processes.listener import address, listen, reserve
 
 
 def shared(host: str, port: int) -> socket.socket:

@@ -13,10 +13,10 @@ SELDOM = {"alembic", "matplotlib", "jinja2", "scipy.special", "scipy.stats", "sc
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("engine.processes.serving", SELDOM),
-        ("store.writer", SELDOM | WEB | MODELS),
-        ("engine.processes.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
-        ("engine.processes.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("quadriga.engine.processes.serving", SELDOM),
+        ("quadriga.store.writer", SELDOM | WEB | MODELS),
+        ("quadriga.engine.processes.worker", SELDOM | WEB | MODELS | {"sqlalchemy"}),
+        ("quadriga.engine.processes.supervisor", SELDOM | WEB | MODELS | {"sqlalchemy"}),
     ],
     ids=["worker", "writer", "jobs", "supervisor"],
 )

@@ -3,8 +3,8 @@ from collections.abc import Sequence
 from litestar.testing import create_test_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.metrics import Metrics, metrics_route
-from proto.messages import Duration, ModelStatistics
+from quadriga.engine.metrics import Metrics, metrics_route
+from quadriga.proto.messages import Duration, ModelStatistics
 
 
 class Counted:

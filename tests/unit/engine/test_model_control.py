@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from engine.model_control import ModelControl
-from engine.overrides import Override
-from engine.repository import ModelRepository
-from engine.session import LoadError
-from proto.errors import (
+from quadriga.engine.model_control import ModelControl
+from quadriga.engine.overrides import Override
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import (
     InternalError,
     InvalidRequest,
     ModelNotReady,

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from engine.onnx_file import OnnxFileError, check_external_data, read_onnx
+from quadriga.engine.onnx_file import OnnxFileError, check_external_data, read_onnx
 from tests.onnx_models import doubling, save, value
 
 

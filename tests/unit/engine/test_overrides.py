@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.overrides import check_path, read_config, write_files
-from engine.session import LoadError
-from proto.errors import InvalidRequest, TooLarge
+from quadriga.engine.overrides import check_path, read_config, write_files
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import InvalidRequest, TooLarge
 
 
 def test_a_config_is_a_model_toml_and_what_triton_says():

@@ -4,8 +4,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from engine.onnx_file import Graph, Node, OnnxFileError, read_onnx, with_output
-from engine.penultimate import AVERAGE, TOKENS, Search
+from quadriga.engine.onnx_file import Graph, Node, OnnxFileError, read_onnx, with_output
+from quadriga.engine.penultimate import AVERAGE, TOKENS, Search
 from tests.onnx_models import doubling, value
 from tests.server_process import SAMPLE_MODELS
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from engine.recognition.model_toml import read_model_toml
-from engine.recognition.recognise import recognise
-from engine.session import LoadError, Session
+from quadriga.engine.recognition.model_toml import read_model_toml
+from quadriga.engine.recognition.recognise import recognise
+from quadriga.engine.session import LoadError, Session
 from tests.onnx_models import classifier, detector, doubling
 
 HEAD = np.zeros((6, 4), np.float32)

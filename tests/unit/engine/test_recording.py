@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from engine import image_inference, recording
-from engine.pipeline import Pipeline
-from engine.recording import Recorder
-from proto.errors import InternalError, InvalidRequest, Overloaded
-from proto.messages import InferRequest, Tensor
-from store.blobs.files import BlobStore
-from store.ids import IdSource
-from store.journal import Journal, segments
-from store.lag import write_offsets
-from store.records import InferenceRecord, JournaledChange, is_change
-from store.writer import Writer
+from quadriga.engine import image_inference, recording
+from quadriga.engine.pipeline import Pipeline
+from quadriga.engine.recording import Recorder
+from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
+from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal, segments
+from quadriga.store.lag import write_offsets
+from quadriga.store.records import InferenceRecord, JournaledChange, is_change
+from quadriga.store.writer import Writer
 from tests.background import at_once, in_background
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, classifier, doubling, save, value
@@ -329,7 +329,7 @@ def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place
 
 
 def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, monkeypatch) -> None:
-    monkeypatch.setattr("store.lag.SAMPLE_S", 0)
+    monkeypatch.setattr("quadriga.store.lag.SAMPLE_S", 0)
     place.pipeline().infer(ask("plain"))
     pipeline = place.pipeline(soft=1, hard=1, full="block")
     with pytest.raises(Overloaded, match="expected at most 1 bytes"):

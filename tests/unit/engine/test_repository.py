@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from engine.repository import ModelRepository
-from engine.session import LoadError
-from proto.errors import ModelNotReady, NotFound
+from quadriga.engine.repository import ModelRepository
+from quadriga.engine.session import LoadError
+from quadriga.proto.errors import ModelNotReady, NotFound
 from tests.onnx_models import CLASSIFIER_TOML, classifier, doubling
 
 

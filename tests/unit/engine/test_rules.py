@@ -2,12 +2,12 @@
 
 import pytest
 
-from engine.recognition.evidence import Evidence
-from engine.recognition.families import FAMILIES
-from engine.recognition.labels import labels_from
-from engine.recognition.rules import readings
-from proto.messages import TensorInfo
-from tasks import TASKS
+from quadriga.engine.recognition.evidence import Evidence
+from quadriga.engine.recognition.families import FAMILIES
+from quadriga.engine.recognition.labels import labels_from
+from quadriga.engine.recognition.rules import readings
+from quadriga.proto.messages import TensorInfo
+from quadriga.tasks import TASKS
 
 IMAGES = TensorInfo("images", "FP32", (1, 3, 640, 640))
 SMALL = TensorInfo("images", "FP32", (1, 3, 320, 320))

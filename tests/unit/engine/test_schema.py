@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from engine.schema import explain
+from quadriga.engine.schema import explain
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

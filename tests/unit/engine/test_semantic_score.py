@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine.recording import Recorder
-from engine.semantic_score import REFERENCES, SemanticScores
-from monitor.drift.similarity import References, write
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, InferResponse, Tensor
-from store.blobs.files import BlobStore
-from store.ids import IdSource
-from store.journal import Journal
-from store.records import InferenceRecord
+from quadriga.engine.recording import Recorder
+from quadriga.engine.semantic_score import REFERENCES, SemanticScores
+from quadriga.monitor.drift.similarity import References, write
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, InferResponse, Tensor
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import InferenceRecord
 from tests.band_images import png
 from tests.onnx_models import COLOURS_TOML, classifier
 from tests.unit.engine.serving_place import journaled, pipeline_of, small

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.commands import server_client
-from engine.commands.server_client import Refused, ServerClient, ServerError
+from quadriga.engine.commands import server_client
+from quadriga.engine.commands.server_client import Refused, ServerClient, ServerError
 from tests.background import listening
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from engine.session import LoadError, RunError, Session
+from quadriga.engine.session import LoadError, RunError, Session
 from tests.onnx_models import doubling, save, value
 
 

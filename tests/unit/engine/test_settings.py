@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import settings
-from engine.settings import Settings, SettingsError, load
+from quadriga.engine import settings
+from quadriga.engine.settings import Settings, SettingsError, load
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from engine import signalling
-from engine.signalling import Signalled, Signaller
-from monitor.signals import PICTURE
-from store.errors import JournalError
-from store.ids import IdSource
-from store.journal import Journal
-from store.records import ImageSignals, JournaledChange, SignalsOfImages
-from tasks.image import Image
+from quadriga.engine import signalling
+from quadriga.engine.signalling import Signalled, Signaller
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.errors import JournalError
+from quadriga.store.ids import IdSource
+from quadriga.store.journal import Journal
+from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
+from quadriga.tasks.image import Image
 from tests.unit.engine.serving_place import journaled
 
 WHITE = Image(np.full((20, 30, 3), 255, np.uint8))

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from engine.stopwatch import Counters, Stopwatch, merged, stages_ms
-from proto.messages import BatchStatistics, Duration, ModelStatistics
+from quadriga.engine.stopwatch import Counters, Stopwatch, merged, stages_ms
+from quadriga.proto.messages import BatchStatistics, Duration, ModelStatistics
 
 
 def times_of(batch):

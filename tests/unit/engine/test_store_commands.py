@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from engine.cli import main
+from quadriga.engine.cli import main
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import execute, fill, rows
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from engine.processes import worker
-from engine.settings import Settings
-from monitor.watch.schedules import Schedules
+from quadriga.engine.processes import worker
+from quadriga.engine.settings import Settings
+from quadriga.monitor.watch.schedules import Schedules
 
 pytest.importorskip("clickhouse_connect")
 
@@ -35,8 +35,8 @@ class Writer:
 
 def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_when_told", lambda _: None)
-    monkeypatch.setattr("store.moving.clickhouse.Sink", Sink)
-    monkeypatch.setattr("store.writer.Writer", Writer)
+    monkeypatch.setattr("quadriga.store.moving.clickhouse.Sink", Sink)
+    monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
     settings = Settings(data=str(tmp_path), clickhouse="http://127.0.0.1:9/none")
     with pytest.raises(RuntimeError, match="a fault"):
         worker._write(settings)
@@ -52,7 +52,7 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("store.jobs.run_jobs", run_jobs)
+    monkeypatch.setattr("quadriga.store.jobs.run_jobs", run_jobs)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()
@@ -79,7 +79,7 @@ def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> 
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("monitor.watch.schedules.keep_scheduled", keep_scheduled)
+    monkeypatch.setattr("quadriga.monitor.watch.schedules.keep_scheduled", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from monitor.drift.parameters import DriftParameters
-from monitor.report import Data, Effect, Report, Signal, Window
-from store.ids import EPOCH_MS
-from store.records import timestamp_text
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.report import Data, Effect, Report, Signal, Window
+from quadriga.store.ids import EPOCH_MS
+from quadriga.store.records import timestamp_text
 from tests.background import listening
 
 MODEL = "shapes-detector"

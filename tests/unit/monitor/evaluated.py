@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from monitor.evaluation.evaluators import Evaluator, state_of
-from monitor.evaluation.state import EvaluatedImage, State, merge
-from monitor.report import Report
+from quadriga.monitor.evaluation.evaluators import Evaluator, state_of
+from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.monitor.report import Report
 from tests.reports import raw
 
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from monitor.drift.parameters import DriftParameters
-from monitor.reports import REPORT
-from monitor.watch.history import note, with_history
-from store.jobs import Run
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.reports import REPORT
+from quadriga.monitor.watch.history import note, with_history
+from quadriga.store.jobs import Run
 from tests.unit.monitor.drift_windows import report
 
 

@@ -3,8 +3,8 @@
 import msgspec
 import numpy as np
 
-from monitor.evaluation.evaluators import Findings, Headline
-from monitor.evaluation.state import EvaluatedImage, EvaluationError
+from quadriga.monitor.evaluation.evaluators import Findings, Headline
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from tests.unit.monitor.evaluated import evaluated_image
 
 
@@ -16,7 +16,7 @@ def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
 
 
 class Small:
-    """As `monitor.evaluation.evaluators.Evaluator`."""
+    """As `quadriga.monitor.evaluation.evaluators.Evaluator`."""
 
     def tables(self, images, labels):
         rows = [

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from monitor.report import Report
-from monitor.watch import alerts, schedules
-from monitor.watch.alerts import MOST_TRIES, Outbox, keep_delivering
-from monitor.watch.history import history, note
-from monitor.watch.schedules import Schedules, keep_scheduled
-from store import jobs as jobs_module
-from store.jobs import Jobs, run_jobs
+from quadriga.monitor.report import Report
+from quadriga.monitor.watch import alerts, schedules
+from quadriga.monitor.watch.alerts import MOST_TRIES, Outbox, keep_delivering
+from quadriga.monitor.watch.history import history, note
+from quadriga.monitor.watch.schedules import Schedules, keep_scheduled
+from quadriga.store import jobs as jobs_module
+from quadriga.store.jobs import Jobs, run_jobs
 from tests.background import in_background, until
 from tests.unit.monitor import drift_windows
 from tests.unit.monitor.drift_windows import MODEL, parameters, report

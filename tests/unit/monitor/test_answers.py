@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU
 
-from monitor.evaluation import answers
-from monitor.evaluation.answers import (
+from quadriga.monitor.evaluation import answers
+from quadriga.monitor.evaluation.answers import (
     anls,
     bleu_counts,
     bleu_of,

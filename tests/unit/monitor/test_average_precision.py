@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.evaluation.arrays import Doubles, Integers
-from monitor.evaluation.average_precision import AREAS, THRESHOLDS
-from monitor.evaluation.matching import match
-from monitor.evaluation.weighted import twelve_numbers
+from quadriga.monitor.evaluation.arrays import Doubles, Integers
+from quadriga.monitor.evaluation.average_precision import AREAS, THRESHOLDS
+from quadriga.monitor.evaluation.matching import match
+from quadriga.monitor.evaluation.weighted import twelve_numbers
 from tests import coco_reference
 from tests.coco_reference import Arrays
 

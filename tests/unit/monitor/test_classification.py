@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from monitor.evaluation.classification import Classification
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
-from monitor.report import ReportedModel
+from quadriga.monitor.evaluation.classification import Classification
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from quadriga.monitor.report import ReportedModel
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
 RATES = {

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from monitor.evaluation.coco import state_of_coco
-from monitor.evaluation.detection import box_overlap
-from monitor.evaluation.evaluators import evaluator
-from monitor.evaluation.instances import Instances, pair_overlap
-from monitor.evaluation.state import EvaluationError, merge
+from quadriga.monitor.evaluation.coco import state_of_coco
+from quadriga.monitor.evaluation.detection import box_overlap
+from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.instances import Instances, pair_overlap
+from quadriga.monitor.evaluation.state import EvaluationError, merge
 from tests.coco_reference import arrays_of, reference
 
 # pycocotools' own.
@@ -221,7 +221,7 @@ def test_edge_cases_are_those_of_the_reference(tmp_path, name):
 def test_images_of_many_parts_are_one_state(tmp_path, monkeypatch):
     places = files(tmp_path, dataset((case := mask_case(1))[0]), case[1])
     _, whole = state_of_coco(*places)
-    monkeypatch.setattr("monitor.evaluation.coco._PIXELS", SIDE * SIDE * 7)
+    monkeypatch.setattr("quadriga.monitor.evaluation.coco._PIXELS", SIDE * SIDE * 7)
     _, parts = state_of_coco(*places)
     assert msgspec.json.encode(plain(whole)) == msgspec.json.encode(plain(parts))
 

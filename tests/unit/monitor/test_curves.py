@@ -2,9 +2,9 @@
 
 import re
 
-from monitor.charts.curves import precision_recall, roc
-from monitor.charts.drawing import styled
-from monitor.report import Data, Metric, Report, Window
+from quadriga.monitor.charts.curves import precision_recall, roc
+from quadriga.monitor.charts.drawing import styled
+from quadriga.monitor.report import Data, Metric, Report, Window
 
 
 def report(curves, metrics):

@@ -5,8 +5,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from monitor.datasets import read_dataset
-from monitor.evaluation.state import EvaluationError
+from quadriga.monitor.datasets import read_dataset
+from quadriga.monitor.evaluation.state import EvaluationError
 
 BOX = {"xmin": 1, "ymin": 2, "xmax": 4, "ymax": 6}
 

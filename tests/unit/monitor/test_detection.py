@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.evaluation.detection import Detection
-from monitor.evaluation.evaluators import evaluator, state_of
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from quadriga.monitor.evaluation.detection import Detection
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
 from tests import coco_reference
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
@@ -227,7 +227,7 @@ PLAIN = [
 
 
 def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
-    monkeypatch.setattr("monitor.evaluation.label_counts.MOST_LABELS", 1)
+    monkeypatch.setattr("quadriga.monitor.evaluation.label_counts.MOST_LABELS", 1)
     confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
     assert confusion.labels == ["car"]
     assert confusion.matrix == [[1]]

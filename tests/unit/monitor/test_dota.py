@@ -9,11 +9,11 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from monitor.evaluation.dota import RULES, THRESHOLDS
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.oriented import OrientedDetection, oriented_overlap
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import merge, select
+from quadriga.monitor.evaluation.dota import RULES, THRESHOLDS
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.oriented import OrientedDetection, oriented_overlap
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import merge, select
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
 LABELS = "abc"

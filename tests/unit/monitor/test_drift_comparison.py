@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.comparison import compare
-from monitor.drift.decision import Settings, decide
-from monitor.drift.samples import DriftError, kind_of, sample
-from monitor.drift.summary import summarise
-from monitor.report import Effect, Report, Signal
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.decision import Settings, decide
+from quadriga.monitor.drift.samples import DriftError, kind_of, sample
+from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.report import Effect, Report, Signal
 
 RNG = np.random.default_rng(3)
 

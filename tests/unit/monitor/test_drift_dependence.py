@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from monitor.drift import permutation
-from monitor.drift.comparison import compare
-from monitor.drift.dependence import Origin, Units, correlation_time, units
-from monitor.drift.permutation import Effort
-from monitor.drift.samples import sample
+from quadriga.monitor.drift import permutation
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.dependence import Origin, Units, correlation_time, units
+from quadriga.monitor.drift.permutation import Effort
+from quadriga.monitor.drift.samples import sample
 
 
 def chain(n, memory=0.9, seed=0):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from monitor.drift.derived import Answered, derived
+from quadriga.monitor.drift.derived import Answered, derived
 
 BOX = {"label": "ship", "score": 0.9, "xmin": 10, "ymin": 20, "xmax": 50, "ymax": 40}
 TURNED = {"label": "ship", "score": 0.8, "cx": 0.5, "cy": 0.25, "w": 0.2, "h": 0.1, "r": 4.0}

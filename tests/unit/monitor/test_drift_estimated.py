@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from monitor.drift.estimates import estimated
-from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.stored import compare_stored
-from store.records import InputReference, ModelReference, TruthStatement
+from quadriga.monitor.drift.estimates import estimated
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.stored import compare_stored
+from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.unit.monitor.drift_windows import moment, seq_of
 from tests.unit.store.conftest import make_record
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitor.drift.estimates import estimates
+from quadriga.monitor.drift.estimates import estimates
 
 CENTRES = 2.2 * np.array([[0, 0], [1, 0], [0, 1], [-1, 0], [0, -1]])
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from monitor.drift.files import Asked, compare_files
-from monitor.drift.samples import DriftError
-from monitor.drift.tables import read_table
-from store.exchange.parquet import SCHEMA
+from quadriga.monitor.drift.files import Asked, compare_files
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.drift.tables import read_table
+from quadriga.store.exchange.parquet import SCHEMA
 
 N = 120
 

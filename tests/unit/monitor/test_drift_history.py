@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from monitor.schedule_routes import schedule_routes
-from monitor.watch import history as history_module
-from monitor.watch.history import history, note, note_failure, with_history
-from monitor.watch.online import WARM_UP
-from monitor.watch.schedules import Schedules
+from quadriga.monitor.schedule_routes import schedule_routes
+from quadriga.monitor.watch import history as history_module
+from quadriga.monitor.watch.history import history, note, note_failure, with_history
+from quadriga.monitor.watch.online import WARM_UP
+from quadriga.monitor.watch.schedules import Schedules
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift_windows import MODEL, parameters, report
 

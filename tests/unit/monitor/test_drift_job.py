@@ -6,17 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.drift.baselines import Baseline, Baselines
-from monitor.drift.parameters import DriftParameters
-from monitor.drift.similarity import References
-from monitor.drift_routes import drift_routes
-from monitor.report import Report
-from monitor.routes import monitor_routes
-from monitor.watch.history import history
-from store import jobs as jobs_module
-from store.database import migrate
-from store.jobs import Jobs
-from store.records import ImageSignals, ModelReference, SignalsOfImages
+from quadriga.monitor.drift.baselines import Baseline, Baselines
+from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.drift.similarity import References
+from quadriga.monitor.drift_routes import drift_routes
+from quadriga.monitor.report import Report
+from quadriga.monitor.routes import monitor_routes
+from quadriga.monitor.watch.history import history
+from quadriga.store import jobs as jobs_module
+from quadriga.store.database import migrate
+from quadriga.store.jobs import Jobs
+from quadriga.store.records import ImageSignals, ModelReference, SignalsOfImages
 from tests.background import until
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift_windows import moment, seq_of
@@ -82,7 +82,7 @@ def client(jobs, place, baselines):
 @pytest.fixture
 def without_pages(monkeypatch):
     """Spare the time that their pictures take."""
-    monkeypatch.setattr("monitor.page.page", lambda *_: "")
+    monkeypatch.setattr("quadriga.monitor.page.page", lambda *_: "")
 
 
 def put(client, **asked):

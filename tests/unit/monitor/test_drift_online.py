@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.watch.online import ADWIN_BUCKETS, WARM_UP, Adwin, PageHinkley, Series, joined
+from quadriga.monitor.watch.online import ADWIN_BUCKETS, WARM_UP, Adwin, PageHinkley, Series, joined
 
 DETECTORS = pytest.mark.parametrize("detector", [Adwin, PageHinkley])
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from monitor.drift.comparison import compare
-from monitor.drift.samples import sample
-from monitor.drift.summary import summarise
-from monitor.drift.what_moved import slices
-from monitor.report import by_effect
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.samples import sample
+from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.drift.what_moved import slices
+from quadriga.monitor.report import by_effect
 
 RNG = np.random.default_rng(9)
 

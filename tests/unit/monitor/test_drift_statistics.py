@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist, jensenshannon
 
-from monitor.drift import kernels, two_samples
-from monitor.drift.decision import benjamini_hochberg
+from quadriga.monitor.drift import kernels, two_samples
+from quadriga.monitor.drift.decision import benjamini_hochberg
 
 RNG = np.random.default_rng(7)
 PAIRS = {

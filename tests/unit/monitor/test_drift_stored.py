@@ -4,16 +4,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.drift import windows
-from monitor.drift.parameters import DriftParameters, StoredWindow, absolute
-from monitor.drift.samples import DriftError
-from monitor.drift.stored import compare_stored
-from monitor.drift.summary import summarise
-from monitor.drift.windows import Reading, read_window
-from monitor.places import Here
-from monitor.signals import PICTURE
-from store.ids import LARGEST
-from store.records import (
+from quadriga.monitor.drift import windows
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, absolute
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.drift.stored import compare_stored
+from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.drift.windows import Reading, read_window
+from quadriga.monitor.places import Here
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.ids import LARGEST
+from quadriga.store.records import (
     ImageSignals,
     InputReference,
     ModelReference,

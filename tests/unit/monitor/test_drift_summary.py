@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.drift.samples import DriftError, Sample, sample
-from monitor.drift.summary import drawn, from_bytes, merge, summarise, to_bytes, usual_run
+from quadriga.monitor.drift.samples import DriftError, Sample, sample
+from quadriga.monitor.drift.summary import drawn, from_bytes, merge, summarise, to_bytes, usual_run
 
 N = 3000
 RNG = np.random.default_rng(5)

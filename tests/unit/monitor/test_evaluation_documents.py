@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.evaluation.evaluators import evaluator
-from monitor.evaluation.state import EvaluatedImage
+from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.state import EvaluatedImage
 from tests.unit.monitor.evaluated import merged
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "evaluation.md"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from monitor.evaluation import files
-from monitor.evaluation.files import evaluate_coco, evaluate_records
-from monitor.evaluation.reporting import Asked
-from monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation import files
+from quadriga.monitor.evaluation.files import evaluate_coco, evaluate_records
+from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.state import EvaluationError
 from tests.unit.monitor.evaluated import told
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}

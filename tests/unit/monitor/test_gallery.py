@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from monitor.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
-from monitor.report import Data, Neighbour, Report, Unlike, Window, Worst
+from quadriga.monitor.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
+from quadriga.monitor.report import Data, Neighbour, Report, Unlike, Window, Worst
 from tests.reports import raw
 
 

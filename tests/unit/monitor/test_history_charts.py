@@ -5,9 +5,9 @@ import re
 import msgspec
 import pytest
 
-from monitor.charts import history
-from monitor.charts.drawing import styled
-from monitor.report import Data, PastSignal, PastWindow, Report, Window
+from quadriga.monitor.charts import history
+from quadriga.monitor.charts.drawing import styled
+from quadriga.monitor.report import Data, PastSignal, PastWindow, Report, Window
 from tests.drift_reports import watched
 from tests.reports import HOSTILE
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from monitor.evaluation.detection import Detection
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.instances import Instances, pair_overlap
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
-from tasks.contours import fill, rings
+from quadriga.monitor.evaluation.detection import Detection
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.instances import Instances, pair_overlap
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, merge
+from quadriga.tasks.contours import fill, rings
 from tests.coco_reference import arrays_of, reference
 from tests.unit.monitor.evaluated import evaluated_image, merged
 

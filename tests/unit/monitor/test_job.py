@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from monitor.evaluation import reading, stored
-from monitor.evaluation.evaluators import EVALUATORS
-from monitor.report import Report
-from monitor.routes import monitor_routes
-from store import jobs as jobs_module
-from store.blobs.files import BlobStore
-from store.jobs import Jobs, run_jobs
-from store.records import InputReference, ModelReference, TruthStatement
+from quadriga.monitor.evaluation import reading, stored
+from quadriga.monitor.evaluation.evaluators import EVALUATORS
+from quadriga.monitor.report import Report
+from quadriga.monitor.routes import monitor_routes
+from quadriga.store import jobs as jobs_module
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
 from tests.unit.http_client import client_of

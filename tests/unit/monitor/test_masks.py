@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from monitor.evaluation.masks import Contours, Masks, from_contours, from_runs, overlaps
-from monitor.evaluation.run_lengths import RunLengths, from_polygons, masks_of
-from monitor.evaluation.state import EvaluationError
-from tasks.contours import fill, rings
+from quadriga.monitor.evaluation.masks import Contours, Masks, from_contours, from_runs, overlaps
+from quadriga.monitor.evaluation.run_lengths import RunLengths, from_polygons, masks_of
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.tasks.contours import fill, rings
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -149,7 +149,7 @@ def test_overlaps_are_those_of_the_reference_and_contours_and_runs_agree(seed):
 
 
 def test_only_masks_of_one_image_are_compared(monkeypatch):
-    monkeypatch.setattr("monitor.evaluation.masks._LINES", 7)  # in several parts
+    monkeypatch.setattr("quadriga.monitor.evaluation.masks._LINES", 7)  # in several parts
     square = fill([np.array([(2, 3), (9, 3), (9, 12), (2, 12)], np.int32)], 70, 40)
     masks = masks_of([run_lengths(square)] * 4, np.full((4, 2), (70, 40)), named)
     images = np.array([0, 1, 1, 3]), np.array([1, 2, 3, 3])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from monitor.evaluation import matching
-from monitor.evaluation.average_precision import AREAS, THRESHOLDS
-from monitor.evaluation.matching import match, near_pairs
+from quadriga.monitor.evaluation import matching
+from quadriga.monitor.evaluation.average_precision import AREAS, THRESHOLDS
+from quadriga.monitor.evaluation.matching import match, near_pairs
 
 
 @pytest.fixture(params=[1 << 17, 40], ids=["at once", "in parts"])

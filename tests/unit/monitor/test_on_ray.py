@@ -4,20 +4,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.drift import windows
-from monitor.drift.parameters import DriftParameters, StoredWindow
-from monitor.drift.stored import compare_stored
-from monitor.evaluation import reading, stored
-from monitor.evaluation.files import evaluate_parquet
-from monitor.evaluation.on_ray import Cluster, StoredOnCluster
-from monitor.evaluation.parameters import EvaluationParameters
-from monitor.evaluation.reporting import Asked
-from monitor.evaluation.state import EvaluationError
-from monitor.evaluation.stored import evaluate_stored
-from store.blobs.files import BlobStore
-from store.exchange import parquet
-from store.exchange.export import ExportParameters, export
-from store.records import InputReference, ModelReference, TruthStatement
+from quadriga.monitor.drift import windows
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.stored import compare_stored
+from quadriga.monitor.evaluation import reading, stored
+from quadriga.monitor.evaluation.files import evaluate_parquet
+from quadriga.monitor.evaluation.on_ray import Cluster, StoredOnCluster
+from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.stored import evaluate_stored
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.exchange import parquet
+from quadriga.store.exchange.export import ExportParameters, export
+from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.unit.monitor.evaluated import told
 from tests.unit.store.conftest import make_record
 
@@ -95,7 +95,7 @@ def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatc
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr("store.exchange.export.PAGE", 100)
+    monkeypatch.setattr("quadriga.store.exchange.export.PAGE", 100)
     path = tmp_path / "one.parquet"
     asked = ExportParameters({"model": "one"}, "parquet", images=False)
     export(place.inferences, BlobStore(tmp_path / "blobs"), asked, path)

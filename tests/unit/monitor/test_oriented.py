@@ -9,9 +9,9 @@ import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.evaluation.oriented import OrientedDetection, convex, oriented_overlap
-from monitor.evaluation.state import EvaluationError
-from tasks.rotated import xywhr_to_corners
+from quadriga.monitor.evaluation.oriented import OrientedDetection, convex, oriented_overlap
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.tasks.rotated import xywhr_to_corners
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
 

@@ -8,8 +8,18 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from monitor.page import page
-from monitor.report import Confusion, Data, Effect, Example, Metric, Report, Signal, Slice, Window
+from quadriga.monitor.page import page
+from quadriga.monitor.report import (
+    Confusion,
+    Data,
+    Effect,
+    Example,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    Window,
+)
 from tests.drift_reports import REPORTS
 from tests.reports import HOSTILE, detection, image_bytes, undefined
 

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from monitor.page import page
+from quadriga.monitor.page import page
 from tests.browser import Browser
 from tests.drift_reports import REPORTS
 from tests.reports import image_bytes

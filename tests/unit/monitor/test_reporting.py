@@ -4,11 +4,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from monitor.evaluation import reporting
-from monitor.evaluation.evaluators import EVALUATORS, evaluator
-from monitor.evaluation.reporting import Asked, evaluate, interval, resampled, with_pictures
-from monitor.page import page
-from monitor.report import Report, ReportedModel, Window
+from quadriga.monitor.evaluation import reporting
+from quadriga.monitor.evaluation.evaluators import EVALUATORS, evaluator
+from quadriga.monitor.evaluation.reporting import (
+    Asked,
+    evaluate,
+    interval,
+    resampled,
+    with_pictures,
+)
+from quadriga.monitor.page import page
+from quadriga.monitor.report import Report, ReportedModel, Window
 from tests.unit.monitor.evaluated import merged
 from tests.unit.monitor.small_evaluation import Small, image_of
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.state import EvaluationError, State, from_bytes, merge, to_bytes
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge, to_bytes
 from tests.unit.monitor.small_evaluation import Small, image_of
 
 TEXT = np.dtypes.StringDType()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from monitor.drift.parameters import decode_parameters
-from monitor.schedule_routes import schedule_routes
-from monitor.watch.schedules import MOST_MISSED, Scheduler, Schedules
-from store.errors import QueryError
-from store.jobs import Jobs
-from store.records import timestamp_text
+from quadriga.monitor.drift.parameters import decode_parameters
+from quadriga.monitor.schedule_routes import schedule_routes
+from quadriga.monitor.watch.schedules import MOST_MISSED, Scheduler, Schedules
+from quadriga.store.errors import QueryError
+from quadriga.store.jobs import Jobs
+from quadriga.store.records import timestamp_text
 from tests.unit.http_client import client_of
 
 DAY_S = 86_400

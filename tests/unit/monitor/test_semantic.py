@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as reference
 
-from monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
-from monitor.evaluation.instances import Instances
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.segmentation import Segmentation, Semantic
-from monitor.evaluation.state import EvaluationError
-from monitor.report import Confusion, Metric, ReportedModel
-from tasks.contours import fill, rings
+from quadriga.monitor.evaluation.evaluators import Composed, Findings, Headline, state_of
+from quadriga.monitor.evaluation.instances import Instances
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.segmentation import Segmentation, Semantic
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.report import Confusion, Metric, ReportedModel
+from quadriga.tasks.contours import fill, rings
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
 WIDTH, HEIGHT = 37, 29

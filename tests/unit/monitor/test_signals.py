@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from monitor.signals import PICTURE, picture
+from quadriga.monitor.signals import PICTURE, picture
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (300, 400, 3), np.uint8)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from monitor.drift.samples import DriftError
-from monitor.drift.similarity import LEAST, MOST, NEAREST, References, write
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.drift.similarity import LEAST, MOST, NEAREST, References, write
 
 SPACE = "0123456789abcdef"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.evaluation.evaluators import state_of
-from monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge, select
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, State, merge, select
 from tests.unit.monitor.evaluated import merged
 
 

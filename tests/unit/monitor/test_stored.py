@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from monitor.evaluation import reading, stored
-from monitor.evaluation.evaluators import EVALUATORS
-from monitor.evaluation.parameters import EvaluationParameters
-from monitor.evaluation.state import EvaluationError
-from monitor.evaluation.stored import evaluate_stored
-from store.records import (
+from quadriga.monitor.evaluation import reading, stored
+from quadriga.monitor.evaluation.evaluators import EVALUATORS
+from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.stored import evaluate_stored
+from quadriga.store.records import (
     Deletion,
     InputReference,
     ModelReference,

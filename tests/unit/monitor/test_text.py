@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
 
-from monitor.evaluation import text
-from monitor.evaluation.answers import cider
-from monitor.evaluation.evaluators import evaluator, state_of
-from monitor.evaluation.reporting import Asked, evaluate
-from monitor.evaluation.state import EvaluationError, merge, select
-from monitor.evaluation.text import Text, matched
+from quadriga.monitor.evaluation import text
+from quadriga.monitor.evaluation.answers import cider
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluationError, merge, select
+from quadriga.monitor.evaluation.text import Text, matched
 from tests.unit.monitor.evaluated import evaluated_image, merged
 
 # prompts of a model's answers, prompts that people answered: which is whose

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from monitor.evaluation.average_precision import RECALLS
-from monitor.evaluation.weighted import _steps
+from quadriga.monitor.evaluation.average_precision import RECALLS
+from quadriga.monitor.evaluation.weighted import _steps
 
 
 def test_each_recall_is_reached_where_pycocotools_finds_it():

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from proto.chariot import metadata_of, without_gateway_prefix
-from proto.errors import InvalidRequest
+from quadriga.proto.chariot import metadata_of, without_gateway_prefix
+from quadriga.proto.errors import InvalidRequest
 
 
 def entry(key="a", type="str", value="x"):  # noqa: A002 - the wire's own word

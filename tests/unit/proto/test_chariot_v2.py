@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.chariot_v2 import PARAMETERS_HEADER, parse_images
-from proto.errors import InvalidRequest
-from proto.operations import Call
+from quadriga.proto.chariot_v2 import PARAMETERS_HEADER, parse_images
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.operations import Call
 
 ONE = b'{"input": "aGk=", "parameters": {"top_k": 2}}'
 FORM = b"application/x-www-form-urlencoded"

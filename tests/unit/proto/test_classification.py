@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from proto.classification import infer
-from proto.errors import InvalidRequest
-from proto.messages import InferRequest, InferResponse, ModelInfo, OutputWish, Tensor
+from quadriga.proto.classification import infer
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, OutputWish, Tensor
 
 
 class Answers:

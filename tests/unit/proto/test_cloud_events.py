@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.cloud_events import answering
-from proto.errors import InvalidRequest
-from proto.operations import Answer, Call, Options
+from quadriga.proto.cloud_events import answering
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.operations import Answer, Call, Options
 
 HEADERS = {"ce-specversion": "1.0", "ce-id": "7", "ce-source": "/camera", "ce-type": "frame"}
 EVENT = {"specversion": "1.0", "id": "7", "source": "/camera", "type": "frame"}

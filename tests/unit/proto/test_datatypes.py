@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from proto.datatypes import array_from_json, checked_shape, texts_from_json
-from proto.errors import InvalidRequest
+from quadriga.proto.datatypes import array_from_json, checked_shape, texts_from_json
+from quadriga.proto.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

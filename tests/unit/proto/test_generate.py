@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.errors import InternalError, InvalidRequest, Overloaded
-from proto.generate import IMAGE_KEYS, operations, parse_generate
-from proto.messages import InferPiece, ModelInfo
-from proto.operations import Call, Operations, Options
+from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
+from quadriga.proto.generate import IMAGE_KEYS, operations, parse_generate
+from quadriga.proto.messages import InferPiece, ModelInfo
+from quadriga.proto.operations import Call, Operations, Options
 
 PATH = "/v2/models/talker/generate_stream"
 BODY = b'{"text_input": "one", "image": "aGk=", "id": "x"}'

@@ -2,9 +2,9 @@
 
 import pytest
 
-from proto.openapi import add_operations
-from proto.operations import Answer, Operation
-from proto.v2_envelope import InferAnswer, InferBody
+from quadriga.proto.openapi import add_operations
+from quadriga.proto.operations import Answer, Operation
+from quadriga.proto.v2_envelope import InferAnswer, InferBody
 
 INFER = Operation(
     "POST",

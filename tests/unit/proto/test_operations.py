@@ -6,10 +6,10 @@ import zlib
 
 import pytest
 
-from proto.errors import InvalidRequest, TooLarge
-from proto.messages import InferRequest, InferResponse
-from proto.openapi import add_operations
-from proto.operations import (
+from quadriga.proto.errors import InvalidRequest, TooLarge
+from quadriga.proto.messages import InferRequest, InferResponse
+from quadriga.proto.openapi import add_operations
+from quadriga.proto.operations import (
     Answer,
     Call,
     Operation,
@@ -20,7 +20,7 @@ from proto.operations import (
     plain_paths,
     store_headers,
 )
-from proto.table import operations
+from quadriga.proto.table import operations
 
 MODEL = "/v1/models/{name}[/versions/{version}|/labels/{label}]"
 

@@ -9,13 +9,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from proto.datatypes import NUMPY_TYPES, from_raw, to_raw
-from proto.errors import InvalidRequest, ProtocolError, TooLarge
-from proto.http import MIN_BYTES, compress, decompress
-from proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
-from proto.operations import Call
-from proto.v2_envelope import parse_infer, parse_raw, render_infer
-from proto.v2_rest import _json_bytes
+from quadriga.proto.datatypes import NUMPY_TYPES, from_raw, to_raw
+from quadriga.proto.errors import InvalidRequest, ProtocolError, TooLarge
+from quadriga.proto.http import MIN_BYTES, compress, decompress
+from quadriga.proto.messages import InferRequest, InferResponse, ModelInfo, Tensor, TensorInfo
+from quadriga.proto.operations import Call
+from quadriga.proto.v2_envelope import parse_infer, parse_raw, render_infer
+from quadriga.proto.v2_rest import _json_bytes
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 NUMBERS = [*NUMPY_TYPES]

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from proto.datatypes import DATATYPES
-from proto.errors import InvalidRequest
-from proto.messages import Tensor, TensorInfo
-from proto.tf_json import floats, from_columns, from_rows, parse, rows, whole
+from quadriga.proto.datatypes import DATATYPES
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import Tensor, TensorInfo
+from quadriga.proto.tf_json import floats, from_columns, from_rows, parse, rows, whole
 
 ONE = [TensorInfo("x", "FP32", (-1,))]
 TWO = [TensorInfo("a", "FP32", (-1,)), TensorInfo("b", "INT32", (-1,))]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.errors import ModelNotReady, NotFound
-from proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
-from proto.operations import Operations, Options
-from proto.v1_rest import operations
+from quadriga.proto.errors import ModelNotReady, NotFound
+from quadriga.proto.messages import InferResponse, ModelInfo, ModelStatus, Tensor, TensorInfo
+from quadriga.proto.operations import Operations, Options
+from quadriga.proto.v1_rest import operations
 
 TENSORS = [TensorInfo("x", "FP32", (-1, 2))]
 IMAGE = [TensorInfo("image", "BYTES", (-1,))]

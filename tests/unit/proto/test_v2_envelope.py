@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from proto.errors import InvalidRequest
-from proto.messages import InferResponse, Tensor
-from proto.v2_envelope import parse_infer, render_infer
+from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import InferResponse, Tensor
+from quadriga.proto.v2_envelope import parse_infer, render_infer
 
 INPUT = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}
 

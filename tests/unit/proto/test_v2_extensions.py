@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.errors import InvalidRequest, Unsupported
-from proto.messages import (
+from quadriga.proto.errors import InvalidRequest, Unsupported
+from quadriga.proto.messages import (
     BatchStatistics,
     Duration,
     ModelInfo,
@@ -15,8 +15,8 @@ from proto.messages import (
     ModelStatus,
     TensorInfo,
 )
-from proto.operations import Call, Operations, Options
-from proto.v2_extensions import config_json, operations, parse_load, statistics_json
+from quadriga.proto.operations import Call, Operations, Options
+from quadriga.proto.v2_extensions import config_json, operations, parse_load, statistics_json
 
 
 class Repository:

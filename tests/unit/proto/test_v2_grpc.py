@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from proto import grpc_service
-from proto.datatypes import NUMPY_TYPES
-from proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
-from proto.grpc_messages import POOL, SERVICE, decoded, message
-from proto.messages import (
+from quadriga.proto import grpc_service
+from quadriga.proto.datatypes import NUMPY_TYPES
+from quadriga.proto.errors import InvalidRequest, NotFound, ProtocolError, Unsupported
+from quadriga.proto.grpc_messages import POOL, SERVICE, decoded, message
+from quadriga.proto.messages import (
     Duration,
     InferResponse,
     ModelInfo,
@@ -26,7 +26,7 @@ from proto.messages import (
     Tensor,
     TensorInfo,
 )
-from proto.v2_grpc import CONTENTS, parse_infer, render_infer
+from quadriga.proto.v2_grpc import CONTENTS, parse_infer, render_infer
 
 PROTO = Path(__file__).parent.parent.parent.parent / "proto"
 
@@ -399,7 +399,7 @@ def other():
             descriptor_pool.Default().Add(file)
 
 def ours():
-    import proto.grpc_service
+    import quadriga.proto.grpc_service
 
 for word in sys.argv[1:]:
     {"other": other, "ours": ours}[word]()
@@ -409,6 +409,6 @@ descriptor_pool.Default().FindMessageTypeByName("inference.ModelInferRequest")
 
 @pytest.mark.parametrize("order", [("ours", "other"), ("other", "ours")])
 def test_a_client_that_declares_the_same_messages_can_be_imported_too(order):
-    environment = {**os.environ, "PYTHONPATH": str(PROTO.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(PROTO.parent / "src")}
     command = [sys.executable, "-c", OTHER_CLIENT, *order]
     subprocess.run(command, check=True, cwd=PROTO.parent, env=environment)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from store.records import InferenceRecord, InputReference, ModelReference
+from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from tests.unit.store.exchange_place import ExchangePlace
 from tests.unit.store.journal_place import JournalPlace
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from store.blobs.files import BlobStore
-from store.exchange.export import ExportParameters, export
-from store.exchange.import_files import read
-from store.exchange.imports import Importer
-from store.inferences import Inferences
-from store.records import InferenceRecord, InputReference, JournaledChange
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.exchange.export import ExportParameters, export
+from quadriga.store.exchange.import_files import read
+from quadriga.store.exchange.imports import Importer
+from quadriga.store.inferences import Inferences
+from quadriga.store.records import InferenceRecord, InputReference, JournaledChange
 from tests.unit.store.place import fill
 
 MS = 1_769_860_800_123 - 1_735_689_600_000

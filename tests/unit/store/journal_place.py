@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from store.journal import Journal
+from quadriga.store.journal import Journal
 from tests.unit.store.place import drain, rows
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from store.blobs.files import BlobStore
-from store.database import run, writing
-from store.inferences import Inferences, QueryRequest
-from store.journal import Journal
-from store.records import InferenceRecord, JournaledChange
-from store.writer import Writer
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import run, writing
+from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.journal import Journal
+from quadriga.store.records import InferenceRecord, JournaledChange
+from quadriga.store.writer import Writer
 
 TABLES = ("inference", "meta_num", "meta_str", "pred", "metadata_change", "truth", "ground_truth",
           "feedback", "signal", "retention")  # fmt: skip

@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from store.errors import MetadataError
-from store.ids import first_at
-from store.metadata import check
-from store.records import InputReference, ModelReference, timestamp_text
+from quadriga.store.errors import MetadataError
+from quadriga.store.ids import first_at
+from quadriga.store.metadata import check
+from quadriga.store.records import InputReference, ModelReference, timestamp_text
 
 BASE_MS = 1_770_000_000_000
 

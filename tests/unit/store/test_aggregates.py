@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.errors import QueryError
-from store.ids import first_at, milliseconds
-from store.records import InferenceRecord, ModelReference, timestamp_text
-from store.upkeep import aggregates
-from store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import first_at, milliseconds
+from quadriga.store.records import InferenceRecord, ModelReference, timestamp_text
+from quadriga.store.upkeep import aggregates
+from quadriga.store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -233,10 +233,10 @@ Request = aggregates.QueryRequest
 
 
 def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store.upkeep.aggregates.MAX_GROUPS", 3)
+    monkeypatch.setattr("quadriga.store.upkeep.aggregates.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
-    monkeypatch.setattr("store.upkeep.aggregates.MAX_MINUTES", 3)
+    monkeypatch.setattr("quadriga.store.upkeep.aggregates.MAX_MINUTES", 3)
     with pytest.raises(QueryError, match="at most 3 minutes of models"):
         counted.aggregate()
     assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]

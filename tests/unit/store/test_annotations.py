@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.changes.annotations import MAX_ANNOTATIONS, annotations_of
-from store.errors import ChangeError
+from quadriga.store.changes.annotations import MAX_ANNOTATIONS, annotations_of
+from quadriga.store.errors import ChangeError
 
 RING = [{"x": 1.5, "y": 2}, {"x": 3, "y": 4}, {"x": 0, "y": 4}]
 BOX = {"xmin": 1, "ymin": 2, "xmax": 3.5, "ymax": 2}

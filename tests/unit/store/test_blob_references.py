@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from store.blobs import references as blob_references
-from store.blobs.files import BlobStore
-from store.blobs.interface import key_of, path_of
-from store.blobs.references import keep_swept, moved_until, remove_unreferenced, sweep
-from store.database import Readers, migrate, open_writer, run
-from store.ids import first_at
-from store.journal import Journal
-from store.partitions import make_room
-from store.records import InputReference
+from quadriga.store.blobs import references as blob_references
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.interface import key_of, path_of
+from quadriga.store.blobs.references import keep_swept, moved_until, remove_unreferenced, sweep
+from quadriga.store.database import Readers, migrate, open_writer, run
+from quadriga.store.ids import first_at
+from quadriga.store.journal import Journal
+from quadriga.store.partitions import make_room
+from quadriga.store.records import InputReference
 from tests.background import in_background, until
 from tests.unit.store.place import drain, execute
 

@@ -6,10 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from store.blobs.files import BlobStore
-from store.blobs.interface import key_of
-from store.blobs.urls import BlobUrls
-from store.errors import NotFoundError, NotReadyError, QueryError
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.interface import key_of
+from quadriga.store.blobs.urls import BlobUrls
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from store.blobs import objects as object_blobs
-from store.blobs.files import BlobStore, open_blobs
-from store.blobs.interface import Blobs, key_of, path_of
-from store.blobs.objects import ObjectBlobs
-from store.errors import JournalError, NotReadyError, StoreError
+from quadriga.store.blobs import objects as object_blobs
+from quadriga.store.blobs.files import BlobStore, open_blobs
+from quadriga.store.blobs.interface import Blobs, key_of, path_of
+from quadriga.store.blobs.objects import ObjectBlobs
+from quadriga.store.errors import JournalError, NotReadyError, StoreError
 from tests.background import at_once
 from tests.s3_server import BUCKET, S3Server
 
@@ -168,7 +168,7 @@ def test_places_that_are_none_are_refused(url: str) -> None:
 
 
 def test_without_the_extra_an_object_store_is_refused(monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "store.blobs.objects")
+    monkeypatch.delitem(sys.modules, "quadriga.store.blobs.objects")
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(StoreError, match=r"pip install 'quadriga\[s3\]'"):
         open_blobs("gs://bucket")

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from proto.chariot import read_metadata
-from store import inferences
-from store.changes import service as changing
-from store.changes.requests import MAX_STATEMENTS
-from store.changes.routes import change_routes
-from store.changes.service import Changes
-from store.ids import IdSource
-from store.records import InputReference
-from store.routes import routes
+from quadriga.proto.chariot import read_metadata
+from quadriga.store import inferences
+from quadriga.store.changes import service as changing
+from quadriga.store.changes.requests import MAX_STATEMENTS
+from quadriga.store.changes.routes import change_routes
+from quadriga.store.changes.service import Changes
+from quadriga.store.ids import IdSource
+from quadriga.store.records import InputReference
+from quadriga.store.routes import routes
 from tests.background import at_once, in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.changes.truth import link_new
-from store.database import open_writer, take_turn
-from store.errors import MetadataError
-from store.metadata import check
-from store.records import (
+from quadriga.store.changes.truth import link_new
+from quadriga.store.database import open_writer, take_turn
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check
+from quadriga.store.records import (
     Deletion,
     Feedback,
     ImageSignals,
@@ -26,7 +26,7 @@ from store.records import (
     TruthStatement,
     only_adds,
 )
-from store.rows import Names, Rows
+from quadriga.store.rows import Names, Rows
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place

@@ -3,10 +3,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from store.errors import QueryError
-from store.query.chariot_form import GPSBox, MetadataFilter, TimeRange, parse
-from store.query.request import decode_request
-from store.query.syntax import And, Box, Compare, Filter, Not, Place
+from quadriga.store.errors import QueryError
+from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange, parse
+from quadriga.store.query.request import decode_request
+from quadriga.store.query.syntax import And, Box, Compare, Filter, Not, Place
 
 NOW_US = 1_770_000_000_000_000
 

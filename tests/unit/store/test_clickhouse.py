@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store.database import open_writer, run
-from store.errors import StoreError
-from store.ids import IdSource, first_at
-from store.journal import Journal, segments, sizes
-from store.moving.clickhouse import Position, Sink, fill
-from store.moving.comparison import DAY_IDS
-from store.partitions import make_room
-from store.records import (
+from quadriga.store.database import open_writer, run
+from quadriga.store.errors import StoreError
+from quadriga.store.ids import IdSource, first_at
+from quadriga.store.journal import Journal, segments, sizes
+from quadriga.store.moving.clickhouse import Position, Sink, fill
+from quadriga.store.moving.comparison import DAY_IDS
+from quadriga.store.partitions import make_room
+from quadriga.store.records import (
     Deletion,
     Feedback,
     InputReference,
@@ -29,7 +29,7 @@ from store.records import (
     RetentionRule,
     TruthStatement,
 )
-from store.writer import Writer
+from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
@@ -215,7 +215,7 @@ def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.moving.clickhouse._FILLED_AT_ONCE", 100)
+    monkeypatch.setattr("quadriga.store.moving.clickhouse._FILLED_AT_ONCE", 100)
     place = Place(tmp_path, server)
     url = server.url(place.database)
     metadata = {"camera": "north", "on": True}
@@ -274,8 +274,8 @@ def test_a_damaged_end_holds_no_segment_back(place) -> None:
 
 
 def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("store.moving.clickhouse.POLL_S", 0.05)
-    monkeypatch.setattr("store.moving.clickhouse.MAX_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("quadriga.store.moving.clickhouse.POLL_S", 0.05)
+    monkeypatch.setattr("quadriga.store.moving.clickhouse.MAX_BACK_OFF_S", 0.1)
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     server = ClickHouseServer()
     try:
@@ -305,7 +305,7 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
 SENDING = """
 import sys, threading
 from pathlib import Path
-import store.moving.clickhouse as clickhouse
+import quadriga.store.moving.clickhouse as clickhouse
 clickhouse.POLL_S = 0.02
 clickhouse.BATCH_RECORDS = 50
 clickhouse.Sink(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.errors import QueryError
-from store.query.compact_form import split_url
-from store.query.json_form import parse
-from store.query.syntax import (
+from quadriga.store.errors import QueryError
+from quadriga.store.query.compact_form import split_url
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.syntax import (
     BOUNDS,
     FIELDS,
     PROPERTIES,

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from store.database import migrate, open_writer, run
-from store.errors import StoreError
-from store.journal import Journal
-from store.moving.comparison import DAY_IDS, verify
-from store.moving.copying import copy
-from store.records import InputReference, ModelReference
-from store.writer import Writer
+from quadriga.store.database import migrate, open_writer, run
+from quadriga.store.errors import StoreError
+from quadriga.store.journal import Journal
+from quadriga.store.moving.comparison import DAY_IDS, verify
+from quadriga.store.moving.copying import copy
+from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.writer import Writer
 from tests.unit.store import place
 from tests.unit.store.conftest import make_record
 
@@ -225,7 +225,7 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import sys; from store.moving import copying; copying._BATCH, copying._PAGE = 40, 100; "
+        "import sys; from quadriga.store.moving import copying; copying._BATCH, copying._PAGE = 40, 100; "
         "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
     )
     seen = 0
@@ -249,8 +249,8 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
 def test_a_server_may_write_the_source_meanwhile(
     database_url, target, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.moving.copying._BATCH", 50)
-    monkeypatch.setattr("store.moving.copying._PAGE", 100)
+    monkeypatch.setattr("quadriga.store.moving.copying._BATCH", 50)
+    monkeypatch.setattr("quadriga.store.moving.copying._PAGE", 100)
     journal = Journal(tmp_path / "journal", 0)
     writer = Writer(tmp_path / "journal", database_url)
     journal.append([make_record(n + 1) for n in range(300)])

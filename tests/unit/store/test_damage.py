@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.journal import HEADER_BYTES, frames, segments
-from store.writer import Writer
+from quadriga.store.journal import HEADER_BYTES, frames, segments
+from quadriga.store.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.journal_place import JournalPlace
 

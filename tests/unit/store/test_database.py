@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from store.database import Readers, make_durable, migrate, open_writer, run, writing
-from store.errors import NotReadyError, QueryTimeoutError, StoreError
-from store.partitions import TABLES
+from quadriga.store.database import Readers, make_durable, migrate, open_writer, run, writing
+from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.partitions import TABLES
 
 
 @pytest.fixture
@@ -50,12 +50,14 @@ def test_a_failed_migration_leaves_no_half_made_tables(url: str) -> None:
 
 def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
     wheel, site = tmp_path / "wheel.zip", tmp_path / "site 100%"
-    package = Path(__file__).parents[3] / "store"
+    package = Path(__file__).parents[3] / "src" / "quadriga"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for path in package.rglob("*.py"):
+        for path in [package / "__init__.py", *(package / "store").rglob("*.py")]:
             archive.write(path, path.relative_to(package.parent))
     zipfile.ZipFile(wheel).extractall(site)
-    script = f"from store.database import migrate; migrate('sqlite:///{tmp_path}/store.db')"
+    script = (
+        f"from quadriga.store.database import migrate; migrate('sqlite:///{tmp_path}/store.db')"
+    )
     subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(site)},

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import QueryError
-from store.exchange import shapes
-from store.exchange.export import ExportParameters, decode_parameters, export
-from store.inferences import QueryRequest
-from store.records import JournaledChange, TruthStatement
+from quadriga.store.errors import QueryError
+from quadriga.store.exchange import shapes
+from quadriga.store.exchange.export import ExportParameters, decode_parameters, export
+from quadriga.store.inferences import QueryRequest
+from quadriga.store.records import JournaledChange, TruthStatement
 from tests.unit.store.exchange_place import (
     HOLE,
     MS,
@@ -102,7 +102,7 @@ def test_a_line_is_what_the_api_answers(store, tmp_path, record) -> None:
 def test_only_what_matches_is_exported_over_many_pages(
     store, tmp_path, record, monkeypatch
 ) -> None:
-    monkeypatch.setattr("store.exchange.export.PAGE", 7)
+    monkeypatch.setattr("quadriga.store.exchange.export.PAGE", 7)
     store.add(*(record(MS + n << 22, metadata={"odd": n % 2 == 1}) for n in range(100)))
     told = []
     where = ExportParameters({"meta.odd": True})

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from store.query import geo
-from store.query.catalog import Catalog
-from store.query.geo_sql import EARTH_RADIUS_M, cells, compile_place
-from store.query.json_form import parse
-from store.query.syntax import Box
-from store.query.words import WORDS
-from store.schema import KeyType
+from quadriga.store.query import geo
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.geo_sql import EARTH_RADIUS_M, cells, compile_place
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.syntax import Box
+from quadriga.store.query.words import WORDS
+from quadriga.store.schema import KeyType
 from tests.filter_definition import place_holds
 
 

@@ -8,12 +8,12 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from store.blobs.files import BlobStore
-from store.errors import QueryError
-from store.ids import first_at
-from store.inferences import Inferences
-from store.query.request import decode_count, decode_request, from_url
-from store.query.syntax import FIELDS
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences
+from quadriga.store.query.request import decode_count, decode_request, from_url
+from quadriga.store.query.syntax import FIELDS
 from tests.unit.store.place import fill
 
 STRINGS = [

@@ -1,7 +1,7 @@
 import pytest
 
-from store.ids import LARGEST, IdSource, first_at, milliseconds
-from store.records import timestamp_text
+from quadriga.store.ids import LARGEST, IdSource, first_at, milliseconds
+from quadriga.store.records import timestamp_text
 from tests.background import at_once
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from store.blobs.interface import key_of
-from store.errors import NotReadyError, QueryError, StoreError
-from store.exchange.export import decode_parameters
-from store.exchange.import_files import read
-from store.exchange.imports import Importer
-from store.journal import frames, segments, sent_file
-from store.records import InputReference, JournaledChange, TruthStatement
-from store.writer import Writer
+from quadriga.store.blobs.interface import key_of
+from quadriga.store.errors import NotReadyError, QueryError, StoreError
+from quadriga.store.exchange.export import decode_parameters
+from quadriga.store.exchange.import_files import read
+from quadriga.store.exchange.imports import Importer
+from quadriga.store.journal import frames, segments, sent_file
+from quadriga.store.records import InputReference, JournaledChange, TruthStatement
+from quadriga.store.writer import Writer
 from tests.unit.store.exchange_place import (
     MS,
     members,
@@ -171,7 +171,7 @@ def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
 
 
 def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("store.exchange.imports.MOVED_S", 0.0)
+    monkeypatch.setattr("quadriga.store.exchange.imports.MOVED_S", 0.0)
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     writer = Writer(store.journal, store.url)
     try:
@@ -183,7 +183,7 @@ def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monk
 
 
 def test_a_missing_extra_is_named(tmp_path, monkeypatch) -> None:
-    for module in ("store.exchange.export", "store.exchange.import_files"):
+    for module in ("quadriga.store.exchange.export", "quadriga.store.exchange.import_files"):
         monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
     with pytest.raises(QueryError, match="pip install quadriga"):
         decode_parameters(b'{"format": "parquet"}')

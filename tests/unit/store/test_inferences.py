@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store import inferences as module
-from store.blobs.files import BlobStore
-from store.database import run, writing
-from store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
-from store.inferences import Inferences
-from store.journal import segments
-from store.query.request import QueryRequest
-from store.query.search import Budget
+from quadriga.store import inferences as module
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import run, writing
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.inferences import Inferences
+from quadriga.store.journal import segments
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.search import Budget
 from tests.background import at_once, in_background
 from tests.unit.store.place import Place
 
@@ -262,8 +262,8 @@ def test_readers_take_a_database_put_in_place_of_another(
 READER = """
 import sys
 from pathlib import Path
-from store.database import Readers
-from store.errors import NotReadyError
+from quadriga.store.database import Readers
+from quadriga.store.errors import NotReadyError
 readers = Readers(sys.argv[1])
 for _ in sys.stdin:
     try:

@@ -8,10 +8,10 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from store.blobs.files import BlobStore
-from store.inferences import Inferences
-from store.job_routes import job_routes
-from store.jobs import Jobs, run_jobs
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.inferences import Inferences
+from quadriga.store.job_routes import job_routes
+from quadriga.store.jobs import Jobs, run_jobs
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
 from tests.unit.store.place import fill

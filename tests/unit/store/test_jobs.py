@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from store import jobs as jobs_module
-from store.errors import JournalError, NotFoundError, QueryError
-from store.jobs import MAX_STARTS, Jobs, Run, run_jobs
+from quadriga.store import jobs as jobs_module
+from quadriga.store.errors import JournalError, NotFoundError, QueryError
+from quadriga.store.jobs import MAX_STARTS, Jobs, Run, run_jobs
 from tests.background import in_background, until
 
 WORKS: dict[str, Callable[[Run], str]] = {}

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store import journal as module
-from store.errors import JournalError
-from store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
-from store.records import InferenceRecord
+from quadriga.store import journal as module
+from quadriga.store.errors import JournalError
+from quadriga.store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
+from quadriga.store.records import InferenceRecord
 from tests.background import at_once
 
 
@@ -147,8 +147,8 @@ import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from conftest import make_record
-from store.errors import JournalError
-from store.journal import Journal
+from quadriga.store.errors import JournalError
+from quadriga.store.journal import Journal
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path(sys.argv[1]), 0)

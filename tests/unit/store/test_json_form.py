@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from store.errors import QueryError
-from store.query.json_form import parse
-from store.query.syntax import (
+from quadriga.store.errors import QueryError
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.syntax import (
     And,
     Box,
     Compare,

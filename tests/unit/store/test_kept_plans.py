@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from store.database import open_writer
-from store.errors import NotReadyError, QueryError
-from store.ids import first_at
-from store.inferences import Inferences, QueryRequest
-from store.partitions import drop_month, months
-from store.query.search import Budget
+from quadriga.store.database import open_writer
+from quadriga.store.errors import NotReadyError, QueryError
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.partitions import drop_month, months
+from quadriga.store.query.search import Budget
 from tests.postgres_server import PostgresServer
 from tests.unit.store.exchange_place import ExchangePlace
 

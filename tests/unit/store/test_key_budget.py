@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from store.blobs.files import BlobStore
-from store.database import writing
-from store.errors import QueryError
-from store.inferences import Inferences
-from store.query.request import QueryRequest
-from store.query.search import Budget
-from store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
-from store.rows import Names
-from store.schema import KeyType
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import writing
+from quadriga.store.errors import QueryError
+from quadriga.store.inferences import Inferences
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.query.search import Budget
+from quadriga.store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
+from quadriga.store.rows import Names
+from quadriga.store.schema import KeyType
 from tests.filter_definition import holds
 from tests.unit.store.place import fill, rows
 
@@ -47,7 +47,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("store.rows", "store.query.catalog"):
+    for module in ("quadriga.store.rows", "quadriga.store.query.catalog"):
         monkeypatch.setattr(f"{module}.MAX_KEYS", 7)
 
 

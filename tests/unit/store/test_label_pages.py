@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from store.inferences import QueryRequest
-from store.records import timestamp_text
-from store.schema import BANDS, band
+from quadriga.store.inferences import QueryRequest
+from quadriga.store.records import timestamp_text
+from quadriga.store.schema import BANDS, band
 from tests.unit.store.exchange_place import ExchangePlace
 
 SCORES = [None, -2.0, 0.0, *(edge + step for edge in BANDS for step in (-1e-9, 0.0)), 1.0, 1.5] * 2

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from store import lag
-from store.durability import wait_until_committed
-from store.errors import Unconfirmed
-from store.journal import Journal, lag_bytes
-from store.lag import Lag, default_limit, read_offsets, write_offsets
-from store.writer import Writer
+from quadriga.store import lag
+from quadriga.store.durability import wait_until_committed
+from quadriga.store.errors import Unconfirmed
+from quadriga.store.journal import Journal, lag_bytes
+from quadriga.store.lag import Lag, default_limit, read_offsets, write_offsets
+from quadriga.store.writer import Writer
 from tests.background import in_background
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from store.errors import MetadataError
-from store.metadata import check, flatten, index
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check, flatten, index
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from store import durability
-from store.blobs.files import BlobStore
-from store.durability import GroupSync
-from store.errors import JournalError, Unconfirmed
-from store.journal import Journal, frames, is_closed, segments
+from quadriga.store import durability
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.durability import GroupSync
+from quadriga.store.errors import JournalError, Unconfirmed
+from quadriga.store.journal import Journal, frames, is_closed, segments
 
 
 class Place:

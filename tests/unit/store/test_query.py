@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.blobs.files import BlobStore
-from store.database import migrate
-from store.errors import QueryError
-from store.ids import first_at
-from store.inferences import Count, Inferences
-from store.query.json_form import parse
-from store.query.request import QueryRequest, from_url
-from store.query.search import Budget
-from store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import migrate
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Count, Inferences
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.request import QueryRequest, from_url
+from quadriga.store.query.search import Budget
+from quadriga.store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
 from tests.filter_definition import holds
 from tests.filter_text import render
 from tests.unit.store.place import fill

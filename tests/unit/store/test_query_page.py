@@ -8,13 +8,13 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from store.blobs.files import BlobStore
-from store.ids import first_at
-from store.inferences import Inferences
-from store.query.json_form import parse
-from store.query.request import QueryRequest, decode_request, from_url
-from store.query.syntax import leaves
-from store.records import InputReference, ModelReference
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.request import QueryRequest, decode_request, from_url
+from quadriga.store.query.syntax import leaves
+from quadriga.store.records import InputReference, ModelReference
 from tests.unit.store.place import fill
 
 PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from store.blobs.files import BlobStore
-from store.database import writing
-from store.ids import first_at
-from store.records import (
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.database import writing
+from quadriga.store.ids import first_at
+from quadriga.store.records import (
     Deletion,
     InferenceRecord,
     InputReference,
@@ -17,11 +17,11 @@ from store.records import (
     ModelReference,
     RetentionRule,
 )
-from store.rollups import decoded
-from store.rows import Names
-from store.upkeep import rebuild as module
-from store.upkeep.rebuild import Progress, rebuild
-from store.upkeep.retention import Upkeep
+from quadriga.store.rollups import decoded
+from quadriga.store.rows import Names
+from quadriga.store.upkeep import rebuild as module
+from quadriga.store.upkeep.rebuild import Progress, rebuild
+from quadriga.store.upkeep.retention import Upkeep
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 

@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from store.blobs.files import BlobStore
-from store.blobs.interface import key_of
-from store.database import open_writer, run
-from store.ids import first_at
-from store.journal import Journal
-from store.partitions import months
-from store.records import (
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.interface import key_of
+from quadriga.store.database import open_writer, run
+from quadriga.store.ids import first_at
+from quadriga.store.journal import Journal
+from quadriga.store.partitions import months
+from quadriga.store.records import (
     InferenceRecord,
     InputReference,
     JournaledChange,
     ModelReference,
     RetentionRule,
 )
-from store.rollups import size_kept
-from store.rows import Names
-from store.upkeep import retention
-from store.upkeep.retention import Upkeep
-from store.writer import Writer
+from quadriga.store.rollups import size_kept
+from quadriga.store.rows import Names
+from quadriga.store.upkeep import retention
+from quadriga.store.upkeep.retention import Upkeep
+from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
 

@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.database import run, writing
-from store.ids import first_at
-from store.journal import Journal
-from store.partitions import make_room
-from store.records import InputReference, JournaledRecord, ModelReference
-from store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
-from store.rows import Names, Rows
+from quadriga.store.database import run, writing
+from quadriga.store.ids import first_at
+from quadriga.store.journal import Journal
+from quadriga.store.partitions import make_room
+from quadriga.store.records import InputReference, JournaledRecord, ModelReference
+from quadriga.store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
+from quadriga.store.rows import Names, Rows
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import drain, execute

@@ -5,13 +5,13 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from store.blobs.files import BlobStore
-from store.blobs.interface import key_of
-from store.ids import first_at
-from store.inferences import Inferences
-from store.journal import Journal
-from store.records import InputReference
-from store.routes import routes
+from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.interface import key_of
+from quadriga.store.ids import first_at
+from quadriga.store.inferences import Inferences
+from quadriga.store.journal import Journal
+from quadriga.store.records import InputReference
+from quadriga.store.routes import routes
 from tests.unit.http_client import client_of
 from tests.unit.store.place import drain
 

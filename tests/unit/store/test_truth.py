@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.changes.truth import join_text
-from store.metadata import flatten
-from store.records import Deletion, InputReference, MetadataChange, TruthStatement
+from quadriga.store.changes.truth import join_text
+from quadriga.store.metadata import flatten
+from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, Place
 

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from store import database
-from store.database import open_writer
-from store.errors import StoreError
-from store.journal import Journal, identity, segments
-from store.writer import Writer
+from quadriga.store import database
+from quadriga.store.database import open_writer
+from quadriga.store.errors import StoreError
+from quadriga.store.journal import Journal, identity, segments
+from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.journal_place import JournalPlace
 from tests.unit.store.place import execute
@@ -210,7 +210,7 @@ def test_a_locked_database_loses_nothing(file_place: JournalPlace, record, caplo
             file_place.journal.append([record(3)])
     engine.dispose()
     writer.close()
-    assert [r.getMessage()[:30] for r in caplog.records if r.name == "store.writer"] == [
+    assert [r.getMessage()[:30] for r in caplog.records if r.name == "quadriga.store.writer"] == [
         "the journal waits for the data", "the database answers again"
     ]  # fmt: skip
     assert file_place.seqs() == [1, 2, 3]

@@ -11,9 +11,9 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from tasks.image import Image, ImageError, decode
-from tasks.resize import plain, preprocess
-from tasks.specification import InputSpec
+from quadriga.tasks.image import Image, ImageError, decode
+from quadriga.tasks.resize import plain, preprocess
+from quadriga.tasks.specification import InputSpec
 from tests.band_images import by_opencv, by_pillow, pages, png, tiff
 
 _RANDOM = np.random.default_rng(11)

@@ -4,13 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from tasks import OutputError
-from tasks.classification import ImageClassification
-from tasks.image import Image
-from tasks.parameters import ParameterError
-from tasks.predictions import Classification
-from tasks.resize import Affine
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks import OutputError
+from quadriga.tasks.classification import ImageClassification
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Classification
+from quadriga.tasks.resize import Affine
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 _AFFINE = Affine(1, 1, 0, 0, 8, 8, (8, 8))
 

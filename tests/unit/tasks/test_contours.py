@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tasks.contours import fill, rings, simplify, to_points, to_rings
-from tasks.predictions import Point, Segment
+from quadriga.tasks.contours import fill, rings, simplify, to_points, to_rings
+from quadriga.tasks.predictions import Point, Segment
 
 
 def mask_of(*rows):

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks import OutputError
-from tasks.decoders import DECODERS
-from tasks.references import load
+from quadriga.tasks import OutputError
+from quadriga.tasks.decoders import DECODERS
+from quadriga.tasks.references import load
 
 WIDTH, HEIGHT = SIZE = (96, 64)
 

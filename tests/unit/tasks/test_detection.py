@@ -4,14 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from tasks import OutputError, Task
-from tasks.decoders import Candidates
-from tasks.detection import ObjectDetection
-from tasks.image import Image
-from tasks.parameters import ParameterError
-from tasks.predictions import Detection
-from tasks.references import ObjectReferenceError
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks import OutputError, Task
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.detection import ObjectDetection
+from quadriga.tasks.image import Image
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Detection
+from quadriga.tasks.references import ObjectReferenceError
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 
 def detector(labels=("circle", "square"), decoder="ultralytics", **defaults: Any):
@@ -192,8 +192,8 @@ def own_decoder(outputs, score_threshold, size_wh):
 
 
 def test_a_decoder_of_one_s_own_is_given_as_a_reference(monkeypatch):
-    monkeypatch.setattr("tasks.decoders.ultralytics.own", own_decoder, raising=False)
-    [found] = answer(detector(decoder="tasks.decoders.ultralytics:own"))
+    monkeypatch.setattr("quadriga.tasks.decoders.ultralytics.own", own_decoder, raising=False)
+    [found] = answer(detector(decoder="quadriga.tasks.decoders.ultralytics:own"))
     assert found == Detection("circle", 0.5, 0.0, 0.0, 128.0, 64.0)
 
 

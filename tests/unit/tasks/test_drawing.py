@@ -3,10 +3,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.drawing import draw, label_color
-from tasks.image import Image
-from tasks.predictions import Answer, Classification, Detection, OrientedDetection, Point, Segment
-from tasks.rotated import xywhr_to_corners
+from quadriga.tasks.drawing import draw, label_color
+from quadriga.tasks.image import Image
+from quadriga.tasks.predictions import (
+    Answer,
+    Classification,
+    Detection,
+    OrientedDetection,
+    Point,
+    Segment,
+)
+from quadriga.tasks.rotated import xywhr_to_corners
 
 
 def image(width, height):

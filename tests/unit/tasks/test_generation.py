@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tasks.generation import Search, generate
-from tasks.predictions import OutputError
+from quadriga.tasks.generation import Search, generate
+from quadriga.tasks.predictions import OutputError
 
 FIXTURE = json.loads(Path(__file__).with_name("generation_cases.json").read_text())
 TABLE = np.array(FIXTURE["table"], np.float32)

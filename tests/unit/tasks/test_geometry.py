@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.geometry import (
+from quadriga.tasks.geometry import (
     clip_boxes,
     ios_matrix,
     iou_matrix,

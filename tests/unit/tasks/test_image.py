@@ -13,7 +13,7 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 
-from tasks.image import ImageError, decode
+from quadriga.tasks.image import ImageError, decode
 
 _GRADIENT = np.stack(
     [*np.meshgrid(np.arange(40) * 5, np.arange(30) * 7), np.full((30, 40), 99)], axis=2
@@ -243,7 +243,7 @@ def test_the_pixel_limit_is_inclusive(kind):
 
 _PEAK = """
 import re, sys
-from tasks.image import ImageError, decode
+from quadriga.tasks.image import ImageError, decode
 def peak_kib():
     return int(re.search("VmHWM:[^0-9]*([0-9]+)", open("/proc/self/status").read())[1])
 data = open(sys.argv[1], "rb").read()
@@ -355,7 +355,7 @@ def test_odd_tags_are_read_in_silence_outside_of_tests(tmp_path):
     assert data.count(width) == 1
     path = tmp_path / "odd.tiff"
     path.write_bytes(data.replace(width, struct.pack("<HHI", 277, 3, 2)))
-    code = "import sys, tasks.image as i; print(i.decode(open(sys.argv[1], 'rb').read()).width)"
+    code = "import sys, quadriga.tasks.image as i; print(i.decode(open(sys.argv[1], 'rb').read()).width)"
     done = subprocess.run(
         [sys.executable, "-c", code, path], capture_output=True, text=True, check=False
     )

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tasks.generation import Search
-from tasks.image_text import MAX_SEQUENCES, ImageTextToText
-from tasks.parameters import ParameterError
+from quadriga.tasks.generation import Search
+from quadriga.tasks.image_text import MAX_SEQUENCES, ImageTextToText
+from quadriga.tasks.parameters import ParameterError
 
 MODEL = Search(max_new_tokens=20, num_beams=2, temperature=0.7, eos_token_ids=(1, 2), seed=None)
 

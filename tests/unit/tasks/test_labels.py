@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from tasks import OutputError
-from tasks.decoders import Candidates
-from tasks.detection import labelled
-from tasks.specification import InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks import OutputError
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.detection import labelled
+from quadriga.tasks.specification import InputSpec, ModelSpec, OutputSpec
 
 
 def spec(offset):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.legacy import MAX_PIXELS, legacy, wants_legacy
-from tasks.parameters import ParameterError
-from tasks.predictions import Classification, Detection, OrientedDetection, Point, Segment
-from tasks.specification import InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks.legacy import MAX_PIXELS, legacy, wants_legacy
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import Classification, Detection, OrientedDetection, Point, Segment
+from quadriga.tasks.specification import InputSpec, ModelSpec, OutputSpec
 
 
 def spec(task, *labels, **output):

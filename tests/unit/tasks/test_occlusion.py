@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.image import Image
-from tasks.occlusion import occluded, saliency, score, windows
-from tasks.predictions import Classification, Detection
+from quadriga.tasks.image import Image
+from quadriga.tasks.occlusion import occluded, saliency, score, windows
+from quadriga.tasks.predictions import Classification, Detection
 
 BOX = Detection("a", 0.8, 10.0, 10.0, 20.0, 20.0)
 

@@ -5,18 +5,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from tasks import OutputError, Task
-from tasks.geometry import iou_matrix
-from tasks.image import Image
-from tasks.oriented import OrientedObjectDetection
-from tasks.parameters import ParameterError
-from tasks.predictions import OrientedDetection
-from tasks.rotated import (
+from quadriga.tasks import OutputError, Task
+from quadriga.tasks.geometry import iou_matrix
+from quadriga.tasks.image import Image
+from quadriga.tasks.oriented import OrientedObjectDetection
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.predictions import OrientedDetection
+from quadriga.tasks.rotated import (
     convex_intersection_areas,
     probiou_matrix,
     xywhr_to_corners,
 )
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec
 
 QUARTER = math.pi / 2
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tasks.parameters import ParameterError, choice, flag, number, whole_number
+from quadriga.tasks.parameters import ParameterError, choice, flag, number, whole_number
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tasks.contours import fill, rings
-from tasks.pieces import Piece, by_class, join, without_small_parts
-from tasks.tiling import tiles
+from quadriga.tasks.contours import fill, rings
+from quadriga.tasks.pieces import Piece, by_class, join, without_small_parts
+from quadriga.tasks.tiling import tiles
 
 
 def pieces_of(masks, tile):

@@ -1,29 +1,36 @@
 import pytest
 
-import tasks
-from tasks.decoders import DECODERS
-from tasks.references import ObjectReferenceError, load, resolve
+from quadriga.tasks import TASKS
+from quadriga.tasks.decoders import DECODERS
+from quadriga.tasks.image import Image
+from quadriga.tasks.references import ObjectReferenceError, load, resolve
 
 
 def test_every_entry_of_the_tables_can_be_loaded():
-    for reference in (*tasks.TASKS.values(), *DECODERS.values()):
+    for reference in (*TASKS.values(), *DECODERS.values()):
         assert callable(load(reference))
 
 
 def test_an_attribute_of_an_attribute_is_found():
-    assert load("tasks.image:Image.width") is tasks.image.Image.width
+    assert load("quadriga.tasks.image:Image.width") is Image.width
 
 
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
         ("", "expected a reference to be module:attribute, got ''"),
-        ("tasks.image", "expected a reference to be module:attribute, got 'tasks.image'"),
+        (
+            "quadriga.tasks.image",
+            "expected a reference to be module:attribute, got 'quadriga.tasks.image'",
+        ),
         (":x", "expected a reference to be module:attribute"),
         ("tasks:", "expected a reference to be module:attribute"),
         ("nowhere:x", "expected module 'nowhere' of reference 'nowhere:x' to exist"),
-        ("tasks.nowhere.at:x", "expected module 'tasks.nowhere' of reference"),
-        ("tasks.image:nothing", "expected 'nothing' of reference 'tasks.image:nothing'"),
+        ("quadriga.tasks.nowhere.at:x", "expected module 'quadriga.tasks.nowhere' of reference"),
+        (
+            "quadriga.tasks.image:nothing",
+            "expected 'nothing' of reference 'quadriga.tasks.image:nothing'",
+        ),
     ],
 )
 def test_a_reference_that_leads_nowhere_says_where_it_ends(reference, message):

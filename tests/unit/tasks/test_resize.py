@@ -7,10 +7,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from tasks.containers import ImageError
-from tasks.image import Image
-from tasks.resize import Affine, check_shape, place, preprocess
-from tasks.specification import InputSpec, Resize
+from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image import Image
+from quadriga.tasks.resize import Affine, check_shape, place, preprocess
+from quadriga.tasks.specification import InputSpec, Resize
 
 _RANDOM = np.random.default_rng(5)
 _PHOTO = cv2.GaussianBlur(_RANDOM.integers(0, 256, (90, 133, 3), dtype=np.uint8), (9, 9), 0)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.geometry import ios_matrix, iou_matrix
-from tasks.rotated import (
+from quadriga.tasks.geometry import ios_matrix, iou_matrix
+from quadriga.tasks.rotated import (
     convex_intersection_areas,
     probiou_matrix,
     unscaled,

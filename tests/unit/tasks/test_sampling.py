@@ -4,9 +4,9 @@ import cv2
 import numpy as np
 import pytest
 
-from tasks.resize import Affine, place
-from tasks.sampling import Window, above_zero, bilinear, cut, grid_of, nearest, visible
-from tasks.specification import InputSpec
+from quadriga.tasks.resize import Affine, place
+from quadriga.tasks.sampling import Window, above_zero, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged
 
 _RANDOM = np.random.default_rng(3)

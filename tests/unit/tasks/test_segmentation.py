@@ -7,16 +7,16 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from tasks import SHORT_NAMES, TASKS, OutputError, Task
-from tasks.contours import fill, to_rings
-from tasks.image import Image, decode
-from tasks.parameters import ParameterError
-from tasks.references import ObjectReferenceError, load
-from tasks.resize import place
-from tasks.segmentation import ImageSegmentation
-from tasks.segmenters import Region
-from tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
-from tasks.tiling import tiles
+from quadriga.tasks import SHORT_NAMES, TASKS, OutputError, Task
+from quadriga.tasks.contours import fill, to_rings
+from quadriga.tasks.image import Image, decode
+from quadriga.tasks.parameters import ParameterError
+from quadriga.tasks.references import ObjectReferenceError, load
+from quadriga.tasks.resize import place
+from quadriga.tasks.segmentation import ImageSegmentation
+from quadriga.tasks.segmenters import Region
+from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
+from quadriga.tasks.tiling import tiles
 from tests.by_definition import components
 
 LABELS = ("background", "cat", "dog")
@@ -195,16 +195,16 @@ def own_segmenter(outputs, affine, asked):
 
 
 def test_an_instance_is_one_prediction_of_many_rings(monkeypatch):
-    monkeypatch.setattr("tasks.segmenters.semantic.own", own_segmenter, raising=False)
-    task = segmentation("tasks.segmenters.semantic:own", labels=("a", "b", "c", "d"))
+    monkeypatch.setattr("quadriga.tasks.segmenters.semantic.own", own_segmenter, raising=False)
+    task = segmentation("quadriga.tasks.segmenters.semantic:own", labels=("a", "b", "c", "d"))
     with pytest.raises(OutputError, match="a label for each class, got class 4 and 4 labels"):
         answer(task, picture("1.11"), (9, 4))
     monkeypatch.setattr(
-        "tasks.segmenters.semantic.own",
+        "quadriga.tasks.segmenters.semantic.own",
         lambda *given: [next(own_segmenter(*given))],
         raising=False,
     )
-    task = segmentation("tasks.segmenters.semantic:own")
+    task = segmentation("quadriga.tasks.segmenters.semantic:own")
     [found] = answer(task, picture("1.11"), (9, 4))
     assert (found.label, found.score) == ("cat", 0.75)
     assert [[(point.x, point.y) for point in ring] for ring in found.contour] in (

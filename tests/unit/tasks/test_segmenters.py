@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.predictions import OutputError
-from tasks.references import load
-from tasks.resize import place
-from tasks.segmenters import SEGMENTERS, Asked
-from tasks.specification import InputSpec
+from quadriga.tasks.predictions import OutputError
+from quadriga.tasks.references import load
+from quadriga.tasks.resize import place
+from quadriga.tasks.segmenters import SEGMENTERS, Asked
+from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged, places, seen
 
 _RANDOM = np.random.default_rng(11)

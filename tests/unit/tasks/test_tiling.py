@@ -4,11 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.decoders import Candidates
-from tasks.geometry import iou_matrix
-from tasks.sampling import Window
-from tasks.specification import Tiling
-from tasks.tiling import count_tiles, merge, tiles
+from quadriga.tasks.decoders import Candidates
+from quadriga.tasks.geometry import iou_matrix
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.specification import Tiling
+from quadriga.tasks.tiling import count_tiles, merge, tiles
 
 # image, tile, overlap; starts of columns and rows, size of the tiles
 SPLITS: dict[str, Any] = {

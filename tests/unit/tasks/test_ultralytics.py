@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from tasks import OutputError
-from tasks.decoders.ultralytics import raw_head
+from quadriga.tasks import OutputError
+from quadriga.tasks.decoders.ultralytics import raw_head
 
 _SIZE = (64, 64)
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from quadriga.engine.processes.supervisor import UNUSABLE, ChildTask
-from quadriga.engine.settings import Settings
+from quadriga.engine.settings import Settings, SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
@@ -74,8 +74,9 @@ def _serve(task: ChildTask) -> None:
     from quadriga.engine.session import LoadError
 
     try:
+        add_extensions(task.settings)
         serve(task, _when_told)
-    except LoadError as error:
+    except (LoadError, SettingsError) as error:
         _end_unusable(error)
 
 

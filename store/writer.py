@@ -19,14 +19,14 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import database, journal
-from quadriga.store.changes.applying import apply
-from quadriga.store.changes.truth import link_new
-from quadriga.store.disk import locked
+from quadriga.store.changes.applying import apply_changes
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, StoreError
-from quadriga.store.lag import write_offsets
-from quadriga.store.records import JournaledChange, JournaledRecord, is_change, only_adds
-from quadriga.store.rows import Names, Rows
-from quadriga.store.upkeep.retention import Upkeep
+from quadriga.store.journal_lag import write_offsets
+from quadriga.store.maintenance.retention import RetentionCleaner
+from quadriga.store.records import JournaledChange, JournaledRecord, is_add_only, is_change
+from quadriga.store.rows import NameIds, RowBatch
 
 BATCH_RECORDS = 10_000
 """Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
@@ -67,19 +67,19 @@ class Writer:
         self,
         journal_directory: Path,
         url: str,
-        upkeep: Upkeep | None = None,
+        upkeep: RetentionCleaner | None = None,
         is_needed: Callable[[Path], bool] = lambda _: False,
     ) -> None:
         self._upkeep = upkeep
         self._directory = journal_directory
         self._is_needed = is_needed
         self._beside = journal_directory.parent
-        self._journal_id = journal.identity(journal_directory)
+        self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
         self._told: dict[str, int] | None = None  # the offsets that workers know
-        self._names: Names | None = None
+        self._names: NameIds | None = None
         self.records_moved = 0
         self.records_dead = 0
         self.parts_damaged = 0
@@ -101,7 +101,7 @@ class Writer:
                 if not stopping:
                     self._keep_up()
             except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
-                if isinstance(error, sa.exc.DBAPIError) and not database.is_away(error):
+                if isinstance(error, sa.exc.DBAPIError) and not database.is_unavailable(error):
                     raise
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
@@ -122,14 +122,15 @@ class Writer:
             self._upkeep.step(self._engine, self._names, self.freed)
         except Exception as error:
             self._forget()
-            if database.is_away(error) or isinstance(error, NotReadyError):
+            if database.is_unavailable(error) or isinstance(error, NotReadyError):
                 raise
             _log.exception("the upkeep failed, and is tried again later")
 
     def _has_news(self) -> bool:
         offsets = self._offsets or {}
         return any(
-            size > offsets.get(name, 0) for name, size in journal.sizes(self._directory).items()
+            size > offsets.get(name, 0)
+            for name, size in journal.segment_sizes(self._directory).items()
         )
 
     def drain(self) -> int:
@@ -156,7 +157,9 @@ class Writer:
             self._offsets = self._begin()
         while True:
             self._tell(self._offsets)
-            closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
+            closed = [
+                path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
+            ]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
@@ -178,9 +181,9 @@ class Writer:
 
     def _begin(self) -> dict[str, int]:
         database.upgrade(self._engine)
-        there = {path.name for path in journal.segments(self._directory)}
+        there = {path.name for path in journal.segment_paths(self._directory)}
         with self._engine.begin() as connection:
-            self._names = Names(connection)
+            self._names = NameIds(connection)
             offsets = database.journal_offsets(connection, self._journal_id)
             # A segment is removed before its offset, so these were finished when a writer died.
             finished = [segment for segment in offsets if segment not in there]
@@ -190,9 +193,9 @@ class Writer:
     def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
         batch: list[_Frame] = []
         size = 0
-        for path in journal.segments(self._directory):
+        for path in journal.segment_paths(self._directory):
             position = offsets.get(path.name, 0)
-            for seq, payload, end in journal.frames(path, position):
+            for seq, payload, end in journal.read_frames(path, position):
                 start = end - len(payload) - journal.HEADER_BYTES
                 if start > position:
                     self._set_aside(path, position, start)
@@ -211,7 +214,7 @@ class Writer:
         except (OSError, NotReadyError):
             raise
         except Exception as error:  # whatever a record does, it may not stop the others
-            if database.is_away(error):
+            if database.is_unavailable(error):
                 raise
             self._names = None
             if len(batch) > 1:
@@ -228,15 +231,15 @@ class Writer:
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         if self._names is None:
             with self._engine.connect() as connection:
-                self._names = Names(connection)
+                self._names = NameIds(connection)
         freed: set[str] = set()
-        alone = not all(only_adds(frame.payload) for frame in batch)
+        alone = not all(is_add_only(frame.payload) for frame in batch)
         seqs = [frame.seq for frame in batch]
         with self._names.transaction(self._engine, seqs, alone=alone) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]
-                    freed |= apply(connection, self._names, changes)
+                    freed |= apply_changes(connection, self._names, changes)
                 else:
                     payloads = {frame.seq: frame.payload for frame in frames}
                     self._add(connection, self._names, payloads)
@@ -246,12 +249,12 @@ class Writer:
         self.freed |= freed
 
     @staticmethod
-    def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
+    def _add(connection: sa.Connection, names: NameIds, payloads: dict[int, bytes]) -> None:
         """Insert records, but for those that are there already, as when the journal is replayed."""
-        for seq in database.stored(connection, payloads):
+        for seq in database.stored_ids(connection, payloads):
             del payloads[seq]
         records = [_decoder.decode(payload) for payload in payloads.values()]
-        Rows(names).insert(connection, records)
+        RowBatch(names).insert(connection, records)
         link_new(connection, records)
 
     def _key(self, segment: str) -> str:
@@ -259,7 +262,7 @@ class Writer:
 
     def _forget_offsets(self, connection: sa.Connection, segments: list[str]) -> None:
         keys = [self._key(segment) for segment in segments]
-        database.run_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
+        database.execute_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
 
     def _bury(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
@@ -306,7 +309,7 @@ class Writer:
 
 def _lock(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = locked(path)
+    file = try_lock(path)
     if file is None:
         holder = path.read_text().strip()
         raise StoreError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import made_once
+from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
@@ -64,7 +64,7 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            return made_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
+            return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
                 f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"

@@ -55,14 +55,14 @@ class Archive:
         name = f"{record.id}.{EXTENSIONS.get(record.input.mime or '', 'bin')}"
         if self._images is None:
             return name
-        data = image_of(record, self._images)
+        data = stored_image(record, self._images)
         if data is None:
             return None
         self._zip.writestr(f"images/{name}", data)
         return name
 
 
-def image_of(record: StoredInference, images: Blobs) -> bytes | None:
+def stored_image(record: StoredInference, images: Blobs) -> bytes | None:
     """Return the image of an inference; None where it was not kept."""
     image = record.input
     return images.get(image.hash) if image.hash and image.kept else None

@@ -23,12 +23,12 @@ from quadriga.proto.operations import Options, plain_paths
 from quadriga.store.changes.routes import change_routes
 from quadriga.store.changes.service import Changes
 from quadriga.store.job_routes import job_routes
+from quadriga.store.maintenance.routes import upkeep_routes
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
-from quadriga.store.query.places import MAX_CORNERS
+from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.store.routes import routes
-from quadriga.store.upkeep.routes import upkeep_routes
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS
 from quadriga.tasks.generation import Search

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.changes.truth import link_new
-from quadriga.store.database import open_writer, take_turn
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.database import lock_rows, open_writer
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
 from quadriga.store.records import (
@@ -24,9 +24,9 @@ from quadriga.store.records import (
     SignalsOfImages,
     StoredSignals,
     TruthStatement,
-    only_adds,
+    is_add_only,
 )
-from quadriga.store.rows import Names, Rows
+from quadriga.store.rows import NameIds, RowBatch
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place
@@ -143,7 +143,7 @@ def test_signals_are_kept_of_inferences_that_are_there(place: Place) -> None:
     ids=["record", "signals", "feedback"],
 )
 def test_servers_write_side_by_side_what_only_adds(entry: Any, expected: bool) -> None:  # noqa: FBT001 - a table
-    assert only_adds(msgspec.json.encode(entry)) is expected
+    assert is_add_only(msgspec.json.encode(entry)) is expected
 
 
 def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
@@ -278,8 +278,8 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
     engine = open_writer(url)
     with engine.begin() as connection:
-        take_turn(connection, alone=False)
-        rows = Rows(Names(connection))
+        lock_rows(connection, alone=False)
+        rows = RowBatch(NameIds(connection))
         rows.add(record)
         rows.insert(connection)
         link_new(connection, [record])

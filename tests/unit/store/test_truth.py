@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.changes.truth import join_text
+from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.metadata import flatten
 from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record

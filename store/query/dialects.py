@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _UNREADABLE = r"'\u0000', '\ufffd'"
 
 
-class Words(NamedTuple):
+class SqlDialect(NamedTuple):
     """SQL of one database; `{0}` stands where a name goes."""
 
     metadata: str
@@ -47,7 +47,7 @@ def _json_path(path: str) -> tuple[Any, ...]:
 
 _LITE_META = "coalesce(i.meta_flat, i.meta)"
 _ON_EARTH = "LIMIT 1 OFFSET 0) AS p WHERE abs(p.latitude) <= 90 AND abs(p.longitude) <= 180"
-_SQLITE = Words(
+_SQLITE = SqlDialect(
     metadata=f"json_each({_LITE_META}) AS m WHERE m.key = ?",
     standard="(SELECT json_type(i.standard, ?) AS type, json_extract(i.standard, ?) AS value) AS m"
     " WHERE 1 = 1",
@@ -80,7 +80,7 @@ def _decimal(value: Any) -> Any:
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
-_POSTGRESQL = Words(
+_POSTGRESQL = SqlDialect(
     metadata="(SELECT i.meta_flat -> CAST(? AS text) AS v OFFSET 0) AS m WHERE 1 = 1",
     standard=f"(SELECT CAST(replace(i.standard, {_UNREADABLE}) AS jsonb) #> CAST(? AS text[]) AS v"
     " OFFSET 0) AS m WHERE 1 = 1",
@@ -106,5 +106,5 @@ _POSTGRESQL = Words(
     exact=_decimal,
 )
 
-WORDS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+DIALECTS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
 """By the name of SQLAlchemy's dialect."""

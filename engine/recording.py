@@ -268,7 +268,7 @@ class Recorder:
                     standard=standard if score is None else {**standard, "semantic_score": score},
                 )
             )
-        position = self._journal.append(records, hold=on_disk)
+        position = self._journal.append(records, hold_segment=on_disk)
         if on_disk:
             self._syncing.wait(position)
         elif durability == "database":

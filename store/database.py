@@ -14,9 +14,15 @@ import sqlalchemy as sa
 
 from quadriga.store import postgresql, sqlite
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
+from quadriga.store.postgresql import PostgresqlSource
 from quadriga.store.schema import COLUMNS, key_columns
+from quadriga.store.sqlite import SqliteSource
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
+_SOURCES: dict[str, type[SqliteSource | PostgresqlSource]] = {
+    "sqlite": SqliteSource,
+    "postgresql": PostgresqlSource,
+}
 _AWAY = ("25006", "42501", "42P01")
 """A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
 
@@ -134,14 +140,14 @@ def delete(connection: sa.Connection, table: str, rows: Collection[tuple[Any, ..
         execute(connection, f"DELETE FROM {table} WHERE {condition}", sorted(rows))
 
 
-def lock_rows(connection: sa.Connection, *, alone: bool) -> None:
+def lock_rows(connection: sa.Connection, *, exclusive: bool) -> None:
     """Wait, at the beginning of a transaction that writes, for other servers' that write.
 
     Those that only add rows run side by side. One that changes or removes rows, or states what rows are
     joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
     """
     if connection.dialect.name == "postgresql":  # of SQLite, one transaction writes at a time
-        shared = "" if alone else "_shared"
+        shared = "" if exclusive else "_shared"
         execute(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
@@ -219,7 +225,7 @@ class ReaderPool:
         parsed = _parsed(url)
         self._named = parsed.database
         self._timeout_s = timeout_s
-        self._source = _BACKENDS[parsed.get_backend_name()].Source(parsed, connections, timeout_s)
+        self._source = _SOURCES[parsed.get_backend_name()](parsed, connections, timeout_s)
 
     def has_database(self) -> bool:
         """Tell whether there is a database at all."""

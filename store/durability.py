@@ -95,7 +95,7 @@ class _Group:
     """Appends that are synced together."""
 
     def __init__(self) -> None:
-        self.held: dict[str, list[int]] = {}
+        self.descriptors: dict[str, list[int]] = {}
         self.is_done = False
         self.error: OSError | None = None
 
@@ -118,8 +118,8 @@ class GroupSync:
         """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""
         with self._lock:
             group = self._open = self._open or _Group()
-            if position.held is not None:
-                group.held.setdefault(position.segment, []).append(position.held)
+            if position.held_descriptor is not None:
+                group.descriptors.setdefault(position.segment, []).append(position.held_descriptor)
         with self._turn:
             with self._lock:
                 if self._open is group:
@@ -135,16 +135,16 @@ class GroupSync:
     def _sync(self, group: _Group) -> None:
         """Sync segments, and the entries of the folders to those that are new."""
         try:
-            for descriptors in group.held.values():
+            for descriptors in group.descriptors.values():
                 os.fdatasync(descriptors[0])
-            if not group.held.keys() <= self._in_folder:
+            if not group.descriptors.keys() <= self._in_folder:
                 sync_path(self._directory)
                 sync_path(self._directory.parent)
-                self._in_folder = set(group.held)
+                self._in_folder = set(group.descriptors)
         except OSError as error:
             group.error = error
         finally:
-            for descriptors in group.held.values():
+            for descriptors in group.descriptors.values():
                 for descriptor in descriptors:
                     os.close(descriptor)
             self.count += 1

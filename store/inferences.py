@@ -122,7 +122,7 @@ class InferenceReader:
             NotReadyError: There is no database yet, or the journal was not moved in time.
             QueryTimeoutError: It took too long.
         """
-        tree = request.tree(now_us)
+        tree = request.parse_filter(now_us)
         query = query_digest(request)
         after = cursor_range(request, query)
         if request.consistency == "journal":
@@ -131,10 +131,12 @@ class InferenceReader:
             planner = Planner(connection, tree, self._narrow)
             search = partial(Search, connection, descending=request.order == "-ts")
             limit = request.limit + 1  # one more tells whether there is another page
-            guess, resume = planner.guess(), None
-            rows = search(guess).soon(limit, after, _SELECT_ALL) if guess else []
+            guess, resume = planner.early_plan(), None
+            rows = search(guess).early_matches(limit, after, _SELECT_ALL) if guess else []
             if not rows:
-                rows, resume = search(planner.plan).first(limit, after, self._budget, _SELECT_ALL)
+                rows, resume = search(planner.plan).first_matches(
+                    limit, after, self._budget, _SELECT_ALL
+                )
             models, count = models_by_id(connection, rows), None
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
@@ -159,14 +161,14 @@ class InferenceReader:
                 return
             request = msgspec.structs.replace(request, cursor=page.cursor)
 
-    def ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
+    def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter, oldest first, some at a time; errors as `query`."""
-        tree, after = QueryRequest(where=where).tree(now_us), IdRange()
+        tree, after = QueryRequest(where=where).parse_filter(now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = Planner(connection, tree, self._narrow).plan
                 search = Search(connection, plan, descending=False)
-                rows, resume = search.first(IDS_PER_BATCH, after, self._budget)
+                rows, resume = search.first_matches(IDS_PER_BATCH, after, self._budget)
             ids = [int(row[0]) for row in rows]
             yield ids
             if len(ids) == IDS_PER_BATCH:
@@ -177,7 +179,7 @@ class InferenceReader:
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as `query`."""
-        tree = request.tree()
+        tree = request.parse_filter()
         with self._readers.snapshot() as connection:
             plan = Planner(connection, tree, self._narrow).plan
             search = Search(connection, plan, descending=True)
@@ -194,7 +196,7 @@ class InferenceReader:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
         return found
 
-    def moved(self, inference_id: str) -> StoredInference:
+    def get_committed(self, inference_id: str) -> StoredInference:
         """Return one inference once the database has it, so that it can be changed."""
         found = self.get(inference_id)
         if self._row(int(inference_id)) is None:
@@ -214,7 +216,7 @@ class InferenceReader:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""
         return self._readers.snapshot()
 
-    def presigned(self, inference_id: str, server: str) -> StoredInference:
+    def get_with_input_url(self, inference_id: str, server: str) -> StoredInference:
         """Return one inference, as `get`, with a URL that answers its input, if kept, for a while.
 
         `server` is where this one answers, as `https://host`.
@@ -223,7 +225,7 @@ class InferenceReader:
         image = found.input
         if not (image.hash and image.kept):
             return found
-        url = self.urls.signed(image.hash, image.mime or DEFAULT_MEDIA_TYPE, server)
+        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, server)
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
@@ -304,7 +306,7 @@ class InferenceReader:
 
 def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     """Count up to the cap, and if need be the rest."""
-    rows, resume = search.first(COUNT_CAP, IdRange(), budget)
+    rows, resume = search.first_matches(COUNT_CAP, IdRange(), budget)
     if resume is None and len(rows) < COUNT_CAP:
         return Count(len(rows), is_exact=True)
     if is_capped:

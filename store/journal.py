@@ -40,7 +40,7 @@ class AppendPosition(msgspec.Struct, frozen=True):
     segment: str
     end: int
     """Bytes of the segment until there."""
-    held: int | None = None
+    held_descriptor: int | None = None
     """A descriptor of the segment, to be closed by whoever asked for it: until then it is no closed one."""
 
 
@@ -63,7 +63,9 @@ class Journal:
         self.appended_bytes = 0
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(self, records: Sequence[JournalEntry], *, hold: bool = False) -> AppendPosition:
+    def append(
+        self, records: Sequence[JournalEntry], *, hold_segment: bool = False
+    ) -> AppendPosition:
         """Append all records of a request, in the order of their ids, by one write.
 
         What returns has survived `kill -9`. With `hold` the segment is held, so that it can be synced.
@@ -76,7 +78,7 @@ class Journal:
         with self._lock:
             try:
                 descriptor = self._segment(len(data))
-                held = os.dup(descriptor) if hold else None
+                held = os.dup(descriptor) if hold_segment else None
                 written = os.write(descriptor, data)
                 if written != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -27,8 +27,8 @@ class Month(NamedTuple):
     """A partition of each of the tables."""
 
     suffix: str
-    first: int  # the smallest id that it can hold
-    after: int  # the smallest id behind it
+    start_id: int  # the smallest id that it can hold
+    stop_id: int  # the smallest id behind it
 
 
 def create_partitions(connection: sa.Connection, seqs: Iterable[int]) -> None:
@@ -66,7 +66,7 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
 
     False where others read or write it for longer than they may be kept waiting.
     """
-    window = (month.first, month.after)
+    window = (month.start_id, month.stop_id)
     try:
         with connection.begin_nested():
             execute(connection, "SET LOCAL lock_timeout = '500ms'")
@@ -89,7 +89,7 @@ def _make_partitions(connection: sa.Connection, month: Month) -> None:
         name = f"{table}_{month.suffix}"
         if execute(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
             execute(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
-            values = f"FOR VALUES FROM ({month.first}) TO ({month.after})"
+            values = f"FOR VALUES FROM ({month.start_id}) TO ({month.stop_id})"
             execute(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
 
 

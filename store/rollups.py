@@ -76,7 +76,7 @@ class RollupChanges:
     def __init__(self) -> None:
         self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
 
-    def of(self, model_id: int, seq: int) -> Tally:
+    def tally_of(self, model_id: int, seq: int) -> Tally:
         """Return the tally that an inference belongs to."""
         return self._tallies[model_id, minute_of(seq)]
 
@@ -97,7 +97,7 @@ def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
     columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
     text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
     for seq, model_id, *counted in execute_in(connection, text, seqs):
-        tallies[seq] = counts.of(model_id, seq)
+        tallies[seq] = counts.tally_of(model_id, seq)
         tallies[seq].count(*counted)
     text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
     for seq, label, n in execute_in(connection, text, seqs):
@@ -115,7 +115,7 @@ def drop_input_sizes(
     """
     counts = RollupChanges()
     for seq, model_id, size in rows:
-        counts.of(model_id, seq).kept_bytes += kept_size(True, size)
+        counts.tally_of(model_id, seq).kept_bytes += kept_size(True, size)
     counts.apply(connection, -1)
 
 

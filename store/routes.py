@@ -113,7 +113,7 @@ def routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
     ) -> StoredInference:
         """Answer one inference; with `presign`, `input.url` answers its input for a while."""
         if presign:
-            return inferences.presigned(inference_id, str(request.base_url))
+            return inferences.get_with_input_url(inference_id, str(request.base_url))
         return inferences.get(inference_id)
 
     as_bytes: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
@@ -133,7 +133,7 @@ def routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
         signature: FromQuery[str] = "",
     ) -> Response[bytes]:
         """Answer the bytes that a signed URL names."""
-        return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
+        return _picture(inferences.urls.verify(digest, expires, mime, signature), mime)
 
     searching = [query_inferences, find_inferences, count_inferences]
     return [*searching, get_inference, get_inference_input, get_blob]

@@ -76,7 +76,7 @@ class NameIds:
 
     @contextmanager
     def transaction(
-        self, engine: sa.Engine, seqs: Iterable[int] | None = None, *, alone: bool
+        self, engine: sa.Engine, seqs: Iterable[int] | None = None, *, exclusive: bool
     ) -> Iterator[sa.Connection]:
         """Begin one that writes, in its turn (`take_turn`); new names are given their ids in it.
 
@@ -87,7 +87,7 @@ class NameIds:
                 create_partitions(connection, seqs)
         with engine.begin() as connection:
             check_in_place(connection)
-            lock_rows(connection, alone=alone)
+            lock_rows(connection, exclusive=exclusive)
             self._connection = connection
             yield connection
 
@@ -133,7 +133,7 @@ class RowBatch:
 
     def __init__(self, names: NameIds) -> None:
         self._names = names
-        self.of: dict[str, list[tuple[Any, ...]]] = {  # by table
+        self.by_table: dict[str, list[tuple[Any, ...]]] = {  # by table
             table: [] for table in ("inference", *INDEX_TABLES)
         }
         self._counts = RollupChanges()
@@ -149,8 +149,8 @@ class RowBatch:
         predictions = decode_label_scores(record.predictions)
         row = self._inference(record, paths, predictions)
         labelled = self.derive(record.seq, paths, predictions or [])
-        self.of["inference"].append(row)
-        tally = self._counts.of(row[3], record.seq)
+        self.by_table["inference"].append(row)
+        tally = self._counts.tally_of(row[3], record.seq)
         tally.count(record.status, row[6], record.input.kept, record.input.bytes)
         for label, *_, n in labelled:
             tally.count_label(label, n)
@@ -159,7 +159,7 @@ class RowBatch:
         self, seq: int, paths: dict[str, Any], predictions: Sequence[LabelScore] = ()
     ) -> list[tuple[Any, ...]]:
         """Add what an inference is found by, its metadata and its labels; return the latter's rows."""
-        numbers, strings = self.of["meta_num"], self.of["meta_str"]
+        numbers, strings = self.by_table["meta_num"], self.by_table["meta_str"]
         for path, value in paths.items():
             type_, indexed = _indexed(value)
             key = self._names.key(path, type_)
@@ -169,14 +169,14 @@ class RowBatch:
         if place is not None:
             numbers.append((self._names.id("meta_key", "", KeyType.CELL), float(place), seq))
         labelled = self._labelled(seq, predictions)
-        self.of["pred"] += labelled
+        self.by_table["pred"] += labelled
         return labelled
 
     def insert(self, connection: sa.Connection, records: Iterable[JournaledRecord] = ()) -> None:
         """Insert what was added, these records too, and count it; errors as of `add`."""
         for record in records:
             self.add(record)
-        for table, rows in self.of.items():
+        for table, rows in self.by_table.items():
             insert(connection, table, rows)
         self._counts.apply(connection)
 
@@ -258,7 +258,7 @@ def derived_rows(
     for seq, meta, *predictions in inferences:
         found = decode_label_scores(msgspec.Raw(predictions[0].encode())) if predictions else None
         rows.derive(seq, metadata.index_paths(metadata.decode(meta)), found or ())
-    return rows.of
+    return rows.by_table
 
 
 def remove_inferences(connection: sa.Connection, names: NameIds, seqs: Collection[int]) -> None:

@@ -56,8 +56,8 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
-        upkeep: Removes what is kept no longer, between batches.
-        is_needed: Tells whether something else has yet to read a segment that is moved.
+        retention: Removes what is kept no longer, between batches.
+        is_segment_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
@@ -67,23 +67,23 @@ class Writer:
         self,
         journal_directory: Path,
         url: str,
-        upkeep: RetentionCleaner | None = None,
-        is_needed: Callable[[Path], bool] = lambda _: False,
+        retention: RetentionCleaner | None = None,
+        is_segment_needed: Callable[[Path], bool] = lambda _: False,
     ) -> None:
-        self._upkeep = upkeep
+        self._retention = retention
         self._directory = journal_directory
-        self._is_needed = is_needed
+        self._is_segment_needed = is_segment_needed
         self._beside = journal_directory.parent
         self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
-        self._told: dict[str, int] | None = None  # the offsets that workers know
+        self._published_offsets: dict[str, int] | None = None  # the offsets that workers know
         self._names: NameIds | None = None
-        self.records_moved = 0
-        self.records_dead = 0
-        self.parts_damaged = 0
-        self.freed: set[str] = set()
+        self.records_committed = 0
+        self.records_rejected = 0
+        self.damaged_parts = 0
+        self.freed_blob_keys: set[str] = set()
         """Keys of blobs that a record less refers to, since somebody took them from here."""
 
     def run(self, stop: threading.Event) -> None:
@@ -116,10 +116,10 @@ class Writer:
 
     def _keep_up(self) -> None:
         """Do a step of the upkeep; its faults stop no inference."""
-        if self._upkeep is None or self._names is None:
+        if self._retention is None or self._names is None:
             return
         try:
-            self._upkeep.step(self._engine, self._names, self.freed)
+            self._retention.step(self._engine, self._names, self.freed_blob_keys)
         except Exception as error:
             self._forget()
             if database.is_unavailable(error) or isinstance(error, NotReadyError):
@@ -135,7 +135,7 @@ class Writer:
 
     def drain(self) -> int:
         """Move everything that is in the journal now and return how many records that was."""
-        before = self.records_moved
+        before = self.records_committed
         try:
             try:
                 self._move()
@@ -146,7 +146,7 @@ class Writer:
         except (sa.exc.DBAPIError, OSError, NotReadyError):
             self._forget()
             raise
-        return self.records_moved - before
+        return self.records_committed - before
 
     def _forget(self) -> None:
         self._offsets = self._names = None
@@ -169,10 +169,10 @@ class Writer:
 
     def _tell(self, offsets: dict[str, int]) -> None:
         """Let workers know what is committed; on a full disk they hear of it later."""
-        if offsets != self._told:
+        if offsets != self._published_offsets:
             with suppress(OSError):
                 write_offsets(self._directory, offsets)
-                self._told = dict(offsets)
+                self._published_offsets = dict(offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -226,16 +226,16 @@ class Writer:
             self._insert([], ends)
             moved = 0
         offsets.update(ends)
-        self.records_moved += moved
+        self.records_committed += moved
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         if self._names is None:
             with self._engine.connect() as connection:
                 self._names = NameIds(connection)
         freed: set[str] = set()
-        alone = not all(is_add_only(frame.payload) for frame in batch)
+        exclusive = not all(is_add_only(frame.payload) for frame in batch)
         seqs = [frame.seq for frame in batch]
-        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
+        with self._names.transaction(self._engine, seqs, exclusive=exclusive) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]
@@ -246,7 +246,7 @@ class Writer:
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.upsert(connection, "journal_offset", offsets)
-        self.freed |= freed
+        self.freed_blob_keys |= freed
 
     @staticmethod
     def _add(connection: sa.Connection, names: NameIds, payloads: dict[int, bytes]) -> None:
@@ -271,10 +271,10 @@ class Writer:
         line["record"] = frame.payload.decode(errors="backslashreplace")
         with (self._beside / "dead.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
-        self.records_dead += 1
+        self.records_rejected += 1
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
-        closed = [path for path in closed if not self._is_needed(path)]
+        closed = [path for path in closed if not self._is_segment_needed(path)]
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
@@ -299,7 +299,7 @@ class Writer:
             data = file.read(end - start)
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(data)
-        self.parts_damaged += 1
+        self.damaged_parts += 1
         seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
         _log.error(
             "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",

@@ -27,11 +27,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def render(tree: Filter) -> str:
     """Return a filter as text; moments are absolute in it."""
     if isinstance(tree, And):
-        return " & ".join(map(_unit, tree.parts)) or "()"
+        return " & ".join(map(_unit, tree.operands)) or "()"
     if isinstance(tree, Or):
-        return " | ".join(map(_unit, tree.parts)) or "(|)"
+        return " | ".join(map(_unit, tree.operands)) or "(|)"
     if isinstance(tree, Not):
-        return f"!{_unit(tree.part)}"
+        return f"!{_unit(tree.operand)}"
     return _leaf(tree)
 
 
@@ -48,7 +48,7 @@ def _leaf(leaf: Leaf) -> str:
 
 def _unit(tree: Filter) -> str:
     text = render(tree)
-    return f"({text})" if isinstance(tree, And | Or) and tree.parts else text
+    return f"({text})" if isinstance(tree, And | Or) and tree.operands else text
 
 
 def _operand(leaf: Compare) -> str:

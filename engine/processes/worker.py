@@ -102,7 +102,9 @@ def _write(settings: Settings) -> None:
             f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
         ) from error
     sink = ClickHouseSender(settings.journal_directory, settings.clickhouse)
-    writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
+    writer = Writer(
+        settings.journal_directory, settings.database_url, upkeep, is_segment_needed=sink.has_unsent
+    )
     sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
     sending.start()
     try:

@@ -134,7 +134,7 @@ def _check_current(inferences: InferenceReader, asked: Reading, found: WindowRea
     """See that the model ever answered: an empty window only says too little."""
     if not found.about.window.n:
         anything = {"model": {"eq": asked.model}}
-        if not any(ids for ids in inferences.ids(anything, asked.now_us)):
+        if not any(ids for ids in inferences.matching_ids(anything, asked.now_us)):
             raise DriftError(f"expected inferences of {asked.model!r:.80}, got none")
 
 

@@ -108,7 +108,9 @@ def read_window(
         StoreError: The database does not answer, or a filter means nothing.
     """
     where = {"and": [where_of(asked.model, asked.window), {"id": {"le": str(asked.newest)}}]}
-    ids = np.concatenate([np.array(some, np.int64) for some in inferences.ids(where, asked.now_us)])
+    ids = np.concatenate(
+        [np.array(some, np.int64) for some in inferences.matching_ids(where, asked.now_us)]
+    )
     filter_ = asked.window.where
     if not len(ids):
         empty = summarise(sample({}, order=[]), **_sizes(asked), run=1)

@@ -79,14 +79,14 @@ def select(inferences: InferenceReader, parameters: EvaluationParameters) -> Sel
         parameters.where,
         {"id": {"le": str(newest)}},
     )
-    ids = [one for some in inferences.ids(where, now_us) for one in some]
+    ids = [one for some in inferences.matching_ids(where, now_us) for one in some]
     if not ids:
         version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
         raise EvaluationError(
             f"expected inferences of {parameters.model!r:.80}{version} that pass the filter, got none"
         )
     inside = {
-        name: {one for some in inferences.ids(_all(where, by), now_us) for one in some}
+        name: {one for some in inferences.matching_ids(_all(where, by), now_us) for one in some}
         for name, by in parameters.slices.items()
     }
     parts = [

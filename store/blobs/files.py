@@ -49,7 +49,7 @@ class FileBlobs:
     the last others may be missing or damaged, which is noticed when they are read.
     """
 
-    is_near = True
+    is_local = True
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
@@ -121,7 +121,7 @@ class FileBlobs:
             pass
         return False
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`; no more than one folder's files are listed at once."""
         now = time.time()
         for folder in sorted(self._directory.glob("??/")):
@@ -137,7 +137,7 @@ class FileBlobs:
                     elif entry.name.startswith(".") and now - status.st_ctime > self.grace_s:
                         _clear(Path(entry.path))
 
-    def presigned(self, key: str, seconds: float) -> None:
+    def presigned_url(self, key: str, seconds: float) -> None:
         """See `Blobs`: `quadriga.store.blobs.urls` signs URLs of this server."""
 
     def _path(self, key: str) -> Path:

@@ -38,7 +38,7 @@ class Blobs(Protocol):
     grace_s: float
     """No blob is removed so soon after its last put; the same for all who share the place."""
 
-    is_near: bool
+    is_local: bool
     """Whether a removal takes microseconds, not a row of requests."""
 
     def put(self, data: bytes) -> str:
@@ -58,10 +58,10 @@ class Blobs(Protocol):
         now by default.
         """
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """Yield every blob, in no order; clears away what crashes left."""
 
-    def presigned(self, key: str, seconds: float) -> str | None:
+    def presigned_url(self, key: str, seconds: float) -> str | None:
         """Return a URL that answers the blob for so long; `None` where the place has no server."""
 
 

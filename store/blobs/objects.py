@@ -62,7 +62,7 @@ class ObjectBlobs:
     the object there, no removal is under way that has not seen it young.
     """
 
-    is_near = False
+    is_local = False
 
     def __init__(self, url: str, grace_s: float = GRACE_S) -> None:
         try:
@@ -155,7 +155,7 @@ class ObjectBlobs:
         with suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`."""
         now = time.time()
         with _asked("for a list of its blobs"):
@@ -168,7 +168,7 @@ class ObjectBlobs:
                     elif path.endswith(_REMOVING) and now - put_at > _REMOVAL_S:
                         self._remove(path)
 
-    def presigned(self, key: str, seconds: float) -> str:
+    def presigned_url(self, key: str, seconds: float) -> str:
         """See `Blobs`; the credentials must be such that can sign."""
         path = blob_path(key)
         with _asked("to sign a URL"):

@@ -55,7 +55,7 @@ def remove_unreferenced(
     writer would wait too long. Other servers that share database and blobs have their own journals:
     what waits there for longer than the grace is not seen.
     """
-    if not blobs.is_near:
+    if not blobs.is_local:
         return 0
     remaining, removed = iter(keys), 0
     while step := list(dict.fromkeys(islice(remaining, SWEEP_BATCH))):
@@ -73,7 +73,7 @@ def sweep(blobs: Blobs, readers: ReaderPool, journal_directory: Path) -> Iterato
     open while blobs are removed. A `NotReadyError` where the database or the object store does not
     answer.
     """
-    found = blobs.listed()
+    found = blobs.entries()
     while step := list(islice(found, SWEEP_BATCH)):
         before = time.time() - blobs.grace_s
         keys = [blob.key for blob in step if blob.put_at < before]

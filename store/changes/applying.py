@@ -133,7 +133,7 @@ def _write_metadata(
         execute(connection, "UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = ?", written)
     were = derived_rows(names, ((seq, before[seq]) for seq in after))
     for table in ("meta_num", "meta_str"):
-        old, new_rows = set(were[table]), set(are.of[table])
+        old, new_rows = set(were[table]), set(are.by_table[table])
         delete_rows(connection, table, old - new_rows)
         insert(connection, table, new_rows - old)
 

@@ -101,7 +101,7 @@ class Changes:
 
     def change_metadata(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
-        found = self._inferences.moved(inference_id)
+        found = self._inferences.get_committed(inference_id)
         change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
         metadata.check(changed_metadata(metadata.decode(found.metadata), change))
         applied = self._apply([change])
@@ -115,7 +115,7 @@ class Changes:
 
     def get_metadata_history(self, inference_id: FromPath[str]) -> History:
         """Answer how the metadata of an inference was changed, newest first."""
-        found = self._inferences.moved(inference_id)
+        found = self._inferences.get_committed(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
@@ -130,13 +130,13 @@ class Changes:
 
     def put_ground_truth(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """State what is true of an inference."""
-        target = self._inferences.moved(inference_id).id
+        target = self._inferences.get_committed(inference_id).id
         self._apply([change_requests.parse_ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
     def delete_ground_truth(self, inference_id: FromPath[str]) -> StoredInference:
         """Take back what is true of an inference."""
-        target = self._inferences.moved(inference_id).id
+        target = self._inferences.get_committed(inference_id).id
         self._apply([TruthStatement("id", target, None)])
         return self._inferences.get(inference_id)
 
@@ -155,7 +155,7 @@ class Changes:
 
     def give_feedback(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
-        seq = int(self._inferences.moved(inference_id).id)
+        seq = int(self._inferences.get_committed(inference_id).id)
         self._apply([change_requests.parse_feedback(seq, body)])
         return self._inferences.get(inference_id)
 

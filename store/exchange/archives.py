@@ -42,12 +42,12 @@ class Archive:
             for name, file in self._texts.items() if error is None else ():
                 self._zip.write(file.name, name, ZIP_DEFLATED, _LEVEL)
 
-    def text(self, name: str) -> BinaryIO:
+    def add_text_file(self, name: str) -> BinaryIO:
         """Begin a member with text."""
         self._texts[name] = (self._folder / f"{name}.part").open("wb")
         return self._texts[name]
 
-    def image(self, record: StoredInference) -> str | None:
+    def add_image(self, record: StoredInference) -> str | None:
         """Pack the image of an inference and return its name; None where it was not kept.
 
         Where images are left out, the name says what it would be.

@@ -135,8 +135,8 @@ def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:
             file.writelines(map(encode, pages))
         return
     with Archive(target, images) as archive:
-        text = archive.text("inferences.jsonl")
+        text = archive.add_text_file("inferences.jsonl")
         for page in pages:
             text.write(encode(page))
             for record in page:
-                archive.image(record)
+                archive.add_image(record)

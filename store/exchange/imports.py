@@ -175,7 +175,9 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
     try:
         # What ClickHouse gets too is left for the server, which sends it and removes it then.
         writer = Writer(
-            directory, url, is_needed=lambda _: journal.clickhouse_position_path(directory).exists()
+            directory,
+            url,
+            is_segment_needed=lambda _: journal.clickhouse_position_path(directory).exists(),
         )
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)

@@ -222,11 +222,11 @@ def _span_of(tree: Filter) -> _Span | None:
 
 def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, And):
-        return all(_holds(part, catalog, model_id) for part in tree.parts)
+        return all(_holds(part, catalog, model_id) for part in tree.operands)
     if isinstance(tree, Or):
-        return any(_holds(part, catalog, model_id) for part in tree.parts)
+        return any(_holds(part, catalog, model_id) for part in tree.operands)
     if isinstance(tree, Not):
-        return not _holds(tree.part, catalog, model_id)
+        return not _holds(tree.operand, catalog, model_id)
     assert isinstance(tree, Compare)
     return tree.operator == "exists" or model_id in catalog.model_ids(
         tree.field, compared_values(tree)

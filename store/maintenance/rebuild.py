@@ -81,7 +81,7 @@ def rebuild(url: str, state: Path, show: Callable[[RebuildProgress], None]) -> N
 
 def _step(engine: sa.Engine, names: NameIds, progress: RebuildProgress) -> list[Any] | None:
     """Do one step and return where it ended; None at the end of the table."""
-    with names.transaction(engine, alone=True) as connection:
+    with names.transaction(engine, exclusive=True) as connection:
         if progress.table == "inference":
             return _add(connection, names, progress.after)
         if progress.table == "rollup":

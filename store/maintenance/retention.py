@@ -66,20 +66,20 @@ class RetentionCleaner:
         if began < self._due:
             return
         self._due = began + CHECK_INTERVAL_S  # also where it fails
-        more = self.work(engine, names, time.time_ns() // 1_000_000)
+        more = self.run_step(engine, names, time.time_ns() // 1_000_000)
         ended = time.monotonic()
         self._due = ended + (
             (ended - began) * (1 / MAX_TIME_SHARE - 1) if more else CHECK_INTERVAL_S
         )
 
-    def work(self, engine: sa.Engine, names: NameIds, now_ms: int) -> bool:
+    def run_step(self, engine: sa.Engine, names: NameIds, now_ms: int) -> bool:
         """Do one step, as `step`, at a moment in milliseconds since 1970; tells whether there may be more."""
         freed: set[str] = set()
         with engine.begin() as connection:
             limits = limits_of(connection, now_ms)
         if not limits and not self._max_input_bytes:
             return False
-        with names.transaction(engine, alone=True) as connection:
+        with names.transaction(engine, exclusive=True) as connection:
             more = self._remove_old_inputs(connection, limits, freed)
             if not more and not (more := _drop_month(connection, limits)):
                 more = _remove_inferences(connection, names, limits, freed)
@@ -196,7 +196,7 @@ def _drop_month(connection: sa.Connection, limits: list[RetentionLimit]) -> bool
     """Drop a partition all of whose rows are past their model's rule."""
     ends = {limit.model_id: smallest_id_at(limit.inferences * MINUTE_MS) for limit in limits}
     for month in list_months(connection):
-        if month.after <= max(ends.values(), default=0) and _is_past(connection, month, ends):
+        if month.stop_id <= max(ends.values(), default=0) and _is_past(connection, month, ends):
             return drop_month(connection, month)
     return False
 
@@ -207,11 +207,14 @@ def _is_past(connection: sa.Connection, month: Month, ends: dict[int, int]) -> b
         "SELECT 1 FROM rollup WHERE model_id = ? AND kept_bytes > 0"
         " AND minute >= ? AND minute < ? LIMIT 1"
     )
-    minutes = (rollups.minute_of(month.first), rollups.minute_of(month.after))
+    minutes = (rollups.minute_of(month.start_id), rollups.minute_of(month.stop_id))
     for model_id in execute(connection, "SELECT id FROM model").scalars().all():
         if execute(connection, kept, (model_id, *minutes)).first():
             return False
-        is_kept = ends.get(model_id, 0) < month.after
-        if is_kept and execute(connection, there, (model_id, month.first, month.after)).first():
+        is_kept = ends.get(model_id, 0) < month.stop_id
+        if (
+            is_kept
+            and execute(connection, there, (model_id, month.start_id, month.stop_id)).first()
+        ):
             return False
     return True

@@ -129,7 +129,7 @@ def _spans(box: GeoBox) -> Iterator[GeoBox]:
 def _in_box(box: GeoBox) -> Sql:
     test = "p.latitude BETWEEN ? AND ? AND p.longitude BETWEEN ? AND ?"
     spans = [Sql(test, (one.south, one.north, one.west, one.east)) for one in _spans(box)]
-    return Sql.joined(" OR ", spans).within("({})")
+    return Sql.join(" OR ", spans).wrap("({})")
 
 
 def _near(near: GeoCircle) -> Sql:

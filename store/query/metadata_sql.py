@@ -51,7 +51,7 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, words: SqlDialect)
         return FALSE
     source = words.metadata if root == "meta" else words.standard
     bound = (path,) if root == "meta" else words.standard_path(path)
-    text, values = Sql.joined(" OR ", dict.fromkeys(tests))
+    text, values = Sql.join(" OR ", dict.fromkeys(tests))
     test = Sql(f"EXISTS (SELECT 1 FROM {source} AND ({text}))", (*bound, *values))
     is_dense = not (isinstance(leaf, Compare) and leaf.operator == "contains")
     return Predicate(test, tuple(scans), exact, is_dense) if is_indexed else Predicate(test)
@@ -60,7 +60,7 @@ def compile_metadata(leaf: Compare | Range, catalog: Catalog, words: SqlDialect)
 def _tests(leaf: Compare | Range, words: SqlDialect) -> Iterator[tuple[KeyType, Sql]]:
     """Give the tests of JSON, each with the type of what passes it."""
     if isinstance(leaf, Range):
-        bounds = [(operator, words.exact(value)) for operator, value in leaf.bounds]
+        bounds = [(operator, words.bind_exact(value)) for operator, value in leaf.bounds]
         ((type_, _),) = _by_type(value for _, value in leaf.bounds).items()
         yield type_, Sql.bounded(words.text if type_ is KeyType.STR else words.number, bounds)
     elif leaf.operator == "exists":
@@ -78,7 +78,7 @@ def _json_test(type_: KeyType, operator: str, values: tuple[Scalar, ...], words:
         )
     if type_ is KeyType.STR:
         return comparison_sql(words.text, operator, values, words)
-    return comparison_sql(words.number, "in", tuple(map(words.exact, values)), words)
+    return comparison_sql(words.number, "in", tuple(map(words.bind_exact, values)), words)
 
 
 def _scans(leaf: Compare | Range, type_: KeyType, key: int) -> tuple[tuple[Scan, ...], bool]:

@@ -60,7 +60,7 @@ class IdRange(NamedTuple):
     low: int = 0
     high: int = LARGEST_ID
 
-    def narrowed(self, low: int, high: int) -> "IdRange":
+    def intersect(self, low: int, high: int) -> "IdRange":
         """Return what both windows hold."""
         return IdRange(max(self.low, low), min(self.high, high))
 
@@ -70,16 +70,16 @@ class Plan(NamedTuple):
 
     scans: tuple[Scan, ...] | None
     """What drives; `None` is a walk through the inferences."""
-    test: Sql | None
+    predicate: Sql | None
     """What rows `i` must pass, beside lying in the window."""
-    window: IdRange
-    is_bounded: bool
+    id_range: IdRange
+    is_time_bounded: bool
     """Whether the filter says when."""
     is_dense: bool
     """Whether matches come often enough that a walk finds them."""
-    is_apart: bool
+    is_disjoint: bool
     """Whether no two of the scans give the same id."""
-    is_likely: bool
+    is_probable: bool
     """Whether most of what the scans give passes, as nothing else is tested than what drives."""
 
 
@@ -104,7 +104,7 @@ class Planner:
         asked, rest = IdRange(), []
         for part in conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
-                asked = asked.narrowed(*seq_range(part))
+                asked = asked.intersect(*seq_range(part))
             else:
                 rest.append(part)
         self._is_bounded = asked != IdRange()
@@ -117,7 +117,7 @@ class Planner:
         """How to find the matches, chosen by what the indexes hold."""
         return self._planned(self._choose())
 
-    def guess(self) -> Plan | None:
+    def early_plan(self) -> Plan | None:
         """Return a plan that needs no look at the indexes, and finds a page soon if matches come often.
 
         `None` where `plan` needs no look either, or what would drive it was narrow lately.
@@ -127,13 +127,13 @@ class Planner:
             return self._planned(ordered) if len(self._usable) > 1 else None
         plan = self._planned(None)
         is_wide = self._usable and all(_subject(part) in self._wide for part in self._usable)
-        return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
+        return plan if is_wide and (plan.is_time_bounded or plan.is_dense) else None
 
     def _planned(self, chosen: Predicate | None) -> Plan:
-        tests = [part.test for part in self._parts if not (part is chosen and part.exact)]
-        test = Sql.joined(" AND ", tests) if tests else None
-        is_dense = all(part.scans is not None and part.dense for part in self._parts)
-        scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
+        tests = [part.sql for part in self._parts if not (part is chosen and part.is_exact)]
+        test = Sql.join(" AND ", tests) if tests else None
+        is_dense = all(part.scans is not None and part.is_dense for part in self._parts)
+        scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.is_disjoint)
         is_likely = self._parts == [chosen]
         return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart, is_likely)
 
@@ -157,7 +157,9 @@ class Planner:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
             # What comes in order is not read to its end; it counts where there is a choice.
-            scans = part.few or [scan for scan in part.scans if len(parts) > 1 or not scan.ordered]
+            scans = part.fewer_scans or [
+                scan for scan in part.scans if len(parts) > 1 or not scan.ordered
+            ]
             self._probes += len(scans)
             rows = self._count(scans, window, fewest)
             (self._wide.add if rows > self._narrow else self._wide.discard)(_subject(part))
@@ -176,9 +178,7 @@ class Planner:
                 parts.append(Sql(text, values))
         if not parts:
             return 0
-        counted = Sql.joined(" UNION ALL ", parts).within(
-            "SELECT count(*) FROM ({} LIMIT ?) AS c", cap
-        )
+        counted = Sql.join(" UNION ALL ", parts).wrap("SELECT count(*) FROM ({} LIMIT ?) AS c", cap)
         ((rows,),) = fetch_all(self._connection, *counted)
         return int(rows)
 
@@ -186,23 +186,25 @@ class Planner:
         if isinstance(tree, Leaf):
             return self._compile_leaf(tree)
         if isinstance(tree, Not):
-            return Predicate(self._compile(tree.part).test.within("NOT {}"))
-        parts = list(map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.parts))
+            return Predicate(self._compile(tree.operand).sql.wrap("NOT {}"))
+        parts = list(
+            map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.operands)
+        )
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
             usable = _usable(parts)
             best = self._narrowest(usable, IdRange())[0] or _first_in_order(usable)
-            dense = all(part.scans is not None and part.dense for part in parts)
-            scans, few = (best.scans, best.few) if best else (None, ())
-            return Predicate(_joined(" AND ", parts), scans, dense=dense, few=few)
+            dense = all(part.scans is not None and part.is_dense for part in parts)
+            scans, few = (best.scans, best.fewer_scans) if best else (None, ())
+            return Predicate(_joined(" AND ", parts), scans, is_dense=dense, fewer_scans=few)
         scans = tuple(scan for part in parts for scan in part.scans or ())
-        is_exact = all(part.exact for part in parts)
+        is_exact = all(part.is_exact for part in parts)
         if len(scans) > MAX_MERGED_SCANS:
-            scans = tuple(scan for part in parts for scan in part.few or part.scans or ())
+            scans = tuple(scan for part in parts for scan in part.fewer_scans or part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
             return Predicate(_joined(" OR ", parts))
-        is_dense = any(part.dense for part in parts)
+        is_dense = any(part.is_dense for part in parts)
         return Predicate(_joined(" OR ", parts), scans, is_exact, is_dense)
 
     def _compile_leaf(self, leaf: Leaf) -> Predicate:
@@ -247,4 +249,4 @@ def _preference(part: Predicate) -> tuple[bool, bool, int]:
 
 
 def _joined(word: str, parts: list[Predicate]) -> Sql:
-    return Sql.joined(word, [part.test for part in parts]).within("({})")
+    return Sql.join(word, [part.sql for part in parts]).wrap("({})")

@@ -36,17 +36,17 @@ def compile_prediction(leaf: PredictionCondition, catalog: Catalog, words: SqlDi
         f"+d.label IN ({placeholders(labels)})", labels
     )  # the plus leaves the index by `seq`
     best, worst = _sieve(scores, "+")
-    possible = Sql.joined(" AND ", (is_label, *best, *worst))
+    possible = Sql.join(" AND ", (is_label, *best, *worst))
     scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
-        return Predicate(test, scans, is_index_enough, apart=is_apart, few=few)
+        return Predicate(test, scans, is_index_enough, is_disjoint=is_apart, fewer_scans=few)
     if not leaf.bounds:  # so many of the label, however they score
         enough = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
         test = _counts(Sql(f"coalesce(({enough}), 0)", labels), leaf.count)
-        return Predicate(test, scans, apart=is_apart, few=few)
-    test = Sql.joined(" AND ", (_of_row(possible), _counted(leaf, words))).within("({})")
-    return Predicate(test, scans, apart=is_apart, few=few)
+        return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
+    test = Sql.join(" AND ", (_of_row(possible), _counted(leaf, words))).wrap("({})")
+    return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
 
 
 def _scans(
@@ -59,7 +59,7 @@ def _scans(
     def scan(label: int, sign: str, at: int) -> Scan:
         in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, at))
         partly = best if at == lowest else ()  # others are above the bound
-        condition = Sql.joined(" AND ", (in_band, *partly, *worst))
+        condition = Sql.join(" AND ", (in_band, *partly, *worst))
         return Scan("pred AS d", condition, ordered=sign == "=")
 
     few = tuple(scan(label, ">=", lowest) for label in labels)
@@ -104,7 +104,7 @@ def _by_scores(
 
 def _of_row(condition: Sql) -> Sql:
     # The limit keeps PostgreSQL from making a join of it.
-    return condition.within(
+    return condition.wrap(
         "EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {} LIMIT 1 OFFSET 0)"
     )
 
@@ -113,9 +113,9 @@ def _counted(leaf: PredictionCondition, words: SqlDialect) -> Sql:
     """Return the test on the predictions themselves."""
     tests = [Sql.bounded(_property(name, words), [(op, bound)]) for name, op, bound in leaf.bounds]
     if leaf.labels is not None:
-        label = words.text_of.format("label")
+        label = words.prediction_text.format("label")
         tests.insert(0, Sql(f"{label} IN ({placeholders(leaf.labels)})", leaf.labels))
-    text, values = Sql.joined(" AND ", tests or [TRUE.test])
+    text, values = Sql.join(" AND ", tests or [TRUE.sql])
     found = f"FROM {words.predictions} WHERE {text}"
     if not leaf.count:
         return Sql(f"EXISTS (SELECT 1 {found})", values)
@@ -127,19 +127,19 @@ def _counts(expression: Sql, bounds: tuple[tuple[BoundOperator, float], ...]) ->
         Sql(f"{expression.text} {SYMBOLS[operator]} ?", (*expression.values, bound))
         for operator, bound in bounds
     ]
-    return Sql.joined(" AND ", parts).within("({})")
+    return Sql.join(" AND ", parts).wrap("({})")
 
 
 def _property(name: str, words: SqlDialect) -> str:
     """Return a length in pixels of the image: of a box, an oriented box, or the box around contours."""
     if name == "score":
-        return words.number_of.format(name)
+        return words.prediction_number.format(name)
     if name == "area":
         return f"{_property('width', words)} * {_property('height', words)}"
     is_size = name in {"width", "height"}
     axis, side = ("x", "width") if name in {"width", "cx"} else ("y", "height")
-    oriented = words.number_of.format(side[0] if is_size else name)
+    oriented = words.prediction_number.format(side[0] if is_size else name)
     form = "{1} - {0}" if is_size else "({0} + {1}) / 2.0"
-    box = form.format(*(words.number_of.format(f"{axis}{end}") for end in ("min", "max")))
-    contours = form.format(*(words.end_of_contour.format(axis, end) for end in ("min", "max")))
+    box = form.format(*(words.prediction_number.format(f"{axis}{end}") for end in ("min", "max")))
+    contours = form.format(*(words.contour_extreme.format(axis, end) for end in ("min", "max")))
     return f"coalesce({box}, {oriented} * i.input_{side}, {contours})"

@@ -48,7 +48,7 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pagination: Pagination | None = None
     """In place of `limit` and `order`."""
 
-    def tree(self, now_us: int | None = None) -> Filter:
+    def parse_filter(self, now_us: int | None = None) -> Filter:
         """Read the filter or raise a `QueryError`; `now_us` is now, in microseconds since 1970."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
         tree = json_form.parse(self.where, now_us)

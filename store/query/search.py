@@ -38,9 +38,9 @@ class Budget(NamedTuple):
     rows: int = 1_000_000
     """Candidates to test."""
     seconds: float = 1.0
-    first: int = 1000
+    first_batch_rows: int = 1000
     """Candidates of the first window; each is thrice the one before."""
-    small: int = 100_000
+    unbounded_rows: int = 100_000
     """So many inferences may be walked through without an index or a time."""
 
 
@@ -49,7 +49,7 @@ class SearchResult(NamedTuple):
 
     rows: list[Any]
     """What the search selects, the id first."""
-    resume: int | None
+    resume_id: int | None
     """The last candidate that was looked at, where the budget ended the search."""
 
 
@@ -69,7 +69,9 @@ class Search:
         self._direction = "DESC" if descending else "ASC"
         self._is_sqlite = connection.dialect.name == "sqlite"
 
-    def first(self, limit: int, after: IdRange, budget: Budget, select: str = "{}") -> SearchResult:
+    def first_matches(
+        self, limit: int, after: IdRange, budget: Budget, select: str = "{}"
+    ) -> SearchResult:
         """Return the first matches.
 
         Args:
@@ -81,17 +83,19 @@ class Search:
         Raises:
             QueryError: No index and no time bounds what had to be looked at.
         """
-        window = self._plan.window.narrowed(*after)
+        window = self._plan.id_range.intersect(*after)
         found: list[Any] = []
         if window.low > window.high or self._plan.scans == ():
             return SearchResult(found, None)
-        if self._plan.test is None:
-            return SearchResult(
-                self._selected(self._candidates(window, limit).within(select)), None
-            )
+        if self._plan.predicate is None:
+            return SearchResult(self._selected(self._candidates(window, limit).wrap(select)), None)
         self._check_bounded(budget)
-        deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
-        if self._plan.is_likely:  # and to sort a few is cheaper
+        deadline, left, rows = (
+            time.monotonic() + budget.seconds,
+            budget.rows,
+            budget.first_batch_rows,
+        )
+        if self._plan.is_probable:  # and to sort a few is cheaper
             rows = min(rows, PROBABLE_FACTOR * limit)
         while True:
             rows = min(rows, left)
@@ -102,14 +106,16 @@ class Search:
                 return SearchResult(found, None)
             if left <= 0 or time.monotonic() > deadline:
                 return SearchResult(found, end)
-            window = window.narrowed(*((0, end - 1) if self._descending else (end + 1, LARGEST_ID)))
+            window = window.intersect(
+                *((0, end - 1) if self._descending else (end + 1, LARGEST_ID))
+            )
             if window.low > window.high:
                 return SearchResult(found, None)
             rows = min(rows * 3, MAX_BATCH_ROWS)
 
-    def soon(self, limit: int, after: IdRange, select: str) -> list[Any]:
+    def early_matches(self, limit: int, after: IdRange, select: str) -> list[Any]:
         """Return the first matches, as `first`, if they come often; else none."""
-        window = self._plan.window.narrowed(*after)
+        window = self._plan.id_range.intersect(*after)
         if window.low > window.high or self._plan.scans == ():
             return []
         few = self._selected(self._matches("{}", window, PROBE_ROWS, limit))
@@ -122,30 +128,30 @@ class Search:
     def count(self) -> int:
         """Count all matches."""
         plan = self._plan
-        if plan.window.low > plan.window.high or plan.scans == ():
+        if plan.id_range.low > plan.id_range.high or plan.scans == ():
             return 0
-        test, values = plan.test or TRUE.test
+        test, values = plan.predicate or TRUE.sql
         if plan.scans is None:
             text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ? AND {test}"
-            return int(execute(self._connection, text, (*plan.window, *values)).scalar_one())
-        ids = self._union([_select(scan, plan.window) for scan in plan.scans])
+            return int(execute(self._connection, text, (*plan.id_range, *values)).scalar_one())
+        ids = self._union([_select(scan, plan.id_range) for scan in plan.scans])
         text = f"SELECT count(*) FROM ({ids.text}) AS c"
-        if plan.test:
+        if plan.predicate:
             text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq AND {test}"
         return int(execute(self._connection, text, ids.values + values).scalar_one())
 
     def _check_bounded(self, budget: Budget) -> None:
         plan = self._plan
-        if plan.scans is not None or plan.is_bounded or plan.is_dense:
+        if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
             return
         there = execute(
             self._connection,
             "SELECT count(*) FROM (SELECT 1 FROM inference LIMIT ?) AS c",
-            (budget.small + 1,),
+            (budget.unbounded_rows + 1,),
         ).scalar_one()
-        if there > budget.small:
+        if there > budget.unbounded_rows:
             raise QueryError(
-                f"expected a filter that an index or a time bounds, as there are more than {budget.small} "
+                f"expected a filter that an index or a time bounds, as there are more than {budget.unbounded_rows} "
                 'inferences, got neither; add for example {"ts": {"ge": "-24h"}}, a model, a label, '
                 "or a metadata key with eq, in, gt, ge, lt or le"
             )
@@ -156,11 +162,11 @@ class Search:
 
     def _candidates(self, window: IdRange, rows: int) -> Sql:
         """Return the ids of so many candidates, in order."""
-        return self._ordered(window, rows).within("{} LIMIT ?", rows)
+        return self._ordered(window, rows).wrap("{} LIMIT ?", rows)
 
     def _end(self, window: IdRange, rows: int) -> int | None:
         """Return the last of so many candidates; `None` where there are fewer."""
-        last_one = self._ordered(window, rows).within("{} LIMIT 1 OFFSET ?", rows - 1)
+        last_one = self._ordered(window, rows).wrap("{} LIMIT 1 OFFSET ?", rows - 1)
         last = execute(self._connection, *last_one).scalar()
         return None if last is None else int(last)
 
@@ -176,15 +182,15 @@ class Search:
                 )
                 for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
             ]  # fmt: skip
-        return self._union(parts).within(f"{{}} {order}")
+        return self._union(parts).wrap(f"{{}} {order}")
 
     def _union(self, parts: list[Sql]) -> Sql:
         """Return the ids that parts give, each once."""
-        return Sql.joined(" UNION ALL " if self._plan.is_apart else " UNION ", parts)
+        return Sql.join(" UNION ALL " if self._plan.is_disjoint else " UNION ", parts)
 
     def _matches(self, select: str, window: IdRange, rows: int, limit: int) -> Sql:
         """Return a query of the matches among so many candidates."""
-        test, values = self._plan.test or TRUE.test
+        test, values = self._plan.predicate or TRUE.sql
         direction = self._direction
         if self._plan.scans is None:
             columns = ", ".join(sorted({"seq", *_COLUMN.findall(test)}))
@@ -194,9 +200,9 @@ class Search:
             )
             order = "" if self._is_sqlite else f" ORDER BY i.seq {direction}"
             ids = Sql(f"{text}{order} LIMIT ?", (*window, rows, *values, limit))
-            return ids.within(select)
+            return ids.wrap(select)
         query = SELECT_IDS if select == "{}" else select
-        text, bound = self._candidates(window, rows).within(query)
+        text, bound = self._candidates(window, rows).wrap(query)
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{text} AND {test}{order} LIMIT ?", (*bound, *values, limit))

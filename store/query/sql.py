@@ -42,12 +42,12 @@ class Sql(NamedTuple):
     values: tuple[Any, ...] = ()
 
     @classmethod
-    def joined(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
+    def join(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
         """Return the parts with a word between."""
         texts, values = zip(*parts, strict=True)
         return cls(word.join(texts), tuple(chain.from_iterable(values)))
 
-    def within(self, form: str, *after: Any) -> "Sql":
+    def wrap(self, form: str, *after: Any) -> "Sql":
         """Return a form with this in place of its `{}`, and the values bound after it."""
         return Sql(form.replace("{}", self.text, 1), self.values + after)
 
@@ -55,7 +55,7 @@ class Sql(NamedTuple):
     def bounded(cls, expression: str, bounds: Iterable[tuple[BoundOperator, Any]]) -> "Sql":
         """Return that an expression is within all bounds, of which there are some."""
         parts = [cls(f"{expression} {SYMBOLS[symbol]} ?", (bound,)) for symbol, bound in bounds]
-        return cls.joined(" AND ", parts)
+        return cls.join(" AND ", parts)
 
 
 class Scan(NamedTuple):
@@ -74,21 +74,21 @@ FULL_SCAN = Scan("inference AS d", Sql("1 = 1"), ordered=True)
 class Predicate(NamedTuple):
     """A comparison as SQL."""
 
-    test: Sql
+    sql: Sql
     """Exact, on row `i`; never NULL."""
     scans: tuple[Scan, ...] | None = None
     """Together they give every match; `None` where no index does."""
-    exact: bool = False
+    is_exact: bool = False
     """Whether the scans give nothing else."""
-    dense: bool = True
+    is_dense: bool = True
     """Whether most of what the scans give are matches."""
-    apart: bool = False
+    is_disjoint: bool = False
     """Whether no two of the scans give the same id."""
-    few: tuple[Scan, ...] = ()
+    fewer_scans: tuple[Scan, ...] = ()
     """Scans that are fewer, if there are such, and give the same."""
 
 
-TRUE, FALSE = Predicate(Sql("1 = 1")), Predicate(Sql("1 = 0"), (), exact=True)
+TRUE, FALSE = Predicate(Sql("1 = 1")), Predicate(Sql("1 = 0"), (), is_exact=True)
 
 
 def compile_compare(leaf: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
@@ -129,7 +129,7 @@ def _seq(leaf: Compare, *_: object) -> Predicate:
         times = tuple(first >> TIME_SHIFT for first in ids)
         return Predicate(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({placeholders(times)})", times))
     scan = Scan("inference AS d", Sql(f"d.seq IN ({placeholders(ids)})", ids), ordered=True)
-    return Predicate(Sql(f"i.seq IN ({placeholders(ids)})", ids), (scan,), exact=True)
+    return Predicate(Sql(f"i.seq IN ({placeholders(ids)})", ids), (scan,), is_exact=True)
 
 
 def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
@@ -139,7 +139,7 @@ def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if not ids:
         return FALSE
     test = Sql(f"i.model_id IN ({placeholders(ids)})", ids)
-    return Predicate(test, scans_by_value("inference AS d", "d.model_id", ids), exact=True)
+    return Predicate(test, scans_by_value("inference AS d", "d.model_id", ids), is_exact=True)
 
 
 def scans_by_value(
@@ -164,16 +164,16 @@ def _column(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
         return Predicate(Sql(present))
     comparison = comparison_sql(column, leaf.operator, values, words)
     test = Sql(f"({present} AND {comparison.text})", comparison.values)
-    if comparison is FALSE.test:
+    if comparison is FALSE.sql:
         return FALSE
     indexed = _INDEXED_COLUMNS.get(leaf.field)
     if indexed is None or leaf.operator not in {"eq", "in"}:
         return Predicate(test)
-    return Predicate(test, scans_by_value("inference AS d", indexed, values), exact=True)
+    return Predicate(test, scans_by_value("inference AS d", indexed, values), is_exact=True)
 
 
 def _answer(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
-    text = words.text_of.format("answer")
+    text = words.prediction_text.format("answer")
     test = comparison_sql(text, leaf.operator, compared_values(leaf), words)
     return Predicate(
         Sql(f"EXISTS (SELECT 1 FROM {words.predictions} WHERE {test.text})", test.values)
@@ -185,7 +185,7 @@ def _place_exists(_: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
     if key is None:
         return FALSE
     test = Sql(f"EXISTS (SELECT 1 FROM {words.place})")
-    return Predicate(test, (key_scan(KeyType.CELL, key),), exact=True)
+    return Predicate(test, (key_scan(KeyType.CELL, key),), is_exact=True)
 
 
 def _truth(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
@@ -193,8 +193,8 @@ def _truth(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
     if leaf.field == "ground_truth":
         return Predicate(Sql(_TRUTH.format("")), (scan,))
     test = comparison_sql(words.text, leaf.operator, compared_values(leaf), words)
-    label = f" AND EXISTS (SELECT 1 FROM {words.annotated} AND {test.text})"
-    return Predicate(Sql(_TRUTH.format(label), test.values), (scan,), dense=False)
+    label = f" AND EXISTS (SELECT 1 FROM {words.annotation_labels} AND {test.text})"
+    return Predicate(Sql(_TRUTH.format(label), test.values), (scan,), is_dense=False)
 
 
 def _feedback(*_: object) -> Predicate:
@@ -212,7 +212,7 @@ def comparison_sql(
         return Sql(words.contains.format(expression), values)
     if operator == "in":
         if not values:
-            return FALSE.test
+            return FALSE.sql
         return Sql(f"{expression} IN ({placeholders(values)})", values)
     return Sql(f"{expression} {SYMBOLS[operator]} ?", values)
 

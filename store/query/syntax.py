@@ -18,19 +18,19 @@ Property = Literal["score", "area", "cx", "cy", "width", "height"]
 class And(msgspec.Struct, frozen=True):
     """All of the parts; true of no parts."""
 
-    parts: tuple["Filter", ...]
+    operands: tuple["Filter", ...]
 
 
 class Or(msgspec.Struct, frozen=True):
     """Any of the parts; false of no parts."""
 
-    parts: tuple["Filter", ...]
+    operands: tuple["Filter", ...]
 
 
 class Not(msgspec.Struct, frozen=True):
     """Not the part; `ne` is `Not` of `eq`."""
 
-    part: "Filter"
+    operand: "Filter"
 
 
 class Compare(msgspec.Struct, frozen=True):
@@ -166,14 +166,14 @@ def conjuncts(tree: Filter) -> list[Filter]:
 
 def _flat(tree: Filter) -> list[Filter]:
     if isinstance(tree, And):
-        return [leaf for part in tree.parts for leaf in _flat(part)]
+        return [leaf for part in tree.operands for leaf in _flat(part)]
     return [tree]
 
 
 def leaves(tree: Filter) -> list[Leaf]:
     """Return all comparisons of a tree."""
     if isinstance(tree, And | Or):
-        return [leaf for part in tree.parts for leaf in leaves(part)]
+        return [leaf for part in tree.operands for leaf in leaves(part)]
     if isinstance(tree, Not):
-        return leaves(tree.part)
+        return leaves(tree.operand)
     return [tree]

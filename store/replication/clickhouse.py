@@ -116,7 +116,7 @@ class ClickHouseSender:
             self._note(SendPosition({name: end for name, end in offsets.items() if name in there}))
         return self.records_sent - before
 
-    def needs(self, segment: Path) -> bool:
+    def has_unsent(self, segment: Path) -> bool:
         """Tell whether a closed segment holds what is not sent yet; safe to call from any thread."""
         offset = self._position.offsets.get(segment.name, 0)
         return next(journal.read_frames(segment, offset), None) is not None

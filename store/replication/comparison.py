@@ -26,7 +26,7 @@ class ComparedTable(NamedTuple):
 
     name: str
     key: str
-    compared: str = "0"  # an integer that tells whether a row of the same key is the same
+    compared_column: str = "0"  # an integer that tells whether a row of the same key is the same
 
 
 INFERENCES = ComparedTable("inference", "seq", "input_kept")
@@ -78,7 +78,7 @@ def day_text(day: int) -> str:
 
 def day_summary(connection: sa.Connection, table: ComparedTable, day: int) -> tuple[int, ...]:
     """Return what differs between two sides where their rows of a day differ."""
-    key, other = table.key, table.compared
+    key, other = table.key, table.compared_column
     text = (
         f"SELECT count(*), sum({key} % 2147483647), sum(({key} % 46337) * ({other} % 46337 + 1)) "
         f"FROM {table.name} WHERE {key} >= ? AND {key} < ?"
@@ -96,7 +96,7 @@ def key_page(
 ) -> dict[int, int]:
     """Return keys, from `first` on and below `after`, and what is compared of their rows."""
     text = (
-        f"SELECT {table.key}, {table.compared} FROM {table.name} "
+        f"SELECT {table.key}, {table.compared_column} FROM {table.name} "
         f"WHERE {table.key} >= ? AND {table.key} < ? ORDER BY {table.key}"
     )
     if limit is not None:

@@ -145,7 +145,7 @@ class _Copier:
                 self._copy_rows(table, keys, [key for key in keys if key in here])
             if self._delete:
                 for keys in _batches([key for key in here if key not in there]):
-                    with self._names.transaction(self._engine, alone=True) as connection:
+                    with self._names.transaction(self._engine, exclusive=True) as connection:
                         self._remove(connection, table, keys)
                     self._removed += len(keys)
                     self._report(self._progress())
@@ -163,7 +163,7 @@ class _Copier:
             added = read_records(connection, inferences)
         seqs = [record.seq for record in added]
         alone = table is not INFERENCES or bool(replaced)
-        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
+        with self._names.transaction(self._engine, seqs, exclusive=alone) as connection:
             if table is _CHANGES:
                 remove_inferences(connection, self._names, seqs)
             self._remove(connection, table, replaced)
@@ -185,7 +185,7 @@ class _Copier:
             self._at = ("rollup", str(name[0]))
             last = -1
             while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):
-                with self._names.transaction(self._engine, alone=True) as connection:
+                with self._names.transaction(self._engine, exclusive=True) as connection:
                     own = self._names.id("model", *name)
                     were = execute(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
                     there = {(*row,) for row in were}

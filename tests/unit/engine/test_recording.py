@@ -178,7 +178,7 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
     writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
     with in_background(writer.run):
         (seq,) = pipeline.infer(ask("plain")).inference_ids
-    assert writer.records_moved == 1
+    assert writer.records_committed == 1
     writer.close()
     monkeypatch.setattr(recording, "COMMIT_WAIT_S", 0.01)
     with pytest.raises(Overloaded, match=r"no commit.*may still be stored"):

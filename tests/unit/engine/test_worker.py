@@ -18,7 +18,7 @@ class Sink:
     ended = False
 
     def __init__(self, *_: object) -> None:
-        self.needs = lambda _: False
+        self.has_unsent = lambda _: False
 
     def run(self, stop: threading.Event) -> None:
         Sink.ended = stop.wait(20)

@@ -58,7 +58,7 @@ class Store:
         return list(sweep(self.blobs, self.readers, self.journal_directory))
 
     def there(self) -> set[str]:
-        return {blob.key for blob in self.blobs.listed()}
+        return {blob.key for blob in self.blobs.entries()}
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> N
 
 
 def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(store.blobs, "is_near", False)
+    monkeypatch.setattr(store.blobs, "is_local", False)
     orphan = store.put(b"orphan")
     assert store.remove(orphan) == 0
     assert sum(store.sweep()) == 1

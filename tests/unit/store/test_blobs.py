@@ -94,7 +94,7 @@ def test_the_same_bytes_are_kept_once_in_a_folder_by_prefix(place: Place) -> Non
 def test_bytes_never_kept_are_none(place: Place) -> None:
     assert place.open().get(EMPTY) is None
     assert not place.open().delete(EMPTY)
-    assert list(place.open().listed()) == []
+    assert list(place.open().entries()) == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_list_gives_size_and_time_of_each(place: Place) -> None:
     blobs = place.open()
     keys = {blobs.put(b"%d" % number * number): number for number in range(5)}
     place.age(blob_key(b"4444"), HOUR)
-    found = {blob.key: blob for blob in blobs.listed()}
+    found = {blob.key: blob for blob in blobs.entries()}
     assert {key: blob.size for key, blob in found.items()} == keys
     ages = sorted(round((time.time() - blob.put_at) / HOUR) for blob in found.values())
     assert ages == [0, 0, 0, 0, 1]
@@ -155,7 +155,7 @@ def test_of_puts_and_removals_at_once_the_puts_win(place: Place, rounds: int) ->
     for _ in range(rounds * (1 if place.server else 20)):
         place.age(key, 2 * HOUR)
         put, delete = partial(place.open().put, b"wanted"), partial(place.open().delete, key)
-        at_once([put, put, delete, delete, lambda: list(place.open().listed())])
+        at_once([put, put, delete, delete, lambda: list(place.open().entries())])
         assert place.open().get(key) == b"wanted"
         assert not place.open().delete(key)  # it is young
     assert place.names() == [blob_path(key)]
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="expected to keep 0 bytes"):
         FileBlobs(tmp_path).put(b"")
     assert [p.name for p in tmp_path.iterdir()] == [digits[:2]]
-    assert list(FileBlobs(tmp_path).listed()) == []
+    assert list(FileBlobs(tmp_path).entries()) == []
 
 
 def test_a_put_repairs_what_was_cut_short(tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ def test_a_list_clears_away_what_crashes_left(tmp_path: Path) -> None:
     path = tmp_path / blob_path(key)
     path.rename(path.with_name(f".{path.name}.0123.removed"))
     path.with_name(".written").write_bytes(b"half written")
-    assert list(FileBlobs(tmp_path).listed()) == []  # it may be under way
+    assert list(FileBlobs(tmp_path).entries()) == []  # it may be under way
     assert len(list(path.parent.iterdir())) == 2
-    list(FileBlobs(tmp_path, grace_s=-1).listed())
+    list(FileBlobs(tmp_path, grace_s=-1).entries())
     assert list(path.parent.iterdir()) == [path]
     assert FileBlobs(tmp_path).get(key) == b"half removed"
 
@@ -214,7 +214,7 @@ def test_a_removal_that_died_is_not_undone_where_there_was_a_put_since(tmp_path:
     path.rename(path.with_name(f".{path.name}.0123.removed"))
     FileBlobs(tmp_path).put(b"half removed")
     put_at = path.stat().st_mtime_ns
-    list(FileBlobs(tmp_path, grace_s=-1).listed())
+    list(FileBlobs(tmp_path, grace_s=-1).entries())
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mtime_ns == put_at
 
@@ -253,7 +253,7 @@ def test_a_removal_that_died_is_waited_for_no_longer_than_it_could_last(objects:
     assert not blobs.delete(key)
     assert objects.open().put(b"wanted") == key
     assert objects.names() == [blob_path(key), mark]
-    list(blobs.listed())
+    list(blobs.entries())
     assert objects.names() == [blob_path(key)]
 
 
@@ -269,7 +269,7 @@ def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
 
 def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
     blobs = objects.open()
-    url = blobs.presigned(blobs.put(b"<p>"), 90.0)
+    url = blobs.presigned_url(blobs.put(b"<p>"), 90.0)
     assert "X-Amz-Expires=90" in url
     answer = httpx.get(url)
     assert answer.content == b"<p>"
@@ -279,7 +279,7 @@ def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
 def test_azure_is_found_by_its_container_and_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
-    url = open_blobs("az://images/folder").presigned(EMPTY, 60.0)
+    url = open_blobs("az://images/folder").presigned_url(EMPTY, 60.0)
     host = "https://account.blob.core.windows.net"
     assert url.startswith(f"{host}/images/folder/{blob_path(EMPTY)}?")
 
@@ -290,6 +290,6 @@ def test_a_server_that_is_away_is_no_crash(monkeypatch, s3, tmp_path) -> None:
     blobs = ObjectBlobs(f"s3://{BUCKET}")
     with pytest.raises(JournalError, match="expected the object store to keep 5 bytes"):
         blobs.put(b"image")
-    for call in (blobs.get, blobs.delete, lambda _: list(blobs.listed())):
+    for call in (blobs.get, blobs.delete, lambda _: list(blobs.entries())):
         with pytest.raises(NotReadyError, match="expected the object store to answer"):
             call(EMPTY)

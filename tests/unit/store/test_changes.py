@@ -93,7 +93,7 @@ def test_a_change_of_what_is_not_there_is_passed_over(place: Place) -> None:
         MetadataChange(5, {"a": 1}), Feedback(5, "thumbs", 1.0), Deletion([5, 6]),
         TruthStatement("id", "5", None),
     )  # fmt: skip
-    assert place.writer.records_dead == 0
+    assert place.writer.records_rejected == 0
     assert {table for table, rows in place.all_rows().items() if rows} == {"truth"}
 
 
@@ -182,7 +182,7 @@ def test_a_deletion_leaves_no_row_anywhere(place: Place) -> None:
         seq for table in ("meta_num", "meta_str", "pred") for *_, seq in index_tuples(place, table)
     }
     assert seqs == {1, 3, 5}
-    assert place.writer.freed == {f"blake3:{seq:064x}" for seq in (2, 4)}
+    assert place.writer.freed_blob_keys == {f"blake3:{seq:064x}" for seq in (2, 4)}
     place.change(Deletion([1, 3, 5]))
     assert {table: rows for table, rows in place.all_rows().items() if rows} == {}
 
@@ -219,8 +219,8 @@ def test_a_replay_changes_nothing(place: Place) -> None:
     place.change(MetadataChange(1, {"n": 2}), RetentionRule("m", 1.0, 2.0))
     before = place.all_rows()
     place.replay()
-    assert place.writer.records_moved > 0
-    assert place.writer.records_dead == 0
+    assert place.writer.records_committed > 0
+    assert place.writer.records_rejected == 0
     assert place.all_rows() == before
 
 
@@ -278,7 +278,7 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
     engine = open_writer(url)
     with engine.begin() as connection:
-        lock_rows(connection, alone=False)
+        lock_rows(connection, exclusive=False)
         rows = RowBatch(NameIds(connection))
         rows.add(record)
         rows.insert(connection)

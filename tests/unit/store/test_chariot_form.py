@@ -50,7 +50,7 @@ def test_all_parts_must_hold() -> None:
         "gps_box": {"min_lat": 1, "min_lon": 2, "max_lat": 3, "max_lon": 4},
         "time_range": {"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T00:00:01Z"},
     }
-    assert decode_query(msgspec.json.encode(body)).tree() == And((
+    assert decode_query(msgspec.json.encode(body)).parse_filter() == And((
         Compare("action", "eq", "predict"),
         And((
             Compare("meta.a", "gt", 1), PlaceCondition(GeoBox(1.0, 2.0, 3.0, 4.0)),

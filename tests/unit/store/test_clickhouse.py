@@ -250,7 +250,9 @@ def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:
     place.journal.append([make_record(1)])
     place.journal.close()
     sink = place.sink()
-    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+    writer = Writer(
+        place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+    )
     assert writer.drain() == 1
     assert len(segment_paths(place.directory)) == 1
     sink.drain()
@@ -270,9 +272,9 @@ def test_a_damaged_end_holds_no_segment_back(place) -> None:
     with segment.open("ab") as file:
         file.write(b"torn")
     sink = place.sink()
-    assert sink.needs(segment)
+    assert sink.has_unsent(segment)
     sink.drain()
-    assert not sink.needs(segment)
+    assert not sink.has_unsent(segment)
 
 
 def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
@@ -286,7 +288,9 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
         server.kill()
         sink = place.sink()
         with in_background(sink.run):
-            writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+            writer = Writer(
+                place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+            )
             for number in range(2, 30):
                 place.journal.append([make_record(number)])
                 assert writer.drain() == (2 if number == 2 else 1)

@@ -106,7 +106,7 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
     place, writer = lasting_place
     place.journal.close()
     writer.drain()
-    before, moved_before = place.seqs(), writer.records_moved
+    before, moved_before = place.seqs(), writer.records_committed
     seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
     place.journal.append([make_record(seq) for seq in seqs])
     (segment,) = segment_paths(place.directory)
@@ -126,4 +126,4 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
         writer.drain()
     left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
     assert place.seqs() == before + left
-    assert writer.records_moved - moved_before == len(left)
+    assert writer.records_committed - moved_before == len(left)

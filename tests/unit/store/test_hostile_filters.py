@@ -36,7 +36,7 @@ def inferences(database_url: str, tmp_path: Path, record) -> Iterator[InferenceR
                predictions=[{"label": value, "score": value, "answer": value, "xmin": value}])
         for number, value in enumerate(values)
     ])  # fmt: skip
-    assert (writer.records_moved, writer.records_dead) == (len(values), 0)
+    assert (writer.records_committed, writer.records_rejected) == (len(values), 0)
     found = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
     yield found
     found.close()

@@ -116,7 +116,7 @@ def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch,
         store.url,
         tmp_path / "journal",
         FileBlobs(tmp_path / "blobs"),
-        budget=Budget(rows=4, first=4),
+        budget=Budget(rows=4, first_batch_rows=4),
     )
     for inferences, most in ((store.inferences, 10_000), (store.inferences, 7), (cautious, 7)):
         monkeypatch.setattr(module, "IDS_PER_BATCH", most)
@@ -126,7 +126,7 @@ def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch,
             ({"meta.name": {"contains": "1"}}, [1, *range(10, 20), 21]),
             ({"model": "nobody"}, []),
         ]:
-            found = list(inferences.ids(where))
+            found = list(inferences.matching_ids(where))
             assert [one for some in found for one in some] == list(wanted)
             assert max(map(len, found)) <= most
     cautious.close()
@@ -305,7 +305,7 @@ def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_
         [record(seq, status=500 if seq % 20 == 1 else 200) for seq in range(1, 101)]
     )
     store.writer.drain()
-    budget = Budget(rows=30, first=10, small=99)
+    budget = Budget(rows=30, first_batch_rows=10, unbounded_rows=99)
     short = InferenceReader(store.url, tmp_path / "journal", FileBlobs(tmp_path), budget=budget)
     where = "status=500 & ts=lt:2030-01-01T00:00:00Z"
     pages, cursor = [], None

@@ -67,7 +67,7 @@ def inferences(database_url: str, tmp_path: Path) -> Iterator[InferenceReader]:
 
 
 def move(url: str, folder: Path, things: list[Any]) -> None:
-    assert fill(url, folder / "journal", things).records_dead == 0
+    assert fill(url, folder / "journal", things).records_rejected == 0
 
 
 def found(inferences: InferenceReader, where: dict[str, Any]) -> list[int]:
@@ -101,7 +101,7 @@ def test_they_change_and_go_as_others_do(stored, database_url, tmp_path, inferen
 
 def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -> None:
     made = InferenceReader(
-        database_url, tmp_path, FileBlobs(tmp_path / "blobs"), budget=Budget(small=3)
+        database_url, tmp_path, FileBlobs(tmp_path / "blobs"), budget=Budget(unbounded_rows=3)
     )
     with pytest.raises(QueryError, match="an index or a time bounds"):
         found(made, {"meta.late": 1})

@@ -42,7 +42,7 @@ def synced(monkeypatch) -> list[str]:
 
 def test_an_append_is_synced_and_the_folder_once(place, record, synced) -> None:
     for seq in (1, 2):
-        place.syncing.wait(place.journal.append([record(seq)], hold=True))
+        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
     (segment,) = segment_paths(place.directory)
     assert synced == [segment.name, "journal", place.directory.parent.name, segment.name]
 
@@ -77,7 +77,7 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
     monkeypatch.setattr(os, "fdatasync", slow)
 
     def keep(seq: int) -> None:
-        place.syncing.wait(place.journal.append([record(seq)], hold=True))
+        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
 
     threads = [threading.Thread(target=keep, args=(seq,)) for seq in range(12)]
     threads[0].start()
@@ -86,7 +86,9 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
         thread.start()
     while sum(len(list(read_frames(path))) for path in segment_paths(place.directory)) < 12:
         pass
-    while place.syncing._open is None or sum(map(len, place.syncing._open.held.values())) < 11:
+    while (
+        place.syncing._open is None or sum(map(len, place.syncing._open.descriptors.values())) < 11
+    ):
         pass
     go_on.set()
     for thread in threads:
@@ -100,7 +102,7 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
 
 
 def test_a_held_segment_is_not_closed_until_it_is_synced(place, record) -> None:
-    position = place.journal.append([record(1)], hold=True)
+    position = place.journal.append([record(1)], hold_segment=True)
     place.journal.close()
     (segment,) = segment_paths(place.directory)
     assert not is_closed(segment)
@@ -116,12 +118,12 @@ def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
 
     with monkeypatch.context() as broken:
         broken.setattr(durability, "sync_path", fail)
-        position = place.journal.append([record(1)], hold=True)
+        position = place.journal.append([record(1)], hold_segment=True)
         with pytest.raises(
             UnconfirmedError, match=r"Input/output error.*may still be stored"
         ) as caught:
             place.syncing.wait(position)
     assert caught.value.status == 503
-    place.syncing.wait(place.journal.append([record(2)], hold=True))
+    place.syncing.wait(place.journal.append([record(2)], hold_segment=True))
     place.journal.close()
     assert is_closed(segment_paths(place.directory)[0])

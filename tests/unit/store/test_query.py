@@ -42,11 +42,15 @@ class Stored:
         self.records = records
         url, root = place
         writer = fill(url, root / "journal", records)
-        assert (writer.records_moved, writer.records_dead) == (len(records), 0)
+        assert (writer.records_committed, writer.records_rejected) == (len(records), 0)
         blobs = FileBlobs(root / "blobs")
         self.readers = [
             InferenceReader(
-                url, root / "journal", blobs, narrow=narrow, budget=Budget(first=narrow or 50)
+                url,
+                root / "journal",
+                blobs,
+                narrow=narrow,
+                budget=Budget(first_batch_rows=narrow or 50),
             )
             for narrow in PLANS
         ]

@@ -209,7 +209,7 @@ def test_counts_outlive_the_rows_that_retention_removed(place: Place) -> None:
     with writer_engine(place.url) as engine:
         with engine.connect() as connection:
             names = NameIds(connection)
-        while upkeep.work(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
+        while upkeep.run_step(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
             pass
     place.change(RetentionRule("shapes-detector"))
     place.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")

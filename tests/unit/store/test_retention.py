@@ -71,7 +71,7 @@ class Kept:
         upkeep, steps = upkeep or self.upkeep(), 0
         with self.engine.connect() as connection:
             names = NameIds(connection)
-        while upkeep.work(self.engine, names, now_ms):
+        while upkeep.run_step(self.engine, names, now_ms):
             steps += 1
             assert steps < 1000
         return steps
@@ -267,7 +267,7 @@ def test_a_fault_of_the_upkeep_stops_no_inference(
     kept.rule("shapes-detector", 1, 1)
     kept.writer.close()
     upkeep = kept.upkeep()
-    monkeypatch.setattr(upkeep, "work", lambda *_: 1 / 0)
+    monkeypatch.setattr(upkeep, "run_step", lambda *_: 1 / 0)
     kept.writer = Writer(kept.directory, kept.url, upkeep)
     with in_background(kept.writer.run):
         for _ in range(3):
@@ -314,7 +314,7 @@ def test_a_month_that_is_past_is_dropped_at_once(kept: Kept, monkeypatch) -> Non
     late = kept.record(75)
     kept.add(late)  # its month is made again
     assert late.seq in kept.inferences()
-    assert kept.writer.records_dead == 0
+    assert kept.writer.records_rejected == 0
 
 
 @on_postgresql

@@ -238,7 +238,7 @@ def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
     with in_background(writer.run):
         for seq in range(1, 300):
             place.journal.append([record(seq)])
-        until(lambda: writer.records_moved == 299)
+        until(lambda: writer.records_committed == 299)
         place.journal.append([record(300)])
     writer.close()
     assert place.seqs() == list(range(1, 301))

@@ -42,14 +42,14 @@ class Evidence(msgspec.Struct, frozen=True):
 
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
         """Find the one input that can hold images: [N, C, H, W] or [N, H, W, C], or without N."""
-        found = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
-        return found[0] if len(found) == 1 else None
+        candidates = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
+        return candidates[0] if len(candidates) == 1 else None
 
 
 def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
     """Read what stands beside a model and inside its file."""
-    found = read_json(folder / "preprocessor_config.json")
-    inner = found or read_json(folder / "processor_config.json").get("image_processor", {})
+    preprocessor = read_json(folder / "preprocessor_config.json")
+    inner = preprocessor or read_json(folder / "processor_config.json").get("image_processor", {})
     if not isinstance(inner, dict):
         raise LoadError(
             f"expected image_processor in processor_config.json to be an object, got {inner!r:.80}"
@@ -90,11 +90,11 @@ def literal(text: str) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an absent file is an empty one."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        payload = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"expected JSON in {path.name}, got: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"expected an object in {path.name}, got {type(found).__name__}")
-    return found
+    if not isinstance(payload, dict):
+        raise LoadError(f"expected an object in {path.name}, got {type(payload).__name__}")
+    return payload

@@ -157,8 +157,8 @@ def test_a_std_of_zero_is_refused(tmp_path):
     [
         ("[output]\nangle = 'le90'", "output.angle in model.toml has no use for detection with decoder ultralytics, only for oriented"),
         ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
-        ("[defaults]\ntop_k = 3", "no defaults.top_k .* for classification"),
-        ("[defaults]\nmin_area = 3", "no defaults.min_area .* for segmentation"),
+        ("[defaults]\ntop_k = 3", "defaults.top_k .* only for classification"),
+        ("[defaults]\nmin_area = 3", "defaults.min_area .* only for segmentation"),
         ("[defaults]\nscore_threshold = 1.5", "score_threshold"),
         ("[defaults]\nmax_detections = 0", "max_detections"),
         ("[defaults]\nepsilon = inf", "epsilon"),

@@ -1,4 +1,4 @@
-"""URLs that answer an image for a while, to anybody: the object store's own, or signed ones of this server."""
+"""Temporary public URLs of images: presigned by the object store, or signed by this server."""
 
 import hashlib
 import hmac
@@ -17,10 +17,9 @@ PATH = "/api/blobs/"
 
 
 class BlobUrls:
-    """Signs URLs of blobs, good for so many seconds, and reads signed ones.
+    """Signs URLs of blobs that are valid for `seconds`, and verifies them.
 
-    What this server signs with stands in `key_file`, made where it is missing, readable by its
-    owner alone.
+    The secret of this server is in `key_file`, readable only by its owner, and created if missing.
     """
 
     def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
@@ -29,33 +28,34 @@ class BlobUrls:
         self._seconds = seconds
 
     def sign(self, key: str, mime: str, server: str) -> str:
-        """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
+        """Return a URL of a blob, whether it exists or not; the server is `https://host`.
 
-        A NotReadyError where the object store cannot sign, or no key can be made.
+        Raises:
+            NotReadyError: The object store cannot sign, or no secret can be created.
         """
         url = self._blobs.presigned_url(key, self._seconds)
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
         signature = self._signature(digest, expires, mime)
-        asked = {"expires": expires, "type": mime, "signature": signature}
-        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(asked)}"
+        parameters = {"expires": expires, "type": mime, "signature": signature}
+        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(parameters)}"
 
     def verify(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
-        """Return the bytes that a URL of this server names.
+        """Return the bytes of the blob that a signed URL of this server names.
 
         Raises:
-            QueryError: It was not signed here, or its time is over.
-            NotFoundError: The blob is gone.
+            QueryError: The signature is wrong, or the URL has expired.
+            NotFoundError: The blob was removed.
         """
         signed = self._signature(digest, expires, mime)
         if not hmac.compare_digest(signed.encode(), signature.encode(errors="replace")):
-            raise QueryError("expected a URL as this server signed it, got another signature")
+            raise QueryError("the signature of the URL is not one of this server")
         if time.time() > int(expires):
-            raise QueryError(f"expected a URL that is still good, got one until {expires}")
+            raise QueryError(f"the URL expired at {expires}, in seconds since 1970")
         data = self._blobs.get(f"blake3:{digest}")
         if data is None:
-            raise NotFoundError(f"expected {digest} to be a blob, got one removed since")
+            raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
     def _signature(self, *signed: str) -> str:
@@ -67,5 +67,5 @@ class BlobUrls:
             return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
-                f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"
+                f"cannot create the secret that signs URLs, {self._key_file.name}: {error.strerror}"
             ) from error

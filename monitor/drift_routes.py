@@ -12,8 +12,8 @@ from litestar.params import FromPath, FromQuery, RawBody
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
+from quadriga.monitor.drift.job import BaselineJob
 from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
-from quadriga.monitor.drift_jobs import BaselineJob
 from quadriga.monitor.report import Window
 from quadriga.store.bodies import body_of
 from quadriga.store.errors import NotFoundError, QueryError, StoreError

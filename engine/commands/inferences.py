@@ -86,9 +86,9 @@ def export_command(
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
     from quadriga.engine.stored import open_stored
     from quadriga.store.exchange.export import ExportParameters, check, export
-    from quadriga.store.jobs import QUERY_S
+    from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
+    inferences, blobs = open_stored(store_settings(data, database), QUERY_TIMEOUT_S)
     parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
     check(parameters)
     count = export(inferences, blobs, parameters, output.absolute(), _show)

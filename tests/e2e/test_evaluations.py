@@ -142,7 +142,7 @@ def test_an_evaluation_outlives_kills_and_tells_the_same(data) -> None:
         assert told(report_of(server, job_id)) == expected
         job = server.call("GET", f"/api/jobs/{job_id}")[1]
         assert job["starts"] == 3
-        assert job["log"].count("it goes on with what was read before") == 2
+        assert job["log"].count("continuing with the shards that were read before") == 2
 
 
 def stored(second: int) -> tuple[InferenceRecord, JournaledChange]:

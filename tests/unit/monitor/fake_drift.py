@@ -5,11 +5,11 @@ import msgspec
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.reports import REPORT
 from quadriga.monitor.watch.history import note, with_history
-from quadriga.store.jobs import Run
+from quadriga.store.jobs import JobRun
 from tests.unit.monitor.drift_windows import report
 
 
-def run_drift(run: Run) -> str:
+def run_drift(run: JobRun) -> str:
     """Note a window as a real one does."""
     asked = msgspec.convert(run.job.parameters, DriftParameters)
     directory = run.directory.parent.parent / "drift"

@@ -63,7 +63,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 

@@ -5,13 +5,14 @@ import json
 import msgspec
 import pytest
 
+from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import reading, stored
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.report import Report
 from quadriga.monitor.routes import monitor_routes
 from quadriga.store import jobs as jobs_module
 from quadriga.store.blobs.files import BlobStore
-from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.jobs import JobRunner, Jobs
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
@@ -28,7 +29,7 @@ def jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.small_evaluation:Small")
     monkeypatch.setattr(reading, "SHARD", 3)
     monkeypatch.setattr(stored, "SHARD", 3)
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 
@@ -53,7 +54,7 @@ def client(jobs):
 
 def runner(jobs, place):
     blobs = BlobStore(place.root / "blobs")
-    return in_background(run_jobs, jobs, place.inferences, blobs)
+    return in_background(JobRunner(jobs, JOB_KINDS, place.inferences, blobs).run)
 
 
 def finished(jobs, place, job_id):
@@ -155,7 +156,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, place, job_id)
     assert (job.state, len(read)) == ("succeeded", 3)
-    assert "it goes on with what was read before" in job.log
+    assert "continuing with the shards that were read before" in job.log
     assert report_of(jobs, job_id) == report_of(jobs, expected)
 
 

@@ -9,9 +9,10 @@ from litestar import Litestar
 from litestar.testing import TestClient
 
 from quadriga.store.blobs.files import BlobStore
+from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import Inferences
 from quadriga.store.job_routes import job_routes
-from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
 from tests.unit.store.place import fill
@@ -40,7 +41,8 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) ->
     assert client.get("/api/jobs").json() == {"jobs": [job]}
     blobs = BlobStore(tmp_path / "blobs")
     inferences = Inferences(url, tmp_path / "journal", blobs)
-    with in_background(run_jobs, Jobs(tmp_path / "jobs"), inferences, blobs):
+    runner = JobRunner(Jobs(tmp_path / "jobs"), {"export": run_export}, inferences, blobs)
+    with in_background(runner.run):
         until(lambda: client.get(path).json()["ended_at"] is not None)
     inferences.close()
     job = client.get(path).json()

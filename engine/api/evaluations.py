@@ -9,8 +9,8 @@ from litestar.params import FromPath, RawBody
 from quadriga.engine.api.openapi_bodies import json_body
 from quadriga.engine.api.responses import error_response, json_body_options
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
-from quadriga.monitor.report import Report
-from quadriga.monitor.reports import ReportList, Reports
+from quadriga.monitor.report.saved import ReportList, Reports
+from quadriga.monitor.report.schema import Report
 from quadriga.store.jobs import Job, Jobs
 
 PAGE_HEADERS = {

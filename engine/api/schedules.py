@@ -19,9 +19,9 @@ from quadriga.engine.api.responses import (
     options_route,
 )
 from quadriga.monitor.drift.parameters import moment_us
-from quadriga.monitor.watch.alerts import Outbox, Told
-from quadriga.monitor.watch.history import History, history
-from quadriga.monitor.watch.schedules import Schedule, Schedules
+from quadriga.monitor.drift.watch.alerts import Outbox, Told
+from quadriga.monitor.drift.watch.history import History, history
+from quadriga.monitor.drift.watch.schedules import Schedule, Schedules
 from quadriga.store.records import timestamp_text
 
 _UNREADABLE = error_response("The body, a filter or a time cannot be understood")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +55,15 @@ store_options = _together(
 )
 """Of every command that opens a store; `store_settings` reads them."""
 
+model_options = _together(
+    option(
+        "--extensions",
+        f"{settings.descriptions()['extensions']} [default: QUADRIGA_EXTENSIONS]",
+        "FOLDER",
+    ),
+)
+"""Options of the commands that load a model themselves; `prepare_models` applies them."""
+
 report_options = _together(
     option(
         "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
@@ -78,8 +87,16 @@ dataset_options = _together(
 
 def store_settings(data: str | None, database: str | None) -> Settings:
     """Return the settings of a server with these; what is None is left to it."""
-    given = {"data": data, "database": database}
-    flags = {name: value for name, value in given.items() if value is not None}
+    return _settings({"data": data, "database": database})
+
+
+def prepare_models(extensions: str | None) -> None:
+    """Let models name modules of the folder of extensions; None is left to the settings."""
+    settings.add_extensions(_settings({"extensions": extensions}))
+
+
+def _settings(options: Mapping[str, str | None]) -> Settings:
+    flags = {name: value for name, value in options.items() if value is not None}
     return settings.load(flags, os.environ)
 
 
@@ -133,7 +150,7 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
     """Give the Ray cluster of --on, left at the end; None where none is wanted."""
     if address is None:
         return nullcontext()
-    from quadriga.monitor.evaluation.on_ray import Cluster
+    from quadriga.monitor.evaluation.ray_executor import Cluster
 
     return closing(Cluster(address))
 
@@ -145,6 +162,6 @@ def places(address: str | None, database_url: str) -> Iterator[Any]:
         if found is None:
             yield None
             return
-        from quadriga.monitor.evaluation.on_ray import StoredOnCluster
+        from quadriga.monitor.evaluation.ray_executor import StoredOnCluster
 
         yield StoredOnCluster(found, database_url)

@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from quadriga.engine.processes.supervisor import UNUSABLE, ChildTask
-from quadriga.engine.settings import Settings
+from quadriga.engine.settings import Settings, SettingsError, add_extensions
 from quadriga.store.errors import StoreError
 
 _JOBS_POLL_S = 0.2
@@ -74,8 +74,9 @@ def _serve(task: ChildTask) -> None:
     from quadriga.engine.session import LoadError
 
     try:
+        add_extensions(task.settings)
         serve(task, _when_told)
-    except LoadError as error:
+    except (LoadError, SettingsError) as error:
         _end_unusable(error)
 
 
@@ -134,8 +135,8 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from quadriga.monitor.watch.alerts import Outbox, keep_delivering
-    from quadriga.monitor.watch.schedules import Schedules, keep_scheduled
+    from quadriga.monitor.drift.watch.alerts import Outbox, keep_delivering
+    from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled
     from quadriga.store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from quadriga.monitor.drift.job import BaselineJob
 from quadriga.monitor.drift.parameters import absolute, decode_parameters
-from quadriga.monitor.report import Window
+from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.inferences import Inferences
 from quadriga.store.jobs import Job, Jobs

@@ -38,7 +38,7 @@ class BaselineList(msgspec.Struct, frozen=True):
     """The baselines of a model."""
 
     baselines: list[Baseline]
-    """By name."""
+    """The baselines, sorted by name."""
 
 
 def drift_routes(drift: DriftService) -> list[HTTPRouteHandler]:

@@ -107,8 +107,8 @@ def schedule_routes(directory: Path) -> list[HTTPRouteHandler]:
     ) -> History:
         """Answer the windows of a model's schedule that start within a time, oldest first."""
         now_us = time.time_ns() // 1000
-        start_us, stop_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
-        return history(directory, name, start_us, stop_us, signal)
+        start_us, end_us = moment_us(start, now_us, "from"), moment_us(end, now_us, "to")
+        return history(directory, name, start_us=start_us, end_us=end_us, signal=signal)
 
     return [
         options_route(path, "GET", "PUT", "DELETE"),

@@ -7,10 +7,10 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baseline
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.similarity import MOST
-from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
 from quadriga.monitor.drift.watch.history import note, note_failure, with_history
 from quadriga.monitor.drift.windows import read_window
-from quadriga.monitor.executors import Here
+from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.saved import keep
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
@@ -67,10 +67,10 @@ def run_baseline(run: Run) -> str:
     asked = job.asked
     window = asked.window
     parameters = DriftParameters(job.model, source_keys=asked.source_keys)
-    wanted = reading(run.inferences, parameters, now_us=_submitted_us(run))
+    wanted = current_window_query(run.inferences, parameters, now_us=_submitted_us(run))
     wanted = replace(wanted, window=window, rows=BASELINE_ROWS, embeddings=MOST)
-    found = read_window(run.inferences, wanted, run.tell, Here(run.inferences))
-    n = found.about.window.n
+    found = read_window(run.inferences, wanted, run.tell, LocalExecutor(run.inferences))
+    n = found.info.window.n
     if not n:
         raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
     run.tell(n, n)

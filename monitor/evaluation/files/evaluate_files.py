@@ -29,7 +29,7 @@ from quadriga.monitor.report.schema import Report, Window
 from quadriga.store.errors import NO_PYARROW, QueryError
 from quadriga.tasks import full_name
 
-SHARD = 1000
+SHARD_SIZE = 1000
 """Images that are read at once."""
 
 Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
@@ -189,7 +189,7 @@ def _read(
     ids: set[str] = set()
     times: _Times = ()
     numbered = _lines(lines, name)
-    while shard := list(islice(numbered, SHARD)):
+    while shard := list(islice(numbered, SHARD_SIZE)):
         for one in shard:
             if one.image.id in ids:
                 raise EvaluationError(

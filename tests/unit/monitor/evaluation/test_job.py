@@ -29,8 +29,8 @@ def jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(
         EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.small_evaluation:Small"
     )
-    monkeypatch.setattr(reading, "SHARD", 3)
-    monkeypatch.setattr(stored, "SHARD", 3)
+    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 3)
     monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
@@ -153,7 +153,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
                 stop.set()
             return real(*arguments)
 
-        monkeypatch.setattr(stored, "read_part", reading_ends)
+        monkeypatch.setattr(stored, "read_shard", reading_ends)
         until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, place, job_id)
@@ -171,7 +171,7 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
         jobs.cancel(job_id)
         return real(*arguments)
 
-    monkeypatch.setattr(stored, "read_part", reading_ends)
+    monkeypatch.setattr(stored, "read_shard", reading_ends)
     assert (finished(jobs, place, job_id).state, len(read)) == ("cancelled", 1)
     assert client.get(f"/api/reports/{job_id}").status_code == 404
 

@@ -14,6 +14,7 @@ from quadriga.monitor.report.schema import Metric
 from quadriga.store.columns import read_inferences, with_ground_truth
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import StoredInference
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 TASK = "IMAGE_CLASSIFICATION"
 METRIC_TYPE = "EstimatedAccuracy"
@@ -28,9 +29,7 @@ VALID = (
     "of an alarm."
 )
 
-Floats = npt.NDArray[np.float64]
-Ids = npt.NDArray[np.int64]
-Estimate = Callable[[Floats, Floats, Floats, Ids, Ids], float]
+Estimate = Callable[[Float64Array, Float64Array, Float64Array, Int64Array, Int64Array], float]
 """Estimator of the accuracy. Takes the baseline's confidence, ascending; whether each prediction was right; the
 current confidence, ascending; and how often each prediction of both sides counts."""
 
@@ -53,7 +52,7 @@ _decoder = msgspec.json.Decoder(list[_LabelScore])
 
 
 def estimate_stored_accuracy(
-    reader: Inferences, task: str, baseline_ids: Ids, current_ids: Ids
+    reader: Inferences, task: str, baseline_ids: Int64Array, current_ids: Int64Array
 ) -> list[Metric]:
     """Estimate the accuracy of stored predictions of a classifier, by their ids.
 
@@ -147,7 +146,7 @@ def estimate_accuracy(
     if len(baseline) < MIN_LABELLED or not len(current):
         return []
     tops = [side if side.ndim == 1 else side.max(axis=1) for side in (baseline, current)]
-    methods: list[tuple[str, list[Floats], Estimate]] = [
+    methods: list[tuple[str, list[Float64Array], Estimate]] = [
         ("atc_max_confidence", tops, _share_above_threshold)
     ]
     if baseline.ndim == 2:
@@ -161,20 +160,20 @@ def estimate_accuracy(
     ]
 
 
-def _finite(scores: Floats) -> Ids:
+def _finite(scores: Float64Array) -> Int64Array:
     """Return the positions of the rows that are finite."""
     return np.flatnonzero(np.isfinite(scores).all(axis=tuple(range(1, scores.ndim))))
 
 
-def _negative_entropy(scores: Floats) -> Floats:
-    entropy: Floats = (scores * np.log(np.where(scores > 0, scores, 1.0))).sum(axis=1)
+def _negative_entropy(scores: Float64Array) -> Float64Array:
+    entropy: Float64Array = (scores * np.log(np.where(scores > 0, scores, 1.0))).sum(axis=1)
     return entropy
 
 
 def _metric(
     name: str,
     estimate: Estimate,
-    sides: tuple[Floats, Floats, Floats],
+    sides: tuple[Float64Array, Float64Array, Float64Array],
     resamples: int,
     rng: np.random.Generator,
 ) -> Metric:
@@ -198,12 +197,16 @@ def _metric(
     return Metric(METRIC_TYPE, value, parameters, (low, high) if estimates else None, len(current))
 
 
-def _bootstrap_weights(n: int, rng: np.random.Generator) -> Ids:
+def _bootstrap_weights(n: int, rng: np.random.Generator) -> Int64Array:
     return np.bincount(rng.integers(n, size=n), minlength=n)
 
 
 def _share_above_threshold(
-    baseline: Floats, correct: Floats, current: Floats, weights: Ids, current_weights: Ids
+    baseline: Float64Array,
+    correct: Float64Array,
+    current: Float64Array,
+    weights: Int64Array,
+    current_weights: Int64Array,
 ) -> float:
     """Return the share of current predictions above the confidence that the right share of the baseline exceeds."""
     accuracy = (correct * weights).sum() / weights.sum()
@@ -216,7 +219,11 @@ def _share_above_threshold(
 
 
 def _mean_calibrated(
-    baseline: Floats, correct: Floats, current: Floats, weights: Ids, current_weights: Ids
+    baseline: Float64Array,
+    correct: Float64Array,
+    current: Float64Array,
+    weights: Int64Array,
+    current_weights: Int64Array,
 ) -> float:
     """Return the mean probability to be right, as a rising function of the score."""
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - slow to load

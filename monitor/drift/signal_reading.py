@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from quadriga.monitor.drift.row_signals import META, Answered, Value, derived
 from quadriga.monitor.drift.samples import label_of, used
@@ -15,6 +14,7 @@ from quadriga.store.columns import labelled_ids, scan, source_values
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import ModelReference, StoredSignals
 from quadriga.store.schema import INDEXED_CHARACTERS
+from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000
 """Inferences that are read at once."""
@@ -22,8 +22,6 @@ SHARD_SIZE = 1000
 RARE_KEY_RATIO = 100
 """A metadata key that fewer than one of so many inferences have is no signal."""
 
-Ids = npt.NDArray[np.int64]
-Vector = npt.NDArray[np.float32]
 _NO_SIGNALS = StoredSignals(None, None, None)
 
 
@@ -102,7 +100,7 @@ def _pixel_signals(picture: bytes | None) -> dict[str, Value]:
     return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
 
 
-def read_embeddings(reader: Inferences, ids: Sequence[int], space: str) -> dict[int, Vector]:
+def read_embeddings(reader: Inferences, ids: Sequence[int], space: str) -> dict[int, Float32Array]:
     """Return the embeddings (D,) of one space by inference.
 
     Embeddings of another space are passed over, and so are those of another length or that are not finite.
@@ -120,8 +118,8 @@ def read_embeddings(reader: Inferences, ids: Sequence[int], space: str) -> dict[
 
 
 def read_sources(
-    reader: Inferences, ids: Ids, keys: Iterable[str]
-) -> tuple[str, tuple[str, ...], Ids] | None:
+    reader: Inferences, ids: Int64Array, keys: Iterable[str]
+) -> tuple[str, tuple[str, ...], Int64Array] | None:
     """Look up the sources of inferences (N,), ascending, in the index of the metadata.
 
     Returns:
@@ -140,7 +138,7 @@ def read_sources(
     return None
 
 
-def _rows_by_source(reader: Inferences, ids: Ids, key: str) -> list[tuple[str, Ids]]:
+def _rows_by_source(reader: Inferences, ids: Int64Array, key: str) -> list[tuple[str, Int64Array]]:
     """Return the values of a key, each with the positions of the inferences that have it."""
     sources = []
     for value, with_value in source_values(reader, key, int(ids[0]), int(ids[-1])):
@@ -157,7 +155,7 @@ def source_name(value: Any) -> str:
 
 
 def count_other_labels(
-    reader: Inferences, model: str, ids: Ids, known: Iterable[str], *, best: bool = False
+    reader: Inferences, model: str, ids: Int64Array, known: Iterable[str], *, best: bool = False
 ) -> dict[str, int]:
     """Return how many inferences of a model (N,), ascending, have each label that is not known already.
 

@@ -14,7 +14,6 @@ from quadriga.monitor.drift.row_signals import COORDINATES, KINDS, META
 from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
 from quadriga.monitor.drift.signal_reading import (
     SHARD_SIZE,
-    Ids,
     SignalShard,
     count_other_labels,
     merge_shards,
@@ -30,6 +29,7 @@ from quadriga.store.columns import label_counts
 from quadriga.store.ids import milliseconds
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import ModelReference, timestamp_text
+from quadriga.tasks.arrays import Int64Array
 
 MAX_TEXTS = 1000
 """Maximum number of distinct texts of a metadata key that is a signal."""
@@ -90,7 +90,7 @@ class WindowSummary(NamedTuple):
 class _DrawnRows(NamedTuple):
     """The rows to be read."""
 
-    ids: Ids
+    ids: Int64Array
     """(N,) ascending."""
     left: int | None = None
     run: int | None = None
@@ -154,7 +154,7 @@ def _sizes(query: WindowQuery) -> dict[str, Any]:
     return {"rows": query.rows, "embeddings": query.embeddings, "seed": query.seed}
 
 
-def _draw_rows(reader: Inferences, ids: Ids, query: WindowQuery) -> _DrawnRows:
+def _draw_rows(reader: Inferences, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
     """Choose which rows to read: all, or a random choice by their sources and ids."""
     if len(ids) <= query.rows:
         return _DrawnRows(ids)
@@ -168,7 +168,7 @@ def _draw_rows(reader: Inferences, ids: Ids, query: WindowQuery) -> _DrawnRows:
 
 
 def _read_shards(
-    task: str, ids: Ids, on_progress: OnProgress, executor: ShardExecutor
+    task: str, ids: Int64Array, on_progress: OnProgress, executor: ShardExecutor
 ) -> SignalShard:
     """Read the signals of inferences (N,) in shards, and merge these."""
     parts = [ids[start : start + SHARD_SIZE].tolist() for start in range(0, len(ids), SHARD_SIZE)]
@@ -238,7 +238,7 @@ def _sources(
 
 
 def _embeddings(
-    reader: Inferences, sample_: Sample, rows: Ids, query: WindowQuery, run: int
+    reader: Inferences, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
     """Draw among the rows (N,) with an embedding and read those; return what `drawn` says was left, too."""
     order = sample_.order[rows]

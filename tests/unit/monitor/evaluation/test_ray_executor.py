@@ -77,7 +77,7 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     )
     asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
     here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, places=RayExecutor(cluster, database_url))
+    there = evaluate_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
 
@@ -88,7 +88,7 @@ def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatc
     window = StoredWindow(where={"id": {"lt": middle}})
     asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
     here = compare_stored(place.inferences, asked)
-    there = compare_stored(place.inferences, asked, places=RayExecutor(cluster, database_url))
+    there = compare_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.data.current.n == here.data.baseline.n == IMAGES // 2
     assert told(there) == told(here)
 
@@ -132,7 +132,7 @@ def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
         evaluate_stored(
             place.inferences,
             EvaluationParameters("one"),
-            places=RayExecutor(cluster, database_url),
+            executor=RayExecutor(cluster, database_url),
         )
 
 

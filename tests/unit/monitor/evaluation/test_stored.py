@@ -324,7 +324,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
             raise Stop
 
     with pytest.raises(Stop):
-        evaluated(full, tell=tell, shards=shards, **EVERYTHING)
+        evaluated(full, on_progress=tell, shards=shards, **EVERYTHING)
     read = []
     again = reading.read_shard
     monkeypatch.setattr(
@@ -365,7 +365,7 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        evaluated(full, tell=tell, shards=shards)
+        evaluated(full, on_progress=tell, shards=shards)
     full.move(answer(30, "b"))
     full.change(truth(30), Deletion([20_000 << 22]))
     report = evaluated(full, shards=shards)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 
 Tell = Callable[[int, int | None], None]
 """Is told at every step how many answers are read, and of how many; may raise to end the work."""
@@ -16,7 +16,7 @@ class Places(Protocol):
     """Where shards are read, with a store at hand."""
 
     def map(
-        self, read: Callable[[Inferences, _Item], _Made], items: Sequence[_Item]
+        self, read: Callable[[InferenceReader, _Item], _Made], items: Sequence[_Item]
     ) -> Iterator[_Made]:
         """Read each of the items, and yield the shards in their order."""
 
@@ -24,11 +24,11 @@ class Places(Protocol):
 class Here:
     """Reads one shard after the other, in this process."""
 
-    def __init__(self, inferences: Inferences) -> None:
+    def __init__(self, inferences: InferenceReader) -> None:
         self._inferences = inferences
 
     def map(
-        self, read: Callable[[Inferences, _Item], _Made], items: Sequence[_Item]
+        self, read: Callable[[InferenceReader, _Item], _Made], items: Sequence[_Item]
     ) -> Iterator[_Made]:
         """As `Places.map`."""
         return (read(self._inferences, item) for item in items)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from quadriga.monitor.evaluation.stored_images import read
 from quadriga.monitor.report.schema import Metric
-from quadriga.store.database import run_in
-from quadriga.store.inferences import Inferences
+from quadriga.store.database import execute_in
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import StoredInference
 
 TASK = "IMAGE_CLASSIFICATION"
@@ -54,7 +54,7 @@ class _Answer(NamedTuple):
 _decoder = msgspec.json.Decoder(list[_Said])
 
 
-def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) -> list[Metric]:
+def estimated(inferences: InferenceReader, task: str, baseline: Ids, current: Ids) -> list[Metric]:
     """Estimate how many stored answers of a classifier, by their ids, are right.
 
     There is nothing of other tasks, and where the baseline has too little truth.
@@ -65,7 +65,7 @@ def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) ->
     if task != TASK:
         return []
     with inferences.snapshot() as connection:
-        rows: Iterable[Any] = run_in(connection, _KNOWN, baseline.tolist())
+        rows: Iterable[Any] = execute_in(connection, _KNOWN, baseline.tolist())
         known = sorted(int(seq) for (seq,) in rows)
     if len(known) < LEAST:
         return []
@@ -82,7 +82,7 @@ def estimated(inferences: Inferences, task: str, baseline: Ids, current: Ids) ->
     return estimates([one.scores[0] for one in before], correct, [one.scores[0] for one in now])
 
 
-def _answers(inferences: Inferences, ids: Sequence[int]) -> list[_Answer]:
+def _answers(inferences: InferenceReader, ids: Sequence[int]) -> list[_Answer]:
     """Read answers; those without a label are passed over."""
     chosen = np.linspace(0, len(ids) - 1, min(len(ids), MOST_READ)).astype(np.int64)
     found = (_answer(one) for one in read(inferences, [ids[at] for at in chosen.tolist()]))

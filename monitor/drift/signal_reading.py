@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from quadriga.monitor.drift.row_signals import META, Answered, Value, derived
 from quadriga.monitor.drift.samples import label_of, used
 from quadriga.monitor.signals import PICTURE
-from quadriga.store.database import run, run_in
-from quadriga.store.inferences import Inferences
+from quadriga.store.database import execute, execute_in
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, StoredSignals
-from quadriga.store.rollups import minute
+from quadriga.store.rollups import minute_of
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 SHARD = 1000
@@ -56,7 +56,7 @@ class Shard(msgspec.Struct):
     """Inferences that do not count, by reason."""
 
 
-def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
+def read_shard(task: str, inferences: InferenceReader, ids: Sequence[int]) -> Shard:
     """Read the signals of some inferences of a task.
 
     Raises:
@@ -64,7 +64,7 @@ def read_shard(task: str, inferences: Inferences, ids: Sequence[int]) -> Shard:
     """
     with inferences.snapshot() as connection:
         models = _models(connection)
-        rows = sorted(tuple(row) for row in run_in(connection, _ROWS, ids))
+        rows = sorted(tuple(row) for row in execute_in(connection, _ROWS, ids))
     excluded = Counter(deleted=len(ids) - len(rows))
     made = inferences.signals(ids)
     kept: list[int] = []
@@ -117,7 +117,7 @@ def _pictured(picture: bytes | None) -> dict[str, Value]:
     return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
 
 
-def embeddings_of(inferences: Inferences, ids: Sequence[int], space: str) -> dict[int, Vector]:
+def embeddings_of(inferences: InferenceReader, ids: Sequence[int], space: str) -> dict[int, Vector]:
     """Return the embeddings (D,) of one space by inference.
 
     Those of another are passed over, and so is what is none: of another length, or not finite.
@@ -136,7 +136,7 @@ def embeddings_of(inferences: Inferences, ids: Sequence[int], space: str) -> dic
 
 def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
     """Return all models, with their task, by their number in the database."""
-    rows: Iterable[Any] = run(connection, "SELECT id, name, version, sha256, task FROM model")
+    rows: Iterable[Any] = execute(connection, "SELECT id, name, version, sha256, task FROM model")
     return {
         number: (ModelReference(name, version, sha256), task)
         for number, name, version, sha256, task in rows
@@ -144,7 +144,7 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
 
 
 def sources_of(
-    inferences: Inferences, ids: Ids, keys: Iterable[str]
+    inferences: InferenceReader, ids: Ids, keys: Iterable[str]
 ) -> tuple[str, tuple[str, ...], Ids] | None:
     """Look up what inferences (N,), ascending, come from, in the index of the metadata.
 
@@ -167,13 +167,15 @@ def sources_of(
 
 def _indexed(connection: sa.Connection, key: str, ids: Ids) -> list[tuple[str, Ids]]:
     """Return the values of a key, each with the positions of the inferences that have it."""
-    types: Iterable[Any] = run(connection, "SELECT id, type FROM meta_key WHERE path = ?", (key,))
+    types: Iterable[Any] = execute(
+        connection, "SELECT id, type FROM meta_key WHERE path = ?", (key,)
+    )
     made = []
     for number, type_ in list(types):
         table = "meta_str" if type_ == KeyType.STR else "meta_num"
         if type_ in (KeyType.OTHER, KeyType.CELL):
             continue
-        rows = run(
+        rows = execute(
             connection,
             f"SELECT val, seq FROM {table} WHERE key = ? AND seq BETWEEN ? AND ?",  # noqa: S608 - of two
             (number, int(ids[0]), int(ids[-1])),
@@ -195,23 +197,23 @@ def source_name(value: Any) -> str:
     return (label_of(value) or "")[:INDEXED_CHARACTERS]
 
 
-def labels_of(inferences: Inferences, ids: Ids) -> dict[str, int]:
+def labels_of(inferences: InferenceReader, ids: Ids) -> dict[str, int]:
     """Return how many of some inferences (N,) have each label, in any of their predictions."""
     found: Counter[str] = Counter()
     with inferences.snapshot() as connection:
         names = _labels(connection)
-        for label, count in run_in(connection, _HAD, ids.tolist()):
+        for label, count in execute_in(connection, _HAD, ids.tolist()):
             found[names[label]] += count
     return dict(sorted(found.items()))
 
 
 def _labels(connection: sa.Connection) -> dict[int, str]:
-    rows: Iterable[Any] = run(connection, "SELECT id, name FROM label")
+    rows: Iterable[Any] = execute(connection, "SELECT id, name FROM label")
     return {number: name[:INDEXED_CHARACTERS] for number, name in rows}
 
 
 def other_labels(
-    inferences: Inferences, model: str, ids: Ids, known: Iterable[str], *, best: bool = False
+    inferences: InferenceReader, model: str, ids: Ids, known: Iterable[str], *, best: bool = False
 ) -> dict[str, int]:
     """Return how many inferences of a model (N,), ascending, have each label that is not known already.
 
@@ -223,10 +225,10 @@ def other_labels(
     with inferences.snapshot() as connection:
         names = _labels(connection)
         counted: set[int] = set()
-        for (labels,) in run(connection, _COUNTED, (model, *map(minute, ends))):
+        for (labels,) in execute(connection, _COUNTED, (model, *map(minute_of, ends))):
             counted.update(_counts.decode(labels))
         asked = [one for one in sorted(counted) if one in names and names[one] not in told]
-        rows = list(run_in(connection, _LABELLED + _BEST * best, asked, ends))
+        rows = list(execute_in(connection, _LABELLED + _BEST * best, asked, ends))
     seqs = np.array([seq for _, seq in rows], np.int64)
     there = ids[np.minimum(np.searchsorted(ids, seqs), len(ids) - 1)] == seqs
     found = Counter(names[label] for (label, _), is_one in zip(rows, there, strict=True) if is_one)

@@ -31,7 +31,7 @@ from quadriga.monitor.report.schema import (
     provenance,
 )
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
@@ -47,7 +47,7 @@ Shown = TypeVar("Shown", Neighbour, Unlike)
 
 
 def compare_stored(
-    inferences: Inferences,
+    inferences: InferenceReader,
     parameters: DriftParameters,
     baseline: WindowRead | None = None,
     tell: Tell = lambda *_: None,
@@ -115,7 +115,7 @@ def compare_stored(
 
 
 def reading(
-    inferences: Inferences, parameters: DriftParameters, now_us: int | None = None
+    inferences: InferenceReader, parameters: DriftParameters, now_us: int | None = None
 ) -> Reading:
     """Say what is read of the current window, once what is journaled can be read, if it can be soon."""
     with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
@@ -130,11 +130,11 @@ def reading(
     )
 
 
-def _check_current(inferences: Inferences, asked: Reading, found: WindowRead) -> None:
+def _check_current(inferences: InferenceReader, asked: Reading, found: WindowRead) -> None:
     """See that the model ever answered: an empty window only says too little."""
     if not found.about.window.n:
         anything = {"model": {"eq": asked.model}}
-        if not any(ids for ids in inferences.ids(anything, asked.now_us)):
+        if not any(ids for ids in inferences.matching_ids(anything, asked.now_us)):
             raise DriftError(f"expected inferences of {asked.model!r:.80}, got none")
 
 
@@ -192,7 +192,9 @@ def _slices(
     return slices(sides[0], sides[1], moved, by, settings)
 
 
-def _unlike(inferences: Inferences, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
+def _unlike(
+    inferences: InferenceReader, sides: tuple[Summary, Summary], space: str
+) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
     found = least_like(sides[0].sample, sides[1].sample, space)
     ids = {one.inference_id for one in found}

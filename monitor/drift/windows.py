@@ -27,8 +27,8 @@ from quadriga.monitor.drift.signal_reading import (
 from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
 from quadriga.monitor.executors import Places, Tell
 from quadriga.monitor.report.schema import ReportedModel, Window
-from quadriga.store.ids import milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, timestamp_text
 
 MOST_TEXTS = 1000
@@ -99,14 +99,18 @@ class _Chosen(NamedTuple):
     """(N,) of rows that were drawn, where anything tells them; all others tell it themselves."""
 
 
-def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Places) -> WindowRead:
+def read_window(
+    inferences: InferenceReader, asked: Reading, tell: Tell, places: Places
+) -> WindowRead:
     """Read a window; one without inferences has no signals.
 
     Raises:
         StoreError: The database does not answer, or a filter means nothing.
     """
     where = {"and": [where_of(asked.model, asked.window), {"id": {"le": str(asked.newest)}}]}
-    ids = np.concatenate([np.array(some, np.int64) for some in inferences.ids(where, asked.now_us)])
+    ids = np.concatenate(
+        [np.array(some, np.int64) for some in inferences.matching_ids(where, asked.now_us)]
+    )
     filter_ = asked.window.where
     if not len(ids):
         empty = summarise(sample({}, order=[]), **_sizes(asked), run=1)
@@ -147,7 +151,7 @@ def read_window(inferences: Inferences, asked: Reading, tell: Tell, places: Plac
         known |= other_labels(inferences, asked.model, ids, known, best=is_single)
     elif not is_single:
         known |= labels_of(inferences, read)
-    start, end = (timestamp_text(milliseconds(int(one))) for one in (ids[0], ids[-1]))
+    start, end = (timestamp_text(time_ms(int(one))) for one in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
     about = About(_model(asked, whole.models), task, window, key, space, dict(+excluded), left_out)
     return WindowRead(summary, about)
@@ -157,7 +161,7 @@ def _sizes(asked: Reading) -> dict[str, Any]:
     return {"rows": asked.rows, "embeddings": asked.embeddings, "seed": asked.seed}
 
 
-def _choose(inferences: Inferences, ids: Ids, asked: Reading) -> _Chosen:
+def _choose(inferences: InferenceReader, ids: Ids, asked: Reading) -> _Chosen:
     """Choose which rows to read: all, or as many as are drawn, by their sources and ids."""
     if len(ids) <= asked.rows:
         return _Chosen(ids)
@@ -224,7 +228,7 @@ def _sources(
 
 
 def _embedded(
-    inferences: Inferences, made: Sample, rows: Ids, asked: Reading, run: int
+    inferences: InferenceReader, made: Sample, rows: Ids, asked: Reading, run: int
 ) -> tuple[Column, int | None]:
     """Draw among the rows (N,) with an embedding, and read those; returns also what was left, as `drawn`."""
     order = made.order[rows]

@@ -26,9 +26,9 @@ from quadriga.monitor.evaluation.stored_images import (
 )
 from quadriga.monitor.executors import Here, Places, Tell
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
-from quadriga.store.disk import write_whole
-from quadriga.store.ids import milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.disk import write_atomically
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 _Item = TypeVar("_Item")
@@ -36,7 +36,7 @@ _Kind = TypeVar("_Kind", Selection, Shard)
 
 
 def evaluate_stored(
-    inferences: Inferences,
+    inferences: InferenceReader,
     parameters: EvaluationParameters,
     tell: Tell = lambda *_: None,
     shards_directory: Path | None = None,
@@ -111,7 +111,7 @@ class _Kept:
     def put(self, name: str, made: Selection | Shard) -> None:
         """Keep it."""
         if self._directory is not None:
-            write_whole(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
+            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(made))
 
 
 class _Shards:
@@ -126,7 +126,7 @@ class _Shards:
         self._before = 0
 
     def read(
-        self, name: str, step: Callable[[Inferences, _Item], Shard], items: Sequence[_Item]
+        self, name: str, step: Callable[[InferenceReader, _Item], Shard], items: Sequence[_Item]
     ) -> list[Shard]:
         """Read what is not kept yet, and tell how far it is."""
         names = [f"{name}-{number:06d}" for number in range(len(items))]
@@ -155,7 +155,7 @@ def _merged(
 
 def _window(selection: Selection, where: Any) -> Window:
     ends = selection.parts[0].ids[0], selection.parts[-1].ids[-1]
-    start, end = (timestamp_text(milliseconds(one)) for one in ends)
+    start, end = (timestamp_text(time_ms(one)) for one in ends)
     return Window(start, end, filter=where)
 
 

@@ -20,9 +20,9 @@ from quadriga.monitor.evaluation.state import (
     counted,
     to_bytes,
 )
-from quadriga.store.database import run_in
+from quadriga.store.database import execute_in
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import ModelReference, StoredInference
 
@@ -63,7 +63,7 @@ class Shard(msgspec.Struct, frozen=True):
     """What is wrong with the first image that was left out as unreadable."""
 
 
-def select(inferences: Inferences, parameters: EvaluationParameters) -> Selection:
+def select(inferences: InferenceReader, parameters: EvaluationParameters) -> Selection:
     """Choose what is to be read.
 
     Raises:
@@ -79,14 +79,14 @@ def select(inferences: Inferences, parameters: EvaluationParameters) -> Selectio
         parameters.where,
         {"id": {"le": str(newest)}},
     )
-    ids = [one for some in inferences.ids(where, now_us) for one in some]
+    ids = [one for some in inferences.matching_ids(where, now_us) for one in some]
     if not ids:
         version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
         raise EvaluationError(
             f"expected inferences of {parameters.model!r:.80}{version} that pass the filter, got none"
         )
     inside = {
-        name: {one for some in inferences.ids(_all(where, by), now_us) for one in some}
+        name: {one for some in inferences.matching_ids(_all(where, by), now_us) for one in some}
         for name, by in parameters.slices.items()
     }
     parts = [
@@ -107,7 +107,7 @@ def same_images(state: State) -> list[dict[str, int]]:
 
 
 def read_part(
-    parameters: EvaluationParameters, task: str, inferences: Inferences, part: Part
+    parameters: EvaluationParameters, task: str, inferences: InferenceReader, part: Part
 ) -> Shard:
     """Read a part of a selection; what was deleted since, or cannot be read, is left out and counted."""
     records = read(inferences, part.ids)
@@ -125,7 +125,7 @@ def read_part(
 
 
 def read_other(
-    other: OtherModel, task: str, newest_id: int, inferences: Inferences, same: dict[str, int]
+    other: OtherModel, task: str, newest_id: int, inferences: InferenceReader, same: dict[str, int]
 ) -> Shard:
     """Read what another model answered to some images, as of `same_images`, of each the newest up to an id."""
     where = _all(
@@ -148,7 +148,7 @@ def read_other(
     return _shard(state._replace(excluded=excluded), list(newest.values()), wrong)
 
 
-def read(inferences: Inferences, ids: Sequence[int]) -> list[StoredInference]:
+def read(inferences: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, oldest first."""
     found = []
     for some in _shards(ids):
@@ -202,14 +202,14 @@ def _state_of(task: str, images: Sequence[EvaluatedImage], by: Sequence[str]) ->
     return state._replace(excluded=excluded), str(next(iter(wrong.values()), ""))
 
 
-def _truths(inferences: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+def _truths(inferences: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     """Return what is true of inferences, by their ids."""
     statement = (
         "SELECT g.seq, t.annotations FROM ground_truth AS g JOIN truth AS t ON t.id = g.truth_id"
         " WHERE g.seq IN ({})"
     )
     with inferences.snapshot() as connection:
-        rows = run_in(connection, statement, list(ids))
+        rows = execute_in(connection, statement, list(ids))
     return {int(seq): msgspec.Raw(annotations.encode()) for seq, annotations in rows}
 
 

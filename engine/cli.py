@@ -79,6 +79,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = settings_module.load(given, os.environ, config)
+    settings_module.add_extensions(settings)
     configure_logging("supervisor")
     sys.exit(supervise(settings, _announce))
 

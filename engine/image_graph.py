@@ -60,7 +60,9 @@ class ImageGraph:
         try:
             self._task: Task = resolve(spec.task, TASKS, "a task")(spec)
         except ObjectReferenceError as error:
-            raise LoadError(f"{error}: is its folder on Python's path (PYTHONPATH)?") from error
+            raise LoadError(
+                f"{error}; install its package, or name its folder by the setting extensions"
+            ) from error
 
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""

@@ -15,7 +15,7 @@ from quadriga.monitor.report.saved import keep
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.jobs import Run
-from quadriga.store.query.moments import microseconds
+from quadriga.store.query.moments import parse_moment_us
 
 BASELINE = "baseline.json"
 
@@ -90,4 +90,4 @@ def _baselines(run: Run) -> Baselines:
 
 def _submitted_us(run: Run) -> int:
     """Return what `now` means in a job's filters, the same each time it is begun."""
-    return microseconds(run.job.created_at, 0)
+    return parse_moment_us(run.job.created_at, 0)

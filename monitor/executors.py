@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 
 OnProgress = Callable[[int, int | None], None]
 """Called at every step with the number of images read, and of all, if known; may raise to end the work."""
@@ -16,7 +16,7 @@ class ShardExecutor(Protocol):
     """Reads shards of what is stored, each with a reader of the store at hand."""
 
     def map(
-        self, read: Callable[[Inferences, _Item], _Shard], items: Sequence[_Item]
+        self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
     ) -> Iterator[_Shard]:
         """Read the shard of each item, and yield the shards in the order of the items."""
 
@@ -24,11 +24,11 @@ class ShardExecutor(Protocol):
 class LocalExecutor:
     """Reads one shard after the other, in this process."""
 
-    def __init__(self, reader: Inferences) -> None:
+    def __init__(self, reader: InferenceReader) -> None:
         self._reader = reader
 
     def map(
-        self, read: Callable[[Inferences, _Item], _Shard], items: Sequence[_Item]
+        self, read: Callable[[InferenceReader, _Item], _Shard], items: Sequence[_Item]
     ) -> Iterator[_Shard]:
         """As `ShardExecutor.map`."""
         return (read(self._reader, item) for item in items)

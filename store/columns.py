@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import run, run_in
-from quadriga.store.inferences import Inferences
+from quadriga.store.database import execute, execute_in
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import ModelReference, StoredInference
-from quadriga.store.rollups import minute
+from quadriga.store.rollups import minute_of
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 PAGE_SIZE = 1000
-"""Inferences that one query names."""
+"""InferenceReader that one query names."""
 
 _counts = msgspec.json.Decoder(dict[int, int])
 _ROWS = (
@@ -63,18 +63,18 @@ class MetadataValue(NamedTuple):
     ids: list[int]
 
 
-def scan(reader: Inferences, ids: Sequence[int]) -> list[InferenceColumns]:
+def scan(reader: InferenceReader, ids: Sequence[int]) -> list[InferenceColumns]:
     """Read columns of those inferences that are still there, oldest first."""
     with reader.snapshot() as connection:
         models = _models(connection)
-        rows = sorted(tuple(row) for row in run_in(connection, _ROWS, ids))
+        rows = sorted(tuple(row) for row in execute_in(connection, _ROWS, ids))
     return [
         InferenceColumns(inference_id, *models[model_id], *columns)
         for inference_id, model_id, *columns in rows
     ]
 
 
-def read_inferences(reader: Inferences, ids: Sequence[int]) -> list[StoredInference]:
+def read_inferences(reader: InferenceReader, ids: Sequence[int]) -> list[StoredInference]:
     """Return those inferences that are still there, whole, oldest first."""
     inferences: list[StoredInference] = []
     for start in range(0, len(ids), PAGE_SIZE):
@@ -84,32 +84,32 @@ def read_inferences(reader: Inferences, ids: Sequence[int]) -> list[StoredInfere
     return inferences
 
 
-def ground_truths(reader: Inferences, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+def ground_truths(reader: InferenceReader, ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     """Return the annotations of those inferences that have ground truth, as JSON by id."""
     with reader.snapshot() as connection:
-        rows = run_in(connection, _GROUND_TRUTH, list(ids))
+        rows = execute_in(connection, _GROUND_TRUTH, list(ids))
     return {int(id_): msgspec.Raw(annotations.encode()) for id_, annotations in rows}
 
 
-def with_ground_truth(reader: Inferences, ids: Collection[int]) -> list[int]:
+def with_ground_truth(reader: InferenceReader, ids: Collection[int]) -> list[int]:
     """Return the ids of those inferences that have ground truth, ascending."""
     with reader.snapshot() as connection:
-        rows: Iterable[Any] = run_in(connection, _WITH_GROUND_TRUTH, ids)
+        rows: Iterable[Any] = execute_in(connection, _WITH_GROUND_TRUTH, ids)
         return sorted(int(id_) for (id_,) in rows)
 
 
-def label_counts(reader: Inferences, ids: Collection[int]) -> dict[str, int]:
+def label_counts(reader: InferenceReader, ids: Collection[int]) -> dict[str, int]:
     """Return how many predictions of some inferences have each label, in the order of the labels."""
     counts: Counter[str] = Counter()
     with reader.snapshot() as connection:
         names = _label_names(connection)
-        for label_id, count in run_in(connection, _LABEL_COUNTS, ids):
+        for label_id, count in execute_in(connection, _LABEL_COUNTS, ids):
             counts[names[label_id]] += count
     return dict(sorted(counts.items()))
 
 
 def labelled_ids(
-    reader: Inferences,
+    reader: InferenceReader,
     model: str,
     start_id: int,
     end_id: int,
@@ -125,25 +125,27 @@ def labelled_ids(
     with reader.snapshot() as connection:
         names = _label_names(connection)
         counted: set[int] = set()
-        bounds = (model, minute(start_id), minute(end_id))
-        for (labels,) in run(connection, _ROLLUP_LABELS, bounds):
+        bounds = (model, minute_of(start_id), minute_of(end_id))
+        for (labels,) in execute(connection, _ROLLUP_LABELS, bounds):
             counted.update(_counts.decode(labels))
         wanted = [id_ for id_ in sorted(counted) if id_ in names and names[id_] not in exclude]
-        rows = run_in(connection, _LABELLED + _BEST * best, wanted, (start_id, end_id))
+        rows = execute_in(connection, _LABELLED + _BEST * best, wanted, (start_id, end_id))
     return [(names[label_id], id_) for label_id, id_ in rows]
 
 
-def source_values(reader: Inferences, key: str, start_id: int, end_id: int) -> list[MetadataValue]:
+def source_values(
+    reader: InferenceReader, key: str, start_id: int, end_id: int
+) -> list[MetadataValue]:
     """Return the indexed values of a metadata key among inferences from start to end."""
     values: list[MetadataValue] = []
     with reader.snapshot() as connection:
         text = "SELECT id, type FROM meta_key WHERE path = ?"
-        types: Iterable[Any] = run(connection, text, (key,))
+        types: Iterable[Any] = execute(connection, text, (key,))
         for key_id, type_ in list(types):
             if type_ in (KeyType.OTHER, KeyType.CELL):
                 continue
             table = "meta_str" if type_ == KeyType.STR else "meta_num"
-            rows = run(
+            rows = execute(
                 connection,
                 f"SELECT val, seq FROM {table} WHERE key = ? AND seq BETWEEN ? AND ?",
                 (key_id, start_id, end_id),
@@ -159,7 +161,7 @@ def source_values(reader: Inferences, key: str, start_id: int, end_id: int) -> l
 
 def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
     """Return all models, each with its task, by their id in the database."""
-    rows: Iterable[Any] = run(connection, "SELECT id, name, version, sha256, task FROM model")
+    rows: Iterable[Any] = execute(connection, "SELECT id, name, version, sha256, task FROM model")
     return {
         model_id: (ModelReference(name, version, sha256), task)
         for model_id, name, version, sha256, task in rows
@@ -167,5 +169,5 @@ def _models(connection: sa.Connection) -> dict[int, tuple[ModelReference, str]]:
 
 
 def _label_names(connection: sa.Connection) -> dict[int, str]:
-    rows: Iterable[Any] = run(connection, "SELECT id, name FROM label")
+    rows: Iterable[Any] = execute(connection, "SELECT id, name FROM label")
     return {label_id: name[:INDEXED_CHARACTERS] for label_id, name in rows}

@@ -9,17 +9,19 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from quadriga.engine.commands.options import PATH, option
+from quadriga.engine.commands.options import PATH, model_options, option, prepare_models
 from quadriga.engine.commands.output import echo_json
 
 
 @click.command()
 @click.argument("model", type=PATH)
+@model_options
 @option("--json as_json", "Print JSON.", is_flag=True)
-def inspect(model: Path, as_json: bool) -> None:
+def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
     """Say what MODEL is, what will be done with it, and why. MODEL is a folder or an ONNX file."""
     from quadriga.engine.inspection import inspect_model, show
 
+    prepare_models(extensions)
     inspection = inspect_model(model)
     if as_json:
         echo_json(inspection)
@@ -44,8 +46,17 @@ def inspect(model: Path, as_json: bool) -> None:
     default="{}",
     show_default=False,
 )
+@model_options
 @option("--json as_json", "Print JSON.", is_flag=True)
-def validate(model: Path, image: Path, output: Path, parameters: str, as_json: bool) -> None:
+def validate(
+    *,
+    model: Path,
+    image: Path,
+    output: Path,
+    parameters: str,
+    extensions: str | None,
+    as_json: bool,
+) -> None:
     """Run MODEL on an image, check the answer, and draw it. Exits with 1 where a check fails."""
     from quadriga.engine.validation import validate as run
 
@@ -57,6 +68,7 @@ def validate(model: Path, image: Path, output: Path, parameters: str, as_json: b
         ) from error
     if not isinstance(asked, dict):
         raise click.BadParameter(f"expected an object, got {parameters}", param_hint="--parameters")
+    prepare_models(extensions)
     found = run(model, image, output, asked)
     if as_json:
         echo_json(found)

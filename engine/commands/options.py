@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +55,15 @@ store_options = _together(
 )
 """Of every command that opens a store; `store_settings` reads them."""
 
+model_options = _together(
+    option(
+        "--extensions",
+        f"{settings.descriptions()['extensions']} [default: QUADRIGA_EXTENSIONS]",
+        "FOLDER",
+    ),
+)
+"""Options of the commands that load a model themselves; `prepare_models` applies them."""
+
 report_options = _together(
     option(
         "--seed", "Of what is drawn at random.", type=click.IntRange(0, (1 << 32) - 1), default=0
@@ -78,8 +87,16 @@ dataset_options = _together(
 
 def store_settings(data: str | None, database: str | None) -> Settings:
     """Return the settings of a server with these; what is None is left to it."""
-    given = {"data": data, "database": database}
-    flags = {name: value for name, value in given.items() if value is not None}
+    return _settings({"data": data, "database": database})
+
+
+def prepare_models(extensions: str | None) -> None:
+    """Let models name modules of the folder of extensions; None is left to the settings."""
+    settings.add_extensions(_settings({"extensions": extensions}))
+
+
+def _settings(options: Mapping[str, str | None]) -> Settings:
+    flags = {name: value for name, value in options.items() if value is not None}
     return settings.load(flags, os.environ)
 
 

@@ -167,6 +167,7 @@ def own_server(
     """
     command = [
         sys.executable,
+        "-P",  # a quadriga.py in the current folder is not ours
         "-m",
         "quadriga.engine.cli",
         "serve",

@@ -29,10 +29,10 @@ from quadriga.monitor.drift.summary import from_bytes, to_bytes
 from quadriga.monitor.drift.windows import WindowInfo, WindowSummary
 from quadriga.monitor.model_files import MOST_NAME_BYTES, read, write
 from quadriga.monitor.report.schema import ReportedModel, Window
-from quadriga.store.disk import write_whole
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, keeping
+from quadriga.store.disk import write_atomically
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, translate_disk_errors
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import microseconds
+from quadriga.store.query.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
@@ -172,7 +172,7 @@ class Baselines:
             JournalError: It could not be kept, as on a full disk.
         """
         model, name = baseline.model, baseline.name
-        with keeping("keep the baseline"), self._locked(model):
+        with translate_disk_errors("keep the baseline"), self._locked(model):
             known = read(self._path(model, name, "json"), Baseline)
             if known is not None and baseline.job and known.turn >= baseline.turn:
                 return known
@@ -203,7 +203,7 @@ class Baselines:
                 **{one: getattr(about, one) for one in _READ},
             )
             summary = to_bytes(found.summary.with_embeddings())
-            write_whole(self._path(model, name, "summary"), summary)
+            write_atomically(self._path(model, name, "summary"), summary)
             write(self._path(model, name, "json"), made)
             return made
 
@@ -238,7 +238,7 @@ class Baselines:
             return parameters
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
-        start_ms = microseconds(parameters.start, 0) // 1000
+        start_ms = parse_moment_us(parameters.start, 0) // 1000
         before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
         start, end = timestamp_text(before_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
@@ -251,7 +251,7 @@ class Baselines:
             JournalError: It could not be.
         """
         baseline = self.get(model, name)
-        with keeping("remove the baseline"), self._locked(model):
+        with translate_disk_errors("remove the baseline"), self._locked(model):
             self._clear(model, name)
         return baseline
 

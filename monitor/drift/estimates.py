@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.report.schema import Metric
 from quadriga.store.columns import read_inferences, with_ground_truth
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import StoredInference
 from quadriga.tasks.arrays import Float64Array, Int64Array
 
@@ -52,7 +52,7 @@ _decoder = msgspec.json.Decoder(list[_LabelScore])
 
 
 def estimate_stored_accuracy(
-    reader: Inferences, task: str, baseline_ids: Int64Array, current_ids: Int64Array
+    reader: InferenceReader, task: str, baseline_ids: Int64Array, current_ids: Int64Array
 ) -> list[Metric]:
     """Estimate the accuracy of stored predictions of a classifier, by their ids.
 
@@ -82,7 +82,7 @@ def estimate_stored_accuracy(
     )
 
 
-def _read_outputs(reader: Inferences, ids: Sequence[int]) -> list[_ClassifierOutput]:
+def _read_outputs(reader: InferenceReader, ids: Sequence[int]) -> list[_ClassifierOutput]:
     """Read predictions, at most `MAX_READ`, evenly spread; those without a label are passed over."""
     drawn = np.linspace(0, len(ids) - 1, min(len(ids), MAX_READ)).astype(np.int64)
     records = read_inferences(reader, [ids[position] for position in drawn.tolist()])

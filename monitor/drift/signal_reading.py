@@ -11,13 +11,13 @@ from quadriga.monitor.drift.row_signals import META, Answered, Value, derived
 from quadriga.monitor.drift.samples import label_of, used
 from quadriga.monitor.signals import PICTURE
 from quadriga.store.columns import labelled_ids, scan, source_values
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, StoredSignals
 from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000
-"""Inferences that are read at once."""
+"""InferenceReader that are read at once."""
 
 RARE_KEY_RATIO = 100
 """A metadata key that fewer than one of so many inferences have is no signal."""
@@ -40,7 +40,7 @@ class SignalShard(msgspec.Struct):
     """Numbers of inferences that do not count, by reason."""
 
 
-def read_signal_shard(task: str, reader: Inferences, ids: Sequence[int]) -> SignalShard:
+def read_signal_shard(task: str, reader: InferenceReader, ids: Sequence[int]) -> SignalShard:
     """Read the signals of some inferences of a task.
 
     Raises:
@@ -100,7 +100,9 @@ def _pixel_signals(picture: bytes | None) -> dict[str, Value]:
     return {f"image.{name}": number for name, number in zip(PICTURE, numbers, strict=True)}
 
 
-def read_embeddings(reader: Inferences, ids: Sequence[int], space: str) -> dict[int, Float32Array]:
+def read_embeddings(
+    reader: InferenceReader, ids: Sequence[int], space: str
+) -> dict[int, Float32Array]:
     """Return the embeddings (D,) of one space by inference.
 
     Embeddings of another space are passed over, and so are those of another length or that are not finite.
@@ -118,7 +120,7 @@ def read_embeddings(reader: Inferences, ids: Sequence[int], space: str) -> dict[
 
 
 def read_sources(
-    reader: Inferences, ids: Int64Array, keys: Iterable[str]
+    reader: InferenceReader, ids: Int64Array, keys: Iterable[str]
 ) -> tuple[str, tuple[str, ...], Int64Array] | None:
     """Look up the sources of inferences (N,), ascending, in the index of the metadata.
 
@@ -138,7 +140,9 @@ def read_sources(
     return None
 
 
-def _rows_by_source(reader: Inferences, ids: Int64Array, key: str) -> list[tuple[str, Int64Array]]:
+def _rows_by_source(
+    reader: InferenceReader, ids: Int64Array, key: str
+) -> list[tuple[str, Int64Array]]:
     """Return the values of a key, each with the positions of the inferences that have it."""
     sources = []
     for value, with_value in source_values(reader, key, int(ids[0]), int(ids[-1])):
@@ -155,7 +159,12 @@ def source_name(value: Any) -> str:
 
 
 def count_other_labels(
-    reader: Inferences, model: str, ids: Int64Array, known: Iterable[str], *, best: bool = False
+    reader: InferenceReader,
+    model: str,
+    ids: Int64Array,
+    known: Iterable[str],
+    *,
+    best: bool = False,
 ) -> dict[str, int]:
     """Return how many inferences of a model (N,), ascending, have each label that is not known already.
 

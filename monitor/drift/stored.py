@@ -31,7 +31,7 @@ from quadriga.monitor.report.schema import (
 )
 from quadriga.store.columns import read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 BASELINE_ROWS = 10_000
@@ -50,7 +50,7 @@ _ShownImage = TypeVar("_ShownImage", Neighbour, Unlike)
 
 
 def compare_stored(
-    reader: Inferences,
+    reader: InferenceReader,
     parameters: DriftParameters,
     baseline: WindowSummary | None = None,
     on_progress: OnProgress = lambda *_: None,
@@ -111,7 +111,7 @@ def compare_stored(
 
 
 def current_window_query(
-    reader: Inferences, parameters: DriftParameters, now_us: int | None = None
+    reader: InferenceReader, parameters: DriftParameters, now_us: int | None = None
 ) -> WindowQuery:
     """Return the query of the current window, after waiting for the journal if that is short."""
     with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
@@ -126,11 +126,13 @@ def current_window_query(
     )
 
 
-def _check_model_answered(reader: Inferences, query: WindowQuery, current: WindowSummary) -> None:
+def _check_model_answered(
+    reader: InferenceReader, query: WindowQuery, current: WindowSummary
+) -> None:
     """Check that the model has any inferences, if the window has none: an empty window is no error."""
     if not current.info.window.n:
         any_of_model = {"model": {"eq": query.model}}
-        if not any(ids for ids in reader.ids(any_of_model, query.now_us)):
+        if not any(ids for ids in reader.matching_ids(any_of_model, query.now_us)):
             raise DriftError(f"expected inferences of {query.model!r:.80}, got none")
 
 
@@ -201,7 +203,7 @@ def _slices(
     return slices(sides[0], sides[1], moved, by, settings)
 
 
-def _unlike(reader: Inferences, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
+def _unlike(reader: InferenceReader, sides: tuple[Summary, Summary], space: str) -> list[Unlike]:
     """Return the images least like the baseline, with what is stored of them and of their neighbours."""
     images = least_like(sides[0].sample, sides[1].sample, space)
     ids = {image.inference_id for image in images}

@@ -26,8 +26,8 @@ from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
 from quadriga.monitor.executors import OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.columns import label_counts
-from quadriga.store.ids import milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference, timestamp_text
 from quadriga.tasks.arrays import Int64Array
 
@@ -100,7 +100,7 @@ class _DrawnRows(NamedTuple):
 
 
 def read_window(
-    reader: Inferences, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
+    reader: InferenceReader, query: WindowQuery, on_progress: OnProgress, executor: ShardExecutor
 ) -> WindowSummary:
     """Read a window; one without inferences has no signals.
 
@@ -108,7 +108,9 @@ def read_window(
         StoreError: The database does not answer, or a filter means nothing.
     """
     where = {"and": [where_of(query.model, query.window), {"id": {"le": str(query.newest_id)}}]}
-    ids = np.concatenate([np.array(page, np.int64) for page in reader.ids(where, query.now_us)])
+    ids = np.concatenate(
+        [np.array(page, np.int64) for page in reader.matching_ids(where, query.now_us)]
+    )
     filter_ = query.window.where
     if not len(ids):
         empty = summarise(sample({}, order=[]), **_sizes(query), run=1)
@@ -143,7 +145,7 @@ def read_window(
         labels |= count_other_labels(reader, query.model, ids, labels, best=is_single)
     elif not is_single:
         labels |= label_counts(reader, read_ids.tolist())
-    start, end = (timestamp_text(milliseconds(int(id_))) for id_ in (ids[0], ids[-1]))
+    start, end = (timestamp_text(time_ms(int(id_))) for id_ in (ids[0], ids[-1]))
     window = Window(start, end, n, filter=filter_)
     model = _model(query, shard.models)
     info = WindowInfo(model, task, window, source_key, space, dict(+excluded), left_out)
@@ -154,7 +156,7 @@ def _sizes(query: WindowQuery) -> dict[str, Any]:
     return {"rows": query.rows, "embeddings": query.embeddings, "seed": query.seed}
 
 
-def _draw_rows(reader: Inferences, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
+def _draw_rows(reader: InferenceReader, ids: Int64Array, query: WindowQuery) -> _DrawnRows:
     """Choose which rows to read: all, or a random choice by their sources and ids."""
     if len(ids) <= query.rows:
         return _DrawnRows(ids)
@@ -238,7 +240,7 @@ def _sources(
 
 
 def _embeddings(
-    reader: Inferences, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
+    reader: InferenceReader, sample_: Sample, rows: Int64Array, query: WindowQuery, run: int
 ) -> tuple[Column, int | None]:
     """Draw among the rows (N,) with an embedding and read those; return what `drawn` says was left, too."""
     order = sample_.order[rows]

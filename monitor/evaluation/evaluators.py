@@ -21,7 +21,7 @@ from quadriga.monitor.evaluation.state import (
     counted,
 )
 from quadriga.monitor.report.schema import Confusion, Metric
-from quadriga.store.errors import NO_JSON
+from quadriga.store.errors import JSON_ERRORS
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.references import load
@@ -199,5 +199,5 @@ def decode(kind: Any, text: bytes, where: str) -> Any:
         what = message.replace("Object missing required field ", "expected a field ")
         what = f"{what[:1].lower()}{what[1:]}"
         raise EvaluationError(f"{where}{place.rstrip('`')}: {what}") from error
-    except NO_JSON as error:
+    except JSON_ERRORS as error:
         raise EvaluationError(f"{where}: expected JSON, got: {error}") from error

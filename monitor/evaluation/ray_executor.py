@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.blobs.files import open_blobs
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import QUERY_S
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
@@ -80,18 +80,18 @@ class RayExecutor:
         self._url = database_url
 
     def map(
-        self, read: Callable[[Inferences, _Item], _Result], items: Iterable[_Item]
+        self, read: Callable[[InferenceReader, _Item], _Result], items: Iterable[_Item]
     ) -> Iterator[_Result]:
         """As `quadriga.monitor.executors.ShardExecutor.map`."""
         return self._cluster.map(partial(_read, self._url, read), items)
 
 
-def _read(url: str, read: Callable[[Inferences, _Item], _Result], item: _Item) -> _Result:
+def _read(url: str, read: Callable[[InferenceReader, _Item], _Result], item: _Item) -> _Result:
     return read(_opened(url), item)
 
 
 @cache
-def _opened(url: str) -> Inferences:
+def _opened(url: str) -> InferenceReader:
     """Open the database once in a process of the cluster; there is neither journal nor blobs."""
     nowhere = Path(gettempdir()) / "quadriga-no-data"
-    return Inferences(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_S)
+    return InferenceReader(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_S)

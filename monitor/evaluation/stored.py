@@ -26,9 +26,9 @@ from quadriga.monitor.evaluation.stored_images import (
 from quadriga.monitor.executors import LocalExecutor, OnProgress, ShardExecutor
 from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
 from quadriga.store.columns import read_inferences
-from quadriga.store.disk import write_whole
-from quadriga.store.ids import milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.disk import write_atomically
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 _Item = TypeVar("_Item")
@@ -36,7 +36,7 @@ _Saved = TypeVar("_Saved", Selection, EvaluationShard)
 
 
 def evaluate_stored(
-    reader: Inferences,
+    reader: InferenceReader,
     parameters: EvaluationParameters,
     on_progress: OnProgress = lambda *_: None,
     shards_directory: Path | None = None,
@@ -113,7 +113,7 @@ class _ShardCache:
     def put(self, name: str, value: Selection | EvaluationShard) -> None:
         """Save a selection or a shard under a name."""
         if self._directory is not None:
-            write_whole(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
+            write_atomically(self._directory / f"{name}.msgpack", msgspec.msgpack.encode(value))
 
 
 class _ShardReader:
@@ -135,7 +135,7 @@ class _ShardReader:
     def read(
         self,
         name: str,
-        read: Callable[[Inferences, _Item], EvaluationShard],
+        read: Callable[[InferenceReader, _Item], EvaluationShard],
         items: Sequence[_Item],
     ) -> list[EvaluationShard]:
         """Read the shards that are not saved yet, and report progress."""
@@ -170,7 +170,7 @@ def _merged(
 
 def _window(selection: Selection, where: Any) -> Window:
     ends = selection.parts[0].ids[0], selection.parts[-1].ids[-1]
-    start, end = (timestamp_text(milliseconds(id_)) for id_ in ends)
+    start, end = (timestamp_text(time_ms(id_)) for id_ in ends)
     return Window(start, end, filter=where)
 
 

@@ -22,7 +22,7 @@ from quadriga.monitor.evaluation.state import (
 )
 from quadriga.store.columns import ground_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import ModelReference, StoredInference
 
@@ -62,7 +62,7 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """Error of the first image that was left out as unreadable."""
 
 
-def select(reader: Inferences, parameters: EvaluationParameters) -> Selection:
+def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
     """Select the inferences to evaluate.
 
     Raises:
@@ -78,14 +78,14 @@ def select(reader: Inferences, parameters: EvaluationParameters) -> Selection:
         parameters.where,
         {"id": {"le": str(newest_id)}},
     )
-    ids = [id_ for page in reader.ids(where, now_us) for id_ in page]
+    ids = [id_ for page in reader.matching_ids(where, now_us) for id_ in page]
     if not ids:
         version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
         raise EvaluationError(
             f"no inferences of {parameters.model!r:.80}{version} match the filter"
         )
     slices = {
-        name: {id_ for page in reader.ids(_all(where, filter_), now_us) for id_ in page}
+        name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}
         for name, filter_ in parameters.slices.items()
     }
     parts = [
@@ -115,7 +115,7 @@ def shared_images(state: State) -> list[dict[str, int]]:
 
 
 def read_shard(
-    parameters: EvaluationParameters, task: str, reader: Inferences, part: ShardIds
+    parameters: EvaluationParameters, task: str, reader: InferenceReader, part: ShardIds
 ) -> EvaluationShard:
     """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
     records = read_inferences(reader, part.ids)
@@ -133,7 +133,7 @@ def read_shard(
 
 
 def read_other_model(
-    other: OtherModel, task: str, newest_id: int, reader: Inferences, images: dict[str, int]
+    other: OtherModel, task: str, newest_id: int, reader: InferenceReader, images: dict[str, int]
 ) -> EvaluationShard:
     """Read the newest prediction up to an id of another model for each of some images, as of `shared_images`."""
     where = _all(

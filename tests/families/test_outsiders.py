@@ -82,5 +82,5 @@ def test_a_task_of_one_s_own_needs_neither_labels_nor_decoder(folder):
 @pytest.mark.parametrize("toml", [DETECTION, COUNTING])
 @pytest.mark.parametrize(("old", "new"), [("acme_", "acne_"), (":", ":un")])
 def test_a_reference_that_leads_nowhere_is_named(folder, toml, old, new):
-    with pytest.raises(LoadError, match=r"reference 'ac.*Python's path"):
+    with pytest.raises(LoadError, match=r"reference 'ac.*by the setting extensions"):
         answers(folder, toml.replace(old, new), boxes=[[0, 0, 1, 1]], scores=[[0.5, 0.5]])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import DriftError
-from quadriga.store.errors import NO_PYARROW, QueryError
+from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks.arrays import Float32Array, Float64Array
 
 MOST_COLUMNS = 4096
@@ -164,7 +164,7 @@ def _walk(node: dict[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, 
 
 def _parquet(path: Path) -> Table:
     if find_spec("pyarrow") is None:
-        raise DriftError(NO_PYARROW)
+        raise DriftError(PYARROW_MISSING)
     import pyarrow as pa  # noqa: PLC0415 - it is an extra
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 

@@ -65,7 +65,7 @@ def test_environment_values_are_read_as_their_type(variable, value, name, expect
         ({}, {}, "prot = 1", "quadriga.toml"),
         ({"port": "http"}, {}, "", "--port"),
         ({"durability": "most"}, {}, "", "--durability"),
-        ({"first_worker": "1022", "workers": "2"}, {}, "", "at most 1023 together, got 1022 and 2"),
+        ({"first_worker": "1022", "workers": "2"}, {}, "", "at most 1023, got 1022 and 2"),
         ({"database": "mysql://host/name"}, {}, "", "--database"),
         ({"database": "sqlite://"}, {}, "", "--database"),
         ({}, {"QUADRIGA_PORT": "70000"}, "", "QUADRIGA_PORT"),

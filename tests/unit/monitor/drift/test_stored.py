@@ -12,7 +12,7 @@ from quadriga.monitor.drift.summary import summarise
 from quadriga.monitor.drift.windows import WindowQuery, read_window
 from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.signals import PICTURE
-from quadriga.store.ids import LARGEST
+from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import (
     ImageSignals,
     InputReference,
@@ -75,7 +75,7 @@ def compared(place, baseline=None, **parameters):
 
 
 def windowed(place, **of):
-    asked = WindowQuery("one", StoredWindow(), LARGEST, 0, **{"rows": 10_000} | of)
+    asked = WindowQuery("one", StoredWindow(), LARGEST_ID, 0, **{"rows": 10_000} | of)
     return read_window(place.inferences, asked, lambda *_: None, LocalExecutor(place.inferences))
 
 

@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.report.schema import Report
 from quadriga.monitor.routes import monitor_routes
 from quadriga.store import jobs as jobs_module
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.jobs import Jobs, run_jobs
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
@@ -38,7 +38,7 @@ def jobs(tmp_path, monkeypatch):
 @pytest.fixture
 def place(place):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
-    digest = BlobStore(place.root / "blobs").put(PHOTO)
+    digest = FileBlobs(place.root / "blobs").put(PHOTO)
     image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
@@ -55,7 +55,7 @@ def client(jobs):
 
 
 def runner(jobs, place):
-    blobs = BlobStore(place.root / "blobs")
+    blobs = FileBlobs(place.root / "blobs")
     return in_background(run_jobs, jobs, place.inferences, blobs)
 
 
@@ -179,7 +179,7 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
 def test_what_cannot_be_evaluated_fails_and_says_why(client, jobs, place):
     job = finished(jobs, place, submit(client, model="nobody"))
     assert job.state == "failed"
-    assert job.error == "expected inferences of 'nobody' that pass the filter, got none"
+    assert job.error == "no inferences of 'nobody' match the filter"
 
 
 @pytest.mark.parametrize(

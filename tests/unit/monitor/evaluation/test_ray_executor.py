@@ -15,7 +15,7 @@ from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
 from quadriga.monitor.evaluation.reporting import Asked
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange import parquet
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
@@ -96,14 +96,14 @@ def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatc
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr("quadriga.store.exchange.export.PAGE", 100)
+    monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
     asked = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, BlobStore(tmp_path / "blobs"), asked, path)
+    export(place.inferences, FileBlobs(tmp_path / "blobs"), asked, path)
     stored_report = evaluate_stored(
         place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
-    assert parquet.row_groups(path) > 1
+    assert parquet.count_row_groups(path) > 1
     for each in (map, cluster.map):
         report = evaluate_parquet(
             path, "detection", by=["meta.camera_id"], asked=Asked(resamples=5), each=each

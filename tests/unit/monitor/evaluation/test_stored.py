@@ -264,9 +264,9 @@ def test_nothing_with_a_truth_is_insufficient(place, answer):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"model": "nobody"}, "expected inferences of 'nobody' that pass the filter, got none"),
-        ({"version": "7"}, "expected inferences of 'one', version '7', that pass"),
-        ({"where": "label=z"}, "expected inferences of 'one' that pass the filter, got none"),
+        ({"model": "nobody"}, "no inferences of 'nobody' match the filter"),
+        ({"version": "7"}, "no inferences of 'one', version '7', match"),
+        ({"where": "label=z"}, "no inferences of 'one' match the filter"),
         ({"model": "mixed"}, "expected inferences of one task, got OBJECT_DETECTION and IMAGE_C"),
         ({"model": "tensors"}, "expected one of IMAGE_CLASSIFICATION, .* as task, got 'TENSOR'"),
         ({"compare": [{"model": "sorter"}]}, "expected inferences of one task, got OBJECT_DETEC"),
@@ -324,7 +324,7 @@ def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypat
             raise Stop
 
     with pytest.raises(Stop):
-        evaluated(full, on_progress=tell, shards=shards, **EVERYTHING)
+        evaluated(full, tell=tell, shards=shards, **EVERYTHING)
     read = []
     again = reading.read_shard
     monkeypatch.setattr(
@@ -365,7 +365,7 @@ def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
             raise Stop
 
     with pytest.raises(Stop):
-        evaluated(full, on_progress=tell, shards=shards)
+        evaluated(full, tell=tell, shards=shards)
     full.move(answer(30, "b"))
     full.change(truth(30), Deletion([20_000 << 22]))
     report = evaluated(full, shards=shards)

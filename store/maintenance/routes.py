@@ -9,9 +9,14 @@ from litestar.params import RawBody
 from quadriga.store.bodies import body_of
 from quadriga.store.changes.requests import RetentionBody
 from quadriga.store.changes.service import Changes
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.maintenance.aggregates import (
+    AggregateRequest,
+    Aggregates,
+    aggregate,
+    decode_aggregate,
+)
 from quadriga.store.routes import ASKED, NOT_READY, options
-from quadriga.store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 
 _AGGREGATE = body_of(
     AggregateRequest, group='Any of {"time": "1h"}, model, version, task and label'
@@ -20,14 +25,14 @@ _FOR_EVER = "null is for ever"
 _RETENTION = body_of(RetentionBody, inputs_days=_FOR_EVER, inferences_days=_FOR_EVER)
 
 
-def upkeep_routes(inferences: Inferences, changes: Changes) -> list[HTTPRouteHandler]:
+def upkeep_routes(inferences: InferenceReader, changes: Changes) -> list[HTTPRouteHandler]:
     """Return the handlers that count what is stored, and say how long it is."""
     given: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": ASKED}
 
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **given)
     def aggregate_inferences(body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return aggregate(inferences, decode_request(body))
+        return aggregate(inferences, decode_aggregate(body))
 
     retention = "/api/models/{name:str}/retention"
     answer = get(retention, sync_to_thread=True, responses={503: NOT_READY})

@@ -38,8 +38,8 @@ from quadriga.engine.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.recording import Answered, Handled, Recorder, Wishes
 from quadriga.engine.settings import Settings
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import Readers
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -119,7 +119,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             assert writer.stdin is not None
             writer.stdin.write(msgspec.json.encode(ChildTask("writer", settings)) + b"\n")
             writer.stdin.flush()
-            readers = Readers(url)
+            readers = ReaderPool(url)
             _newest(readers, wait=True)
             lags_ms = _lags_ms(readers, Appender(settings.journal_directory, arguments.seconds))
             readers.close()
@@ -128,7 +128,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             print(f"  {kind:40}{p50:12.1f}{p99:11.1f}{max(lags_ms):11.1f}")
 
 
-def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
+def _lags_ms(readers: ReaderPool, appender: Appender) -> list[float]:
     lags_ms: list[float] = []
     appender.start()
     while appender.is_alive() or len(lags_ms) < len(appender.acknowledged):
@@ -142,7 +142,7 @@ def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
     return lags_ms
 
 
-def _newest(readers: Readers, *, wait: bool = False) -> int:
+def _newest(readers: ReaderPool, *, wait: bool = False) -> int:
     while True:
         try:
             with readers.snapshot() as connection:
@@ -160,7 +160,7 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     recorder = Recorder(
         IdSource(0),
         Journal(folder / "journal", 0),
-        BlobStore(folder / "blobs"),
+        FileBlobs(folder / "blobs"),
         Settings(signals_per_s=0),
         "0",
     )

@@ -14,7 +14,7 @@ from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signalling import Embed, Signalled, Signaller
 from quadriga.proto import chariot
 from quadriga.proto.errors import InvalidRequest
-from quadriga.store.blobs.interface import Blobs, key_of
+from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError, MetadataError
 from quadriga.store.ids import IdSource
@@ -268,7 +268,7 @@ class Recorder:
                     standard=standard if score is None else {**standard, "semantic_score": score},
                 )
             )
-        position = self._journal.append(records, hold=on_disk)
+        position = self._journal.append(records, hold_segment=on_disk)
         if on_disk:
             self._syncing.wait(position)
         elif durability == "database":
@@ -281,9 +281,9 @@ class Recorder:
             return InputReference(item.input_name, None, item.width, item.height, item.mime)
         key, keep = None, item.wishes.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
-            key = key_of(image)
+            key = blob_key(image)
             keep = _is_sampled(key, options.sample_rate)
-        key = self._blobs.put(image) if keep else key or key_of(image)
+        key = self._blobs.put(image) if keep else key or blob_key(image)
         return InputReference(
             item.input_name, key, item.width, item.height, item.mime, keep, len(image)
         )

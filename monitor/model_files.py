@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from quadriga.store.disk import write_whole
+from quadriga.store.disk import write_atomically
 from quadriga.store.errors import QueryError
 
 MOST_NAME_BYTES = 200
@@ -37,4 +37,4 @@ def read(path: Path, kind: type[_Kept]) -> _Kept | None:
 
 def write(path: Path, kept: Any) -> None:
     """Keep something as JSON, readable by its owner alone, as it may hold secrets."""
-    write_whole(path, msgspec.json.encode(kept), 0o600)
+    write_atomically(path, msgspec.json.encode(kept), 0o600)

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import locked, write_whole
-from quadriga.store.errors import NotFoundError, StoreError, keeping
-from quadriga.store.inferences import Inferences
+from quadriga.store.disk import try_lock, write_atomically
+from quadriga.store.errors import NotFoundError, StoreError, translate_disk_errors
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 MAX_STARTS = 5
@@ -100,7 +100,7 @@ class Jobs:
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
         hidden = self.directory / f".{job_id}"
-        with keeping("keep the job"):
+        with translate_disk_errors("keep the job"):
             try:
                 hidden.mkdir(parents=True)
                 _write(hidden, job)
@@ -138,7 +138,7 @@ class Jobs:
         """Cancel a job: it ends at its next step. A job that has ended is not changed; raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
             # If the job was removed meanwhile, `read` raises.
-            with keeping("cancel the job"), suppress(FileNotFoundError):
+            with translate_disk_errors("cancel the job"), suppress(FileNotFoundError):
                 (self._folder(job_id) / "cancel").touch()
         return self.read(job_id)
 
@@ -168,7 +168,12 @@ class JobRun:
     """One run of a job: what its work reads from and reports to."""
 
     def __init__(
-        self, job: Job, directory: Path, inferences: Inferences, blobs: Blobs, stop: threading.Event
+        self,
+        job: Job,
+        directory: Path,
+        inferences: InferenceReader,
+        blobs: Blobs,
+        stop: threading.Event,
     ) -> None:
         self.job = job
         self.directory = directory
@@ -222,7 +227,7 @@ class JobRunner:
         self,
         jobs: Jobs,
         kinds: Mapping[str, JobWork],
-        inferences: Inferences,
+        inferences: InferenceReader,
         blobs: Blobs,
         *,
         keep_days: float = 7.0,
@@ -259,7 +264,7 @@ class JobRunner:
         """Run a job unless another runner does; return whether it has ended."""
         directory = self._jobs.directory / job_id
         try:
-            lock = locked(directory / "lock")
+            lock = try_lock(directory / "lock")
         except FileNotFoundError:  # the job was removed meanwhile
             return False
         if lock is None:
@@ -304,7 +309,7 @@ class JobRunner:
 
 
 def _write(directory: Path, job: Job) -> None:
-    write_whole(directory / "job.json", msgspec.json.encode(job))
+    write_atomically(directory / "job.json", msgspec.json.encode(job))
 
 
 def _tail(path: Path) -> str:

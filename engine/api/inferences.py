@@ -15,18 +15,22 @@ from quadriga.engine.api.responses import (
     UNREADABLE_QUERY,
     error_response,
 )
-from quadriga.store.inferences import ANY_TYPE, Count, Inferences, Page
-from quadriga.store.query.compact_form import OPTIONS
+from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
+from quadriga.store.maintenance.aggregates import (
+    AggregateRequest,
+    Aggregates,
+    aggregate,
+    decode_aggregate,
+)
+from quadriga.store.query.compact_form import URL_OPTIONS
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
     decode_count,
-    decode_request,
-    from_url,
+    decode_query,
+    query_from_url,
 )
 from quadriga.store.records import StoredInference
-from quadriga.store.upkeep import aggregates
-from quadriga.store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate
 
 BLOBS_PATH = "/api/blobs/"
 """Path of signed URLs; the hash of the image follows."""
@@ -57,14 +61,14 @@ class _UrlQuery(Operation):
 
     def __post_init__(self) -> None:
         properties = body_schema(QueryRequest, **_DESCRIPTIONS)["properties"]
-        schemas = {name: properties[name] for name in OPTIONS} | {"q": properties["where"]}
+        schemas = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
         self.parameters = [
             Parameter(name=name, param_in="query", schema=schema)
             for name, schema in schemas.items()
         ]
 
 
-def inference_routes(inferences: Inferences) -> list[HTTPRouteHandler]:
+def inference_routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
     """Return the handlers that read the store."""
     query: dict[str, Any] = {
         "sync_to_thread": True,
@@ -75,7 +79,7 @@ def inference_routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     @post("/api/inferences/query", operation_class=_QUERY, **query)
     def query_inferences(body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
-        return inferences.query(decode_request(body))
+        return inferences.query(decode_query(body))
 
     @post("/api/inferences/count", operation_class=_COUNT, **query)
     def count_inferences(body: RawBody) -> Count:
@@ -85,14 +89,14 @@ def inference_routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     @post("/api/inferences/aggregate", operation_class=_AGGREGATE, **query)
     def aggregate_inferences(body: RawBody) -> Aggregates:
         """Count inferences by groups, with errors, latencies and labels."""
-        return aggregate(inferences, aggregates.decode_request(body))
+        return aggregate(inferences, decode_aggregate(body))
 
     find_errors = {400: UNREADABLE_QUERY, 503: NOT_READY}
 
     @get("/api/inferences", sync_to_thread=True, operation_class=_UrlQuery, responses=find_errors)
     def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
-        return inferences.query(from_url(request.scope["query_string"].decode("latin-1")))
+        return inferences.query(query_from_url(request.scope["query_string"].decode("latin-1")))
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=_LOOKUP_ERRORS)
     def get_inference(
@@ -104,7 +108,7 @@ def inference_routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         """Answer one inference; with `presign`, `input.url` answers its input for a while."""
         if presign:
             blobs_url = str(request.base_url).rstrip("/") + BLOBS_PATH
-            return inferences.presigned(inference_id, blobs_url)
+            return inferences.get_with_input_url(inference_id, blobs_url)
         return inferences.get(inference_id)
 
     content: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
@@ -142,6 +146,6 @@ def _untrusted_content(content: bytes, mime: str) -> Response[bytes]:
     is_image = mime.startswith("image/") and "svg" not in mime
     return Response(
         content,
-        media_type=mime if is_image else ANY_TYPE,
+        media_type=mime if is_image else DEFAULT_MEDIA_TYPE,
         headers={"X-Content-Type-Options": "nosniff"},
     )

@@ -154,7 +154,7 @@ def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
     with places(options.on, settings.database_url) as there:
         report = compare_stored(
-            inferences, parameters, baseline, _show, places=there, now_us=now_us
+            inferences, parameters, baseline, _show, executor=there, now_us=now_us
         )
     return report, page_with(in_store(blobs))
 

@@ -176,7 +176,7 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
         tell(f"read {done} of {total} answers{computing}" if total else "choosing")
 
     with places(options.on, settings.database_url) as there:
-        report = evaluate_stored(inferences, parameters, show, places=there)
+        report = evaluate_stored(inferences, parameters, show, executor=there)
     return report, page_with(in_store(blobs))
 
 

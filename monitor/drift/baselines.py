@@ -26,13 +26,13 @@ from quadriga.monitor.drift.parameters import (
 )
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
 from quadriga.monitor.drift.summary import from_bytes, to_bytes
-from quadriga.monitor.drift.windows import About, WindowRead
+from quadriga.monitor.drift.windows import WindowInfo, WindowSummary
 from quadriga.monitor.model_files import MOST_NAME_BYTES, read, write
 from quadriga.monitor.report.schema import ReportedModel, Window
-from quadriga.store.disk import write_whole
-from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, keeping
+from quadriga.store.disk import write_atomically
+from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, translate_disk_errors
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import microseconds
+from quadriga.store.query.moments import parse_moment_us
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
 
@@ -106,14 +106,14 @@ class Baseline(msgspec.Struct, frozen=True):
         return self.created, self.job or ""
 
     @property
-    def about(self) -> About:
+    def about(self) -> WindowInfo:
         """What was read."""
         model = ReportedModel(self.model, self.version, self.sha256)
-        return About(model, **{one: getattr(self, one) for one in _READ})
+        return WindowInfo(model, **{one: getattr(self, one) for one in _READ})
 
 
 _READ = ("task", "window", "source_key", "space", "excluded", "left_out")
-"""What a baseline has as `About` has it."""
+"""What a baseline has as `WindowInfo` has it."""
 
 
 def decode_baseline(model: str, body: bytes, now_us: int) -> BaselineRequest:
@@ -172,7 +172,7 @@ class Baselines:
             JournalError: It could not be kept, as on a full disk.
         """
         model, name = baseline.model, baseline.name
-        with keeping("keep the baseline"), self._locked(model):
+        with translate_disk_errors("keep the baseline"), self._locked(model):
             known = read(self._path(model, name, "json"), Baseline)
             if known is not None and baseline.job and known.turn >= baseline.turn:
                 return known
@@ -180,13 +180,13 @@ class Baselines:
             write(self._path(model, name, "json"), baseline)
         return baseline
 
-    def finish(self, baseline: Baseline, found: WindowRead) -> Baseline | None:
+    def finish(self, baseline: Baseline, found: WindowSummary) -> Baseline | None:
         """Keep what was read; None where a newer one took its place meanwhile.
 
         Raises:
             OSError: It could not be kept.
         """
-        about = found.about
+        about = found.info
         model, name = baseline.model, baseline.name
         with self._locked(model):
             known = read(self._path(model, name, "json"), Baseline)
@@ -203,11 +203,11 @@ class Baselines:
                 **{one: getattr(about, one) for one in _READ},
             )
             summary = to_bytes(found.summary.with_embeddings())
-            write_whole(self._path(model, name, "summary"), summary)
+            write_atomically(self._path(model, name, "summary"), summary)
             write(self._path(model, name, "json"), made)
             return made
 
-    def read(self, model: str, name: str) -> WindowRead:
+    def read(self, model: str, name: str) -> WindowSummary:
         """Return a baseline to compare with.
 
         Raises:
@@ -220,7 +220,7 @@ class Baselines:
         except FileNotFoundError as error:
             job = f"nothing yet of its job {baseline.job}"  # which may have failed, too
             raise NotReadyError(f"expected the baseline {name} to be ready, got {job}") from error
-        return WindowRead(from_bytes(data), baseline.about)
+        return WindowSummary(from_bytes(data), baseline.about)
 
     def resolved(self, parameters: DriftParameters) -> DriftParameters:
         """Put a window in place of a baseline that moves along.
@@ -238,7 +238,7 @@ class Baselines:
             return parameters
         if parameters.start is None:
             raise QueryError(f"expected from with the rolling baseline {baseline.name}, got none")
-        start_ms = microseconds(parameters.start, 0) // 1000
+        start_ms = parse_moment_us(parameters.start, 0) // 1000
         before_ms = max(start_ms - span_s(baseline.rolling) * 1000, 0)
         start, end = timestamp_text(before_ms), timestamp_text(start_ms)
         window = StoredWindow(start, end, baseline.version or None, baseline.window.filter)
@@ -251,7 +251,7 @@ class Baselines:
             JournalError: It could not be.
         """
         baseline = self.get(model, name)
-        with keeping("remove the baseline"), self._locked(model):
+        with translate_disk_errors("remove the baseline"), self._locked(model):
             self._clear(model, name)
         return baseline
 
@@ -277,12 +277,12 @@ class Baselines:
             yield
 
 
-def _write_references(path: Path, found: WindowRead) -> int:
+def _write_references(path: Path, found: WindowSummary) -> int:
     """Write what the semantic score compares with, and return how many; of too few there is no score."""
     sample = found.summary.sample
     column = sample.column(EMBEDDING)
     with suppress(DriftError):
         if column is not None:
             ids = sample.order[column.rows]
-            return similarity.write(path, column.values, ids, found.about.space)
+            return similarity.write(path, column.values, ids, found.info.space)
     return 0

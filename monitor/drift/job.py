@@ -7,15 +7,15 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baseline
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.similarity import MOST
-from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
 from quadriga.monitor.drift.watch.history import note, note_failure, with_history
 from quadriga.monitor.drift.windows import read_window
-from quadriga.monitor.executors import Here
+from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.saved import keep
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.jobs import JobRun
-from quadriga.store.query.moments import microseconds
+from quadriga.store.query.moments import parse_moment_us
 
 BASELINE_FILE = "baseline.json"
 
@@ -68,10 +68,10 @@ def run_baseline(run: JobRun) -> str:
     job = msgspec.convert(run.job.parameters, BaselineJob)
     request = job.request
     parameters = DriftParameters(job.model, source_keys=request.source_keys)
-    query = reading(run.inferences, parameters, now_us=_submitted_us(run))
+    query = current_window_query(run.inferences, parameters, now_us=_submitted_us(run))
     query = replace(query, window=request.window, rows=BASELINE_ROWS, embeddings=MOST)
-    window = read_window(run.inferences, query, run.report_progress, Here(run.inferences))
-    n = window.about.window.n
+    window = read_window(run.inferences, query, run.report_progress, LocalExecutor(run.inferences))
+    n = window.info.window.n
     if not n:
         raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
     run.report_progress(n, n)
@@ -100,4 +100,4 @@ def _baselines(run: JobRun) -> Baselines:
 
 def _submitted_us(run: JobRun) -> int:
     """Return the time that `now` means in a job's filters: the same at each start of the job."""
-    return microseconds(run.job.created_at, 0)
+    return parse_moment_us(run.job.created_at, 0)

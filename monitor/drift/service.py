@@ -10,7 +10,7 @@ from quadriga.monitor.drift.job import BaselineJob
 from quadriga.monitor.drift.parameters import absolute, decode_parameters
 from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
@@ -23,7 +23,7 @@ class DriftService:
     `NotFoundError` if there is no such baseline.
     """
 
-    def __init__(self, jobs: Jobs, inferences: Inferences, baselines: Baselines) -> None:
+    def __init__(self, jobs: Jobs, inferences: InferenceReader, baselines: Baselines) -> None:
         self._jobs = jobs
         self._inferences = inferences
         self._baselines = baselines

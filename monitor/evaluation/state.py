@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.evaluation.arrays import end_to_end
+from quadriga.tasks.arrays import Int64Array
 
 Column = npt.NDArray[Any]
 """(N,) or (N, D): numbers, or texts as NumPy's `StringDType`."""
@@ -77,7 +78,7 @@ class State(NamedTuple):
     """Of the inferences (I,)."""
     images: list[str]
     """(I,) see `EvaluatedImage.image`."""
-    sizes: npt.NDArray[np.int64]
+    sizes: Int64Array
     """(I, 2) width and height, 0 where unknown."""
     slices: dict[str, list[str | None]]
     """(I,) values by what is sliced by."""

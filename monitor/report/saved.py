@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
-from quadriga.store.disk import write_whole
+from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
 from quadriga.store.jobs import JobRun, Jobs
 
@@ -95,8 +95,8 @@ def keep(run: JobRun, report: Report) -> str:
             return run.blobs.get(image)
         return None
 
-    write_whole(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    write_whole(run.directory / REPORT, msgspec.json.encode(report))
+    write_atomically(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
+    write_atomically(run.directory / REPORT, msgspec.json.encode(report))
     return REPORT
 
 

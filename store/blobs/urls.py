@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import made_once
+from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
@@ -40,7 +40,7 @@ class BlobUrls:
         Raises:
             NotReadyError: The object store cannot sign, or the key cannot be created.
         """
-        url = self._blobs.presigned(key, self._seconds)
+        url = self._blobs.presigned_url(key, self._seconds)
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
@@ -71,7 +71,7 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            return made_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
+            return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
                 f"cannot create the key to sign URLs with, {self._key_file.name}: {error.strerror}"

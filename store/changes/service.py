@@ -8,12 +8,12 @@ import msgspec
 
 from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
-from quadriga.store.changes.applying import changed
-from quadriga.store.changes.truth import candidates
-from quadriga.store.database import run, run_in
+from quadriga.store.changes.applying import changed_metadata
+from quadriga.store.changes.ground_truth import candidate_ids
+from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import ChangeError, NotReadyError, QueryTimeoutError
-from quadriga.store.ids import IdSource, milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.ids import IdSource, time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest
@@ -27,7 +27,7 @@ from quadriga.store.records import (
     TruthStatement,
     timestamp_text,
 )
-from quadriga.store.rows import text
+from quadriga.store.rows import storable_text
 
 MAX_MATCHED = 20_000
 """Maximum number of stored inferences that the statements of one request may match."""
@@ -101,7 +101,7 @@ class ChangeService:
 
     def __init__(
         self,
-        inferences: Inferences,
+        inferences: InferenceReader,
         journal: Journal,
         ids: IdSource,
         read_metadata: Callable[[Any, str], dict[str, Any]],
@@ -113,9 +113,9 @@ class ChangeService:
 
     def change_metadata(self, inference_id: str, body: bytes) -> StoredInference:
         """Add, replace or remove metadata of an inference, and return it."""
-        inference = self._inferences.moved(inference_id)
-        change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
-        metadata.check(changed(metadata.decode(inference.metadata), change))
+        inference = self._inferences.get_committed(inference_id)
+        change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
+        metadata.check(changed_metadata(metadata.decode(inference.metadata), change))
         change_ids = self._apply([change])
         inference = self._inferences.get(inference_id)
         if not self._count("SELECT count(*) FROM metadata_change WHERE id IN ({})", change_ids):
@@ -127,19 +127,19 @@ class ChangeService:
 
     def metadata_history(self, inference_id: str) -> MetadataHistory:
         """Return the changes of an inference's metadata, newest first."""
-        inference = self._inferences.moved(inference_id)
+        inference = self._inferences.get_committed(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
         with self._inferences.snapshot() as connection:
-            rows = run(connection, statement, (int(inference.id), MAX_HISTORY)).all()
+            rows = execute(connection, statement, (int(inference.id), MAX_HISTORY)).all()
         entries = []
         for change_id, encoded, before in rows:
             change = _metadata_change_decoder.decode(encoded)
             entries.append(
                 MetadataHistoryEntry(
                     id=str(change_id),
-                    created_at=timestamp_text(milliseconds(change_id)),
+                    created_at=timestamp_text(time_ms(change_id)),
                     set=change.set,
                     remove=change.remove,
                     before=msgspec.Raw(before.encode()),
@@ -149,22 +149,22 @@ class ChangeService:
 
     def put_ground_truth(self, inference_id: str, body: bytes) -> StoredInference:
         """Replace the ground truth of an inference, and return it."""
-        target = self._inferences.moved(inference_id).id
-        self._apply([change_requests.ground_truth(target, body)])
+        target = self._inferences.get_committed(inference_id).id
+        self._apply([change_requests.parse_ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
     def delete_ground_truth(self, inference_id: str) -> StoredInference:
         """Remove the ground truth of an inference, and return it."""
-        target = self._inferences.moved(inference_id).id
+        target = self._inferences.get_committed(inference_id).id
         self._apply([TruthStatement("id", target, None)])
         return self._inferences.get(inference_id)
 
     def add_statements(self, body: bytes) -> StatementResult:
         """Give ground truth to many inferences, stored already or later."""
-        statements = change_requests.statements(body)
+        statements = change_requests.parse_statements(body)
         joins = [(statement.join, statement.value) for statement in statements]
         with self._inferences.snapshot() as connection:
-            if len(candidates(connection, joins, MAX_MATCHED)) > MAX_MATCHED:
+            if len(candidate_ids(connection, joins, MAX_MATCHED)) > MAX_MATCHED:
                 raise ChangeError(
                     f"expected statements that match at most {MAX_MATCHED} inferences, got more"
                 )
@@ -174,14 +174,14 @@ class ChangeService:
 
     def add_feedback(self, inference_id: str, body: bytes) -> StoredInference:
         """Add feedback to an inference, and return it."""
-        seq = int(self._inferences.moved(inference_id).id)
-        self._apply([change_requests.feedback(seq, body)])
+        seq = int(self._inferences.get_committed(inference_id).id)
+        self._apply([change_requests.parse_feedback(seq, body)])
         return self._inferences.get(inference_id)
 
     def delete_inferences(self, body: bytes) -> DeletionResult:
         """Delete the inferences that match a filter, newest first, or with `dry_run` only find them."""
         expected = "a JSON object with where, dry_run and all"
-        request = change_requests.decode(body, change_requests.DeleteBody, expected)
+        request = change_requests.decode_change(body, change_requests.DeleteBody, expected)
         if not leaves(parse(request.where, time.time_ns() // 1000)) and not request.all:
             raise ChangeError('expected where to name inferences, or "all": true, got neither')
         ids, has_more = self._find(request.where)
@@ -195,17 +195,17 @@ class ChangeService:
         """Return the retention rule of a model."""
         statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
         with self._inferences.snapshot() as connection:
-            row = run(connection, statement, (text(model),)).first()
+            row = execute(connection, statement, (storable_text(model),)).first()
         return Retention(model, *(row or (None, None)))
 
     def put_retention(self, model: str, body: bytes) -> Retention:
         """Replace the retention rule of a model; it holds for stored and for later inferences."""
-        self._apply([change_requests.retention_rule(model, body)])
+        self._apply([change_requests.parse_retention_rule(model, body)])
         return self.retention(model)
 
     def _count(self, statement: str, ids: Sequence[int]) -> int:
         with self._inferences.snapshot() as connection:
-            return sum(int(count) for (count,) in run_in(connection, statement, ids))
+            return sum(int(count) for (count,) in execute_in(connection, statement, ids))
 
     def _find(self, where: Any) -> tuple[list[str], bool]:
         """Return the ids of matches, newest first, and whether there may be more."""

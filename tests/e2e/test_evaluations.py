@@ -136,7 +136,7 @@ def test_an_evaluation_outlives_kills_and_tells_the_same(data) -> None:
         server.wait_until(lambda: list(made.glob("whole-*")))
         server.kill_child("jobs")
         server.wait_until(
-            lambda: "it goes on" in server.call("GET", f"/api/jobs/{job_id}")[1]["log"]
+            lambda: "continuing with" in server.call("GET", f"/api/jobs/{job_id}")[1]["log"]
         )
         server.kill_child("jobs")
         assert told(report_of(server, job_id)) == expected

@@ -25,7 +25,7 @@ from quadriga.proto import table
 from quadriga.proto.grpc_messages import POOL, REPOSITORY_SERVICE, SERVICE
 from quadriga.proto.operations import Options, plain_paths
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
-from quadriga.store.query.places import MAX_CORNERS
+from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.tasks import SHORT_NAMES, TASKS
@@ -200,7 +200,7 @@ def test_every_field_and_operator_of_a_query_is_described():
     numbers = f"{MAX_IN:,} values, a filter up to {MAX_LEAVES} comparisons, {MAX_DEPTH} deep"
     assert numbers in text.replace("\n", " ")
     assert f"3 to {MAX_CORNERS} corners" in text
-    assert f"{Budget().small:,} inferences" in text.replace("\n", " ")
+    assert f"{Budget().unbounded_rows:,} inferences" in text.replace("\n", " ")
 
 
 def anchors(page: Path) -> set[str]:

@@ -25,8 +25,8 @@ from quadriga.monitor.report.schema import (
     by_effect,
     times_least,
 )
-from quadriga.store.disk import write_whole
-from quadriga.store.query.moments import microseconds
+from quadriga.store.disk import write_atomically
+from quadriga.store.query.moments import parse_moment_us
 
 HISTORY = "jsonl"
 WATCH = "watch.json"
@@ -167,7 +167,7 @@ def history(
     windows = [
         _plain(one, signal)
         for one in _lines(path_of(directory, model, HISTORY))
-        if first <= microseconds(one.start or EPOCH, 0) < after
+        if first <= parse_moment_us(one.start or EPOCH, 0) < after
     ]
     watch = read(path_of(directory, model, WATCH), Watch) or Watch()
     detectors = {
@@ -263,4 +263,4 @@ def _append(directory: Path, model: str, noted: Noted) -> None:
         file.write((b"\n" if begun else b"") + msgspec.json.encode(noted))
     if begun > MOST_BYTES:
         lines = path.read_bytes().split(b"\n")
-        write_whole(path, b"\n".join(lines[len(lines) // 2 :]))
+        write_atomically(path, b"\n".join(lines[len(lines) // 2 :]))

@@ -23,7 +23,7 @@ from quadriga.monitor.drift.parameters import (
     span_s,
 )
 from quadriga.monitor.model_files import path_of, read, write
-from quadriga.store.errors import NotFoundError, QueryError, StoreError, keeping
+from quadriga.store.errors import NotFoundError, QueryError, StoreError, translate_disk_errors
 from quadriga.store.jobs import Jobs
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
@@ -130,7 +130,7 @@ class Schedules:
         since = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
             since = self.get(model).since_s
-        with keeping("keep the schedule"):
+        with translate_disk_errors("keep the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
             write(path_of(self.directory, model, SCHEDULE), KeptSchedule(schedule, since))
 
@@ -153,7 +153,7 @@ class Schedules:
             JournalError: That could not be noted.
         """
         self.get(model)
-        with keeping("end the schedule"):
+        with translate_disk_errors("end the schedule"):
             path_of(self.directory, model, SCHEDULE).unlink(missing_ok=True)
 
     def models(self) -> list[str]:

@@ -26,10 +26,10 @@ from quadriga.monitor.evaluation.state import (
     to_bytes,
 )
 from quadriga.monitor.report.schema import Report, Window
-from quadriga.store.errors import NO_PYARROW, QueryError
+from quadriga.store.errors import PYARROW_MISSING, QueryError
 from quadriga.tasks import full_name
 
-SHARD = 1000
+SHARD_SIZE = 1000
 """Images that are read at once."""
 
 Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
@@ -125,8 +125,8 @@ def evaluate_parquet(
         EvaluationError: It is no Parquet file of inferences of this task.
     """
     if find_spec("pyarrow") is None:
-        raise EvaluationError(NO_PYARROW)
-    from quadriga.store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
+        raise EvaluationError(PYARROW_MISSING)
+    from quadriga.store.exchange.parquet import count_row_groups, read_parquet  # noqa: PLC0415 - it is an extra
 
     states, rows = [state_of(evaluator(task), [], by)], 0
     times: _Times = ()
@@ -136,7 +136,9 @@ def evaluate_parquet(
         return (one.image for one in _lines(lines, path.name))
 
     try:
-        for data, span in each(partial(_row_group, path, task, tuple(by)), range(row_groups(path))):
+        for data, span in each(
+            partial(_row_group, path, task, tuple(by)), range(count_row_groups(path))
+        ):
             states.append(from_bytes(data))
             times = _span((*times, *span))
             rows += len(states[-1].ids)
@@ -189,7 +191,7 @@ def _read(
     ids: set[str] = set()
     times: _Times = ()
     numbered = _lines(lines, name)
-    while shard := list(islice(numbered, SHARD)):
+    while shard := list(islice(numbered, SHARD_SIZE)):
         for one in shard:
             if one.image.id in ids:
                 raise EvaluationError(

@@ -18,7 +18,7 @@ class Sink:
     ended = False
 
     def __init__(self, *_: object) -> None:
-        self.needs = lambda _: False
+        self.has_unsent = lambda _: False
 
     def run(self, stop: threading.Event) -> None:
         Sink.ended = stop.wait(20)
@@ -35,7 +35,7 @@ class Writer:
 
 def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_when_told", lambda _: None)
-    monkeypatch.setattr("quadriga.store.moving.clickhouse.Sink", Sink)
+    monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
     monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
     settings = Settings(data=str(tmp_path), clickhouse="http://127.0.0.1:9/none")
     with pytest.raises(RuntimeError, match="a fault"):

@@ -6,15 +6,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.blobs.interface import key_of
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key
 from quadriga.store.blobs.urls import BlobUrls
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs")
+def blobs(tmp_path: Path) -> FileBlobs:
+    return FileBlobs(tmp_path / "blobs")
 
 
 def parts(url: str) -> dict[str, str]:
@@ -94,6 +94,6 @@ def test_without_room_for_the_key_nothing_is_signed_and_nothing_left(
     with monkeypatch.context() as patched:
         patched.setattr("os.link", full)
         with pytest.raises(NotReadyError, match="No space left"):
-            urls.sign(key_of(b"image"), "image/png", "http://host:1/api/blobs/")
+            urls.sign(blob_key(b"image"), "image/png", "http://host:1/api/blobs/")
     assert list((tmp_path / "data").iterdir()) == []
-    assert urls.sign(key_of(b"image"), "image/png", "http://host/b/").startswith("http://host/b/")
+    assert urls.sign(blob_key(b"image"), "image/png", "http://host/b/").startswith("http://host/b/")

@@ -12,7 +12,7 @@ from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.report.schema import Report
 from quadriga.store import jobs as jobs_module
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.jobs import JobRunner, Jobs
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
@@ -30,8 +30,8 @@ def jobs(tmp_path, monkeypatch):
     monkeypatch.setitem(
         EVALUATORS, "OBJECT_DETECTION", "tests.unit.monitor.evaluation.small_evaluation:Small"
     )
-    monkeypatch.setattr(reading, "SHARD", 3)
-    monkeypatch.setattr(stored, "SHARD", 3)
+    monkeypatch.setattr(reading, "SHARD_SIZE", 3)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 3)
     monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
@@ -39,7 +39,7 @@ def jobs(tmp_path, monkeypatch):
 @pytest.fixture
 def place(place):
     """Seven answers, every third of which is wrong; the last one's truth is not known."""
-    digest = BlobStore(place.root / "blobs").put(PHOTO)
+    digest = FileBlobs(place.root / "blobs").put(PHOTO)
     image = InputReference("image", digest, 640, 480, "image/jpeg", kept=True)
     for at in range(1, 8):
         label = "ab"[at % 3 == 0]
@@ -56,7 +56,7 @@ def client(jobs):
 
 
 def runner(jobs, place):
-    blobs = BlobStore(place.root / "blobs")
+    blobs = FileBlobs(place.root / "blobs")
     return in_background(JobRunner(jobs, JOB_KINDS, place.inferences, blobs).run)
 
 
@@ -154,7 +154,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
                 stop.set()
             return real(*arguments)
 
-        monkeypatch.setattr(stored, "read_part", reading_ends)
+        monkeypatch.setattr(stored, "read_shard", reading_ends)
         until(lambda: len(read) == 2 and jobs.read(job_id).state == "queued")
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, place, job_id)
@@ -172,7 +172,7 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
         jobs.cancel(job_id)
         return real(*arguments)
 
-    monkeypatch.setattr(stored, "read_part", reading_ends)
+    monkeypatch.setattr(stored, "read_shard", reading_ends)
     assert (finished(jobs, place, job_id).state, len(read)) == ("cancelled", 1)
     assert client.get(f"/api/reports/{job_id}").status_code == 404
 
@@ -180,7 +180,7 @@ def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkey
 def test_what_cannot_be_evaluated_fails_and_says_why(client, jobs, place):
     job = finished(jobs, place, submit(client, model="nobody"))
     assert job.state == "failed"
-    assert job.error == "expected inferences of 'nobody' that pass the filter, got none"
+    assert job.error == "no inferences of 'nobody' match the filter"
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from litestar import Litestar
 from litestar.testing import TestClient
 
 from quadriga.engine.api.jobs import job_routes
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange.export import run_export
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
@@ -40,8 +40,8 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path) -> None:
     path = f"/api/jobs/{job['id']}"
     assert client.get(f"{path}/result").status_code == 404
     assert client.get("/api/jobs").json() == {"jobs": [job]}
-    blobs = BlobStore(tmp_path / "blobs")
-    inferences = Inferences(url, tmp_path / "journal", blobs)
+    blobs = FileBlobs(tmp_path / "blobs")
+    inferences = InferenceReader(url, tmp_path / "journal", blobs)
     runner = JobRunner(Jobs(tmp_path / "jobs"), {"export": run_export}, inferences, blobs)
     with in_background(runner.run):
         until(lambda: client.get(path).json()["ended_at"] is not None)

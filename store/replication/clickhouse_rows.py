@@ -20,7 +20,7 @@ from quadriga.store.records import (
     is_change,
     json_text,
 )
-from quadriga.store.rows import is_number, scored
+from quadriga.store.rows import decode_label_scores, is_number
 
 _TIME = (
     "time DateTime64(3, 'UTC') DEFAULT "
@@ -66,7 +66,7 @@ _record = msgspec.json.Decoder(JournaledRecord)
 _change = msgspec.json.Decoder(JournaledChange)
 
 
-def statements() -> list[str]:
+def create_table_statements() -> list[str]:
     """Return what makes the tables, where they are not there yet."""
     made = []
     for table, (id_, columns, order) in _TABLES.items():
@@ -88,7 +88,7 @@ def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
             if is_change(payload):
                 table, rows = _changed(_change.decode(payload))
             else:
-                table, rows = "inference", [inference(_record.decode(payload))]
+                table, rows = "inference", [inference_row(_record.decode(payload))]
         except (msgspec.MsgspecError, MetadataError, ValueError) as error:
             _log.error("a record cannot be sent to ClickHouse: %s: %.100r", error, payload)
             continue
@@ -97,10 +97,14 @@ def rows_by_table(payloads: Iterable[bytes]) -> dict[str, list[Row]]:
     return found
 
 
-def inference(record: JournaledRecord) -> Row:
+def inference_row(record: JournaledRecord) -> Row:
     """Return the row of a record; errors as of `Rows.add`."""
     paths = metadata.flatten(metadata.decode(record.metadata))
-    found = [each for each in scored(record.predictions) or [] if isinstance(each.label, str)]
+    found = [
+        each
+        for each in decode_label_scores(record.predictions) or []
+        if isinstance(each.label, str)
+    ]
     row = asdict(record) | {f"input_{name}": value for name, value in asdict(record.input).items()}
     del row["input"], row["input_url"]
     return {

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from quadriga.store import journal
-from quadriga.store.disk import write_whole
+from quadriga.store.disk import write_atomically
 
-SAMPLE_S = 0.1
+SAMPLE_INTERVAL_S = 0.1
 LARGEST_LIMIT_BYTES = 1 << 30
 SMALLEST_LIMIT_BYTES = 1 << 20
 _FILE = "journal.offsets"
@@ -23,7 +23,7 @@ _FILE = "journal.offsets"
 
 def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
     """Leave the offset committed of each segment, by name, beside the journal; errors as `write_whole`."""
-    write_whole(directory.parent / _FILE, msgspec.json.encode(offsets))
+    write_atomically(directory.parent / _FILE, msgspec.json.encode(offsets))
 
 
 def read_offsets(directory: Path) -> dict[str, int]:
@@ -33,14 +33,14 @@ def read_offsets(directory: Path) -> dict[str, int]:
     return {}
 
 
-def default_limit(directory: Path) -> int:
+def default_limit_bytes(directory: Path) -> int:
     """Return the bytes that may wait where no setting says: 1 GiB, or 10 % of the disk that is or becomes free."""
     waiting = journal.lag_bytes(directory, {})
     free = shutil.disk_usage(directory).free
     return max(SMALLEST_LIMIT_BYTES, min(LARGEST_LIMIT_BYTES, (free + waiting) // 10))
 
 
-class Lag:
+class JournalLag:
     """Bytes that wait in the journal, looked up at most every `SAMPLE_S`; safe from several threads."""
 
     def __init__(self, directory: Path) -> None:
@@ -56,7 +56,7 @@ class Lag:
             try:
                 with suppress(OSError):  # then what was there last stands
                     self._bytes = journal.lag_bytes(self._directory, read_offsets(self._directory))
-                self._until = now + SAMPLE_S
+                self._until = now + SAMPLE_INTERVAL_S
             finally:
                 self._lock.release()
         return self._bytes

@@ -11,30 +11,32 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from quadriga.store import database
-from quadriga.store.database import Readers, run, run_in
-from quadriga.store.moving.comparison import (
-    DAY_IDS,
-    INFERENCES,
-    Table,
-    day_text,
-    days,
-    page,
-    reading,
-    rows_of,
-    summary,
-)
+from quadriga.store.database import ReaderPool, execute, execute_in
 from quadriga.store.records import json_text
-from quadriga.store.rollups import decoded
-from quadriga.store.rows import Names, Rows, records, remove_inferences
+from quadriga.store.replication.comparison import (
+    IDS_PER_DAY,
+    INFERENCES,
+    ComparedTable,
+    day_summary,
+    day_text,
+    days_with_rows,
+    key_page,
+    open_readers,
+    select_rows,
+)
+from quadriga.store.rollups import decode_counts
+from quadriga.store.rows import NameIds, RowBatch, read_records, remove_inferences
 from quadriga.store.schema import COLUMNS
 
 _BATCH = 1000  # rows of one transaction
 _PAGE = 20_000  # ids compared at once
-_CHANGES = Table("metadata_change", "id")
-TRUTH = Table("truth", "id")
-FEEDBACK = Table("feedback", "id")
-_SIGNALS = Table("signal", "seq", "coalesce(length(picture), 0) + coalesce(length(embedding), 0)")
-_HOLDING = Table("ground_truth", "seq", "truth_id")
+_CHANGES = ComparedTable("metadata_change", "id")
+TRUTH = ComparedTable("truth", "id")
+FEEDBACK = ComparedTable("feedback", "id")
+_SIGNALS = ComparedTable(
+    "signal", "seq", "coalesce(length(picture), 0) + coalesce(length(embedding), 0)"
+)
+_HOLDING = ComparedTable("ground_truth", "seq", "truth_id")
 _TABLES = (INFERENCES, _CHANGES, TRUTH, _HOLDING, FEEDBACK, _SIGNALS)
 _MINUTES = (
     f"SELECT {', '.join(COLUMNS['rollup'][1:])} FROM rollup"
@@ -43,7 +45,7 @@ _MINUTES = (
 _SETTINGS = ("retention", "journal_offset")
 
 
-class Progress(NamedTuple):
+class CopyProgress(NamedTuple):
     """What a copy has done so far."""
 
     table: str
@@ -59,13 +61,13 @@ class Progress(NamedTuple):
         return f"{done}, {per_second:,.0f} inferences/s"
 
 
-def copy(
+def copy_store(
     source: str,
     target: str,
     *,
     delete: bool = False,
-    report: Callable[[Progress], None] = lambda _: None,
-) -> Progress:
+    report: Callable[[CopyProgress], None] = lambda _: None,
+) -> CopyProgress:
     """Copy all that a store holds; inferences of others in the target stay as they are.
 
     Args:
@@ -77,18 +79,18 @@ def copy(
     Raises:
         StoreError: One of the two is no database of ours, or does not answer.
     """
-    with database.answering():
+    with database.translate_database_errors():
         database.migrate(target)
-        with reading(source, target) as sides, database.writing(target) as engine:
+        with open_readers(source, target) as sides, database.writer_engine(target) as engine:
             return _Copier(sides, engine, report, delete=delete).run()
 
 
 class _Copier:
     def __init__(
         self,
-        sides: Sequence[Readers],
+        sides: Sequence[ReaderPool],
         engine: sa.Engine,
-        report: Callable[[Progress], None],
+        report: Callable[[CopyProgress], None],
         *,
         delete: bool,
     ) -> None:
@@ -101,9 +103,9 @@ class _Copier:
         self._copied = {table.name: 0 for table in _TABLES} | {"rollup": 0}
         self._removed = 0
         with self._engine.connect() as connection:
-            self._names = Names(connection)
+            self._names = NameIds(connection)
 
-    def run(self) -> Progress:
+    def run(self) -> CopyProgress:
         # Read first: what the source has committed up to here is in the target at the end.
         settings = {
             table: self._read(f"SELECT {', '.join(COLUMNS[table])} FROM {table}")
@@ -111,7 +113,7 @@ class _Copier:
         }
         sides = [self._source, self._target] if self._delete else [self._source]
         for table in _TABLES:
-            for day in days(sides, table):
+            for day in days_with_rows(sides, table):
                 self._at = (table.name, day_text(day))
                 self._copy_day(table, day)
         self._copy_rollups()
@@ -120,61 +122,61 @@ class _Copier:
                 database.upsert(connection, name, rows)
         return self._progress()
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> CopyProgress:
         seconds = time.monotonic() - self._began
-        return Progress(*self._at, self._copied.copy(), self._removed, seconds)
+        return CopyProgress(*self._at, self._copied.copy(), self._removed, seconds)
 
     def _read(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._source.snapshot() as connection:
-            return [(*row,) for row in run(connection, text, (*values,))]
+            return [(*row,) for row in execute(connection, text, (*values,))]
 
-    def _copy_day(self, table: Table, day: int) -> None:
+    def _copy_day(self, table: ComparedTable, day: int) -> None:
         with self._source.snapshot() as source, self._target.snapshot() as target:
-            if summary(source, table, day) == summary(target, table, day):
+            if day_summary(source, table, day) == day_summary(target, table, day):
                 return
-        position, after = day * DAY_IDS, (day + 1) * DAY_IDS
+        position, after = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
         while position < after:
             with self._source.snapshot() as source, self._target.snapshot() as target:
-                there = page(source, table, position, after, _PAGE)
+                there = key_page(source, table, position, after, _PAGE)
                 end = after if len(there) < _PAGE else max(there) + 1
-                here = page(target, table, position, end)
+                here = key_page(target, table, position, end)
             missing = [key for key, value in there.items() if here.get(key) != value]
             for keys in _batches(missing):
                 self._copy_rows(table, keys, [key for key in keys if key in here])
             if self._delete:
                 for keys in _batches([key for key in here if key not in there]):
-                    with self._names.transaction(self._engine, alone=True) as connection:
+                    with self._names.transaction(self._engine, exclusive=True) as connection:
                         self._remove(connection, table, keys)
                     self._removed += len(keys)
                     self._report(self._progress())
             position = end
 
-    def _copy_rows(self, table: Table, keys: list[int], replaced: list[int]) -> None:
+    def _copy_rows(self, table: ComparedTable, keys: list[int], replaced: list[int]) -> None:
         """Copy rows in one transaction; those replaced are removed before."""
         rows: list[tuple[Any, ...]] = []
         inferences: Collection[int] = keys
         with self._source.snapshot() as connection:
             if table is not INFERENCES:
-                rows = [(*row,) for row in rows_of(connection, table, keys)]
+                rows = [(*row,) for row in select_rows(connection, table, keys)]
                 # What changes changed is as new as they.
                 inferences = {row[1] for row in rows} if table is _CHANGES else ()
-            added = records(connection, inferences)
+            added = read_records(connection, inferences)
         seqs = [record.seq for record in added]
         alone = table is not INFERENCES or bool(replaced)
-        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
+        with self._names.transaction(self._engine, seqs, exclusive=alone) as connection:
             if table is _CHANGES:
                 remove_inferences(connection, self._names, seqs)
             self._remove(connection, table, replaced)
-            Rows(self._names).insert(connection, added)
+            RowBatch(self._names).insert(connection, added)
             database.insert(connection, table.name, rows)
         self._copied[table.name] += len(keys)
         self._report(self._progress())
 
-    def _remove(self, connection: sa.Connection, table: Table, keys: list[int]) -> None:
+    def _remove(self, connection: sa.Connection, table: ComparedTable, keys: list[int]) -> None:
         if table is INFERENCES:
             remove_inferences(connection, self._names, keys)
         else:
-            run_in(connection, f"DELETE FROM {table.name} WHERE {table.key} IN ({{}})", keys)
+            execute_in(connection, f"DELETE FROM {table.name} WHERE {table.key} IN ({{}})", keys)
 
     def _copy_rollups(self) -> None:
         """Set the target's minutes to those of the source, with its own ids of models and labels."""
@@ -183,9 +185,9 @@ class _Copier:
             self._at = ("rollup", str(name[0]))
             last = -1
             while rows := self._read(_MINUTES, (model, last, 1 << 62, _BATCH)):
-                with self._names.transaction(self._engine, alone=True) as connection:
+                with self._names.transaction(self._engine, exclusive=True) as connection:
                     own = self._names.id("model", *name)
-                    were = run(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
+                    were = execute(connection, _MINUTES, (own, last, rows[-1][0], _BATCH))
                     there = {(*row,) for row in were}
                     ours = [(*row[:4], self._relabelled(row[4], labels), row[5]) for row in rows]
                     new = [(own, *row) for row in ours if row not in there]
@@ -195,7 +197,7 @@ class _Copier:
                 self._report(self._progress())
 
     def _relabelled(self, counts: str, labels: dict[int, str]) -> str:
-        given = decoded(counts).items()
+        given = decode_counts(counts).items()
         return json_text({self._names.id("label", labels[label]): n for label, n in given})
 
 

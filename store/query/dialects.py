@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _UNREADABLE = r"'\u0000', '\ufffd'"
 
 
-class Words(NamedTuple):
+class SqlDialect(NamedTuple):
     """SQL of one database; `{0}` stands where a name goes."""
 
     metadata: str
@@ -26,17 +26,17 @@ class Words(NamedTuple):
     present: str
     predictions: str
     """`FROM` that gives each prediction as `m`."""
-    number_of: str
+    prediction_number: str
     """The number that a prediction has by a name, or NULL."""
-    text_of: str
-    end_of_contour: str
+    prediction_text: str
+    contour_extreme: str
     """The least or largest (`{1}`) x or y (`{0}`) of a prediction's contours, or NULL."""
-    annotated: str
+    annotation_labels: str
     """`FROM` that gives the label of each annotation of `t` as `m`."""
     contains: str
     place: str
     """`FROM` that gives latitude and longitude as `p`, nothing where there is none."""
-    exact: Callable[[Any], Any]
+    bind_exact: Callable[[Any], Any]
     """A number as it is bound to be compared exactly."""
 
 
@@ -47,7 +47,7 @@ def _json_path(path: str) -> tuple[Any, ...]:
 
 _LITE_META = "coalesce(i.meta_flat, i.meta)"
 _ON_EARTH = "LIMIT 1 OFFSET 0) AS p WHERE abs(p.latitude) <= 90 AND abs(p.longitude) <= 180"
-_SQLITE = Words(
+_SQLITE = SqlDialect(
     metadata=f"json_each({_LITE_META}) AS m WHERE m.key = ?",
     standard="(SELECT json_type(i.standard, ?) AS type, json_extract(i.standard, ?) AS value) AS m"
     " WHERE 1 = 1",
@@ -58,20 +58,20 @@ _SQLITE = Words(
     present="m.type <> 'null'",
     predictions="json_each(CASE WHEN i.prediction_count IS NOT NULL"
     f" THEN replace(i.predictions, {_UNREADABLE}) END) AS m",
-    number_of="CASE WHEN json_type(m.value, '$.{0}') IN ('integer', 'real')"
+    prediction_number="CASE WHEN json_type(m.value, '$.{0}') IN ('integer', 'real')"
     " THEN json_extract(m.value, '$.{0}') END",
-    text_of="CASE WHEN json_type(m.value, '$.{0}') = 'text'"
+    prediction_text="CASE WHEN json_type(m.value, '$.{0}') = 'text'"
     " THEN json_extract(m.value, '$.{0}') END",
-    end_of_contour="(SELECT {1}(e.value) FROM json_tree(m.value, '$.contour') AS e"
+    contour_extreme="(SELECT {1}(e.value) FROM json_tree(m.value, '$.contour') AS e"
     " WHERE e.key = '{0}' AND e.type IN ('integer', 'real'))",
-    annotated=f"json_tree(replace(t.annotations, {_UNREADABLE})) AS m"
+    annotation_labels=f"json_tree(replace(t.annotations, {_UNREADABLE})) AS m"
     " WHERE m.key = 'label' AND instr(m.path, '.') = 0",
     contains="instr({0}, ?) > 0",
     place=f"(SELECT json_extract({_LITE_META}, '$.latitude') AS latitude,"
     f" json_extract({_LITE_META}, '$.longitude') AS longitude"
     f" WHERE json_type({_LITE_META}, '$.latitude') IN ('integer', 'real')"
     f" AND json_type({_LITE_META}, '$.longitude') IN ('integer', 'real') {_ON_EARTH}",
-    exact=lambda value: value,
+    bind_exact=lambda value: value,
 )
 
 
@@ -80,7 +80,7 @@ def _decimal(value: Any) -> Any:
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
-_POSTGRESQL = Words(
+_POSTGRESQL = SqlDialect(
     metadata="(SELECT i.meta_flat -> CAST(? AS text) AS v OFFSET 0) AS m WHERE 1 = 1",
     standard=f"(SELECT CAST(replace(i.standard, {_UNREADABLE}) AS jsonb) #> CAST(? AS text[]) AS v"
     " OFFSET 0) AS m WHERE 1 = 1",
@@ -91,20 +91,20 @@ _POSTGRESQL = Words(
     present="jsonb_typeof(m.v) <> 'null'",
     predictions="jsonb_array_elements(CASE WHEN i.prediction_count IS NOT NULL"
     f" THEN CAST(replace(i.predictions, {_UNREADABLE}) AS jsonb) END) AS m(v)",
-    number_of="CASE WHEN jsonb_typeof(m.v -> '{0}') = 'number'"
+    prediction_number="CASE WHEN jsonb_typeof(m.v -> '{0}') = 'number'"
     " THEN CAST(m.v ->> '{0}' AS double precision) END",
-    text_of="(CASE WHEN jsonb_typeof(m.v -> '{0}') = 'string' THEN m.v ->> '{0}' END COLLATE \"C\")",
-    end_of_contour="(SELECT {1}(CAST(e.v #>> '{{}}' AS double precision))"
+    prediction_text="(CASE WHEN jsonb_typeof(m.v -> '{0}') = 'string' THEN m.v ->> '{0}' END COLLATE \"C\")",
+    contour_extreme="(SELECT {1}(CAST(e.v #>> '{{}}' AS double precision))"
     " FROM jsonb_path_query(m.v, '$.contour[*][*].{0}') AS e(v) WHERE jsonb_typeof(e.v) = 'number')",
-    annotated=f"jsonb_path_query(CAST(replace(t.annotations, {_UNREADABLE}) AS jsonb), '$[*].label')"
+    annotation_labels=f"jsonb_path_query(CAST(replace(t.annotations, {_UNREADABLE}) AS jsonb), '$[*].label')"
     " AS m(v) WHERE 1 = 1",
     contains="strpos({0}, ?) > 0",
     place="(SELECT CAST(i.meta_flat ->> 'latitude' AS double precision) AS latitude,"
     " CAST(i.meta_flat ->> 'longitude' AS double precision) AS longitude"
     " WHERE jsonb_typeof(i.meta_flat -> 'latitude') = 'number'"
     f" AND jsonb_typeof(i.meta_flat -> 'longitude') = 'number' {_ON_EARTH}",
-    exact=_decimal,
+    bind_exact=_decimal,
 )
 
-WORDS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
+DIALECTS = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL}
 """By the name of SQLAlchemy's dialect."""

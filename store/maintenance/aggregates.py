@@ -8,24 +8,24 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import marks, run
+from quadriga.store.database import execute, placeholders
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.catalog import Catalog
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import UNITS_S
 from quadriga.store.query.request import QueryRequest, decode_body
-from quadriga.store.query.sql import values_of
+from quadriga.store.query.sql import compared_values
 from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
 from quadriga.store.records import timestamp_text
-from quadriga.store.rollups import MINUTE_MS, Tally, decoded
-from quadriga.store.rows import scored, text
+from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts
+from quadriga.store.rows import decode_label_scores, storable_text
 
 MAX_ROWS = 50_000  # inferences that are counted one by one
 MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
 MAX_GROUPS = 10_000
-NAMES = ("model", "version", "task")  # what inferences are grouped by beside time and label
+GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by beside time and label
 _LATEST = 1 << 40
 _NOTHING = "'{}'"
 
@@ -98,12 +98,12 @@ class _Span(NamedTuple):
     conditions: tuple[Filter, ...]  # on model, version and task alone
 
 
-def decode_request(body: bytes) -> AggregateRequest:
+def decode_aggregate(body: bytes) -> AggregateRequest:
     """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
     return decode_body(body, AggregateRequest)
 
 
-def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
+def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggregates:
     """Count stored inferences; a QueryError where that means nothing, or is too much."""
     grouping = _grouping(request.group)
     metrics = _metrics(request.metrics, grouping)
@@ -123,18 +123,18 @@ def aggregate(inferences: Inferences, request: AggregateRequest) -> Aggregates:
     return Aggregates(_shown(groups, metrics), "rollups")
 
 
-def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: _Groups) -> None:
+def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Groups) -> None:
     labels: dict[str, int] = {}
     counted = 0
     asked = QueryRequest(where=where, order="ts", limit=1000)
     for page in inferences.pages(asked, now_us):
         for one in page.inferences:
             names = {"model": one.model.name, "version": one.model.version, "task": one.task}
-            tally = groups.of(milliseconds(int(one.id)), names)
+            tally = groups.of(time_ms(int(one.id)), names)
             tally.count(one.status, round(one.latency_ms * 1000))
-            for prediction in scored(one.predictions) or ():
+            for prediction in decode_label_scores(one.predictions) or ():
                 if isinstance(prediction.label, str):
-                    number = labels.setdefault(text(prediction.label), len(labels))
+                    number = labels.setdefault(storable_text(prediction.label), len(labels))
                     tally.count_label(number, 1)
         counted += len(page.inferences)
         if counted >= MAX_ROWS and page.cursor is not None:
@@ -147,7 +147,7 @@ def _add_rows(inferences: Inferences, where: Any, now_us: int, groups: _Groups) 
 def _grouping(group: list[Any]) -> _Grouping:
     names, width_ms, offset_ms = [], 0, 0
     for position, item in enumerate(group):
-        if item in (*NAMES, "label") and item not in names:
+        if item in (*GROUP_COLUMNS, "label") and item not in names:
             names.append(item)
             continue
         match = None
@@ -160,7 +160,7 @@ def _grouping(group: list[Any]) -> _Grouping:
             )
         width_ms = int(match[1]) * UNITS_S[match[2]] * 1000
         offset_ms = _MONDAY_MS if match[2] == "w" else 0
-    shown = tuple(name for name in NAMES if name in names)
+    shown = tuple(name for name in GROUP_COLUMNS if name in names)
     return _Grouping(shown, width_ms, offset_ms, "label" in names)
 
 
@@ -201,7 +201,7 @@ def _span_of(tree: Filter) -> _Span | None:
     """Return what rollups can answer of a filter; None where the rows must be looked at."""
     first, after, conditions = 0, _LATEST, []
     for part in conjuncts(tree):
-        if all(isinstance(leaf, Compare) and leaf.field in NAMES for leaf in leaves(part)):
+        if all(isinstance(leaf, Compare) and leaf.field in GROUP_COLUMNS for leaf in leaves(part)):
             conditions.append(part)
         elif (
             isinstance(part, Compare)
@@ -222,13 +222,15 @@ def _span_of(tree: Filter) -> _Span | None:
 
 def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
     if isinstance(tree, And):
-        return all(_holds(part, catalog, model_id) for part in tree.parts)
+        return all(_holds(part, catalog, model_id) for part in tree.operands)
     if isinstance(tree, Or):
-        return any(_holds(part, catalog, model_id) for part in tree.parts)
+        return any(_holds(part, catalog, model_id) for part in tree.operands)
     if isinstance(tree, Not):
-        return not _holds(tree.part, catalog, model_id)
+        return not _holds(tree.operand, catalog, model_id)
     assert isinstance(tree, Compare)
-    return tree.operator == "exists" or model_id in catalog.model_ids(tree.field, values_of(tree))
+    return tree.operator == "exists" or model_id in catalog.model_ids(
+        tree.field, compared_values(tree)
+    )
 
 
 def _add_rollups(
@@ -236,30 +238,28 @@ def _add_rollups(
 ) -> None:
     tree, catalog = And(span.conditions), Catalog(connection)
     models: dict[int, dict[str, str]] = {
-        number: dict(zip(NAMES, names, strict=True))
+        number: dict(zip(GROUP_COLUMNS, names, strict=True))
         for number, *names in catalog.models
         if _holds(tree, catalog, number)
     }
     if not models:
         return
-    condition = (
-        f"FROM rollup WHERE model_id IN ({marks(models)}) AND minute >= ? AND minute < ? AND n > 0"
-    )
+    condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
     values = (*models, span.first, span.after)
     _add_counts(connection, condition, values, models, groups)
     if labels:
-        groups.labels |= dict(run(connection, "SELECT id, name FROM label").all())
+        groups.labels |= dict(execute(connection, "SELECT id, name FROM label").all())
     if latency or labels:
         columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
         statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
-        found = run(connection, statement, (*values, MAX_MINUTES + 1))
+        found = execute(connection, statement, (*values, MAX_MINUTES + 1))
         for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
             if number >= MAX_MINUTES:
                 raise QueryError(
                     f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
                     "for count and error_rate alone"
                 )
-            tally = Tally(latency=decoded(of_latency), labels=decoded(of_labels))
+            tally = Tally(latency=decode_counts(of_latency), labels=decode_counts(of_labels))
             groups.of(minute * MINUTE_MS, models[model_id]).add(tally)
 
 
@@ -274,5 +274,5 @@ def _add_counts(
     start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
     each = f"SELECT model_id, {start} AS start, n, errors {condition}"
     statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
-    for model_id, minute, n, errors in run(connection, statement, values):
+    for model_id, minute, n, errors in execute(connection, statement, values):
         groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

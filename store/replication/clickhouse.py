@@ -23,23 +23,28 @@ import sqlalchemy as sa
 from clickhouse_connect.driver.exceptions import Error
 
 from quadriga.store import journal
-from quadriga.store.database import Readers
-from quadriga.store.disk import write_whole
+from quadriga.store.database import ReaderPool
+from quadriga.store.disk import write_atomically
 from quadriga.store.errors import StoreError
-from quadriga.store.moving.clickhouse_rows import Row, inference, rows_by_table, statements
-from quadriga.store.moving.comparison import (
-    DAY_IDS,
-    INFERENCES,
-    Table,
-    day_text,
-    days,
-    page,
-    reading,
-    rows_of,
-    summary,
+from quadriga.store.replication.clickhouse_rows import (
+    Row,
+    create_table_statements,
+    inference_row,
+    rows_by_table,
 )
-from quadriga.store.moving.copying import FEEDBACK, TRUTH, Progress
-from quadriga.store.rows import records
+from quadriga.store.replication.comparison import (
+    IDS_PER_DAY,
+    INFERENCES,
+    ComparedTable,
+    day_summary,
+    day_text,
+    days_with_rows,
+    key_page,
+    open_readers,
+    select_rows,
+)
+from quadriga.store.replication.copying import FEEDBACK, TRUTH, CopyProgress
+from quadriga.store.rows import read_records
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 32 << 20
@@ -47,17 +52,17 @@ POLL_S = 1.0  # ClickHouse takes few large inserts rather than many small ones
 MAX_BACK_OFF_S = 30.0
 _FILLED_AT_ONCE = 5000
 _log = logging.getLogger(__name__)
-Range = tuple[int, int]  # bytes of a segment, from and to
+ByteRange = tuple[int, int]  # bytes of a segment, from and to
 
 
-class Position(msgspec.Struct):
+class SendPosition(msgspec.Struct):
     """How far the journal is sent."""
 
     offsets: dict[str, int] = {}  # by segment
-    sending: dict[str, Range] = {}  # what may have arrived already, or in part
+    sending: dict[str, ByteRange] = {}  # what may have arrived already, or in part
 
 
-class Sink:
+class ClickHouseSender:
     """Sends what workers journal to a ClickHouse; for one thread, but for `needs`.
 
     Beside the journal stands `clickhouse.json` with the position. The URL is such as
@@ -67,11 +72,11 @@ class Sink:
     def __init__(self, journal_directory: Path, url: str) -> None:
         self._directory = journal_directory
         self._url = url
-        self._file = journal.sent_file(journal_directory)
+        self._file = journal.clickhouse_position_path(journal_directory)
         self._client: Any = None
-        self._position = Position()
+        self._position = SendPosition()
         if self._file.exists():
-            self._position = msgspec.json.decode(self._file.read_bytes(), type=Position)
+            self._position = msgspec.json.decode(self._file.read_bytes(), type=SendPosition)
         self.records_sent = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -103,39 +108,39 @@ class Sink:
             self._client = _connect(self._url)
         while sending := self._position.sending or self._next():
             is_repeat = bool(self._position.sending)
-            self._note(Position(self._position.offsets, sending))
+            self._note(SendPosition(self._position.offsets, sending))
             self._send(sending, is_repeat=is_repeat)
             ends = {segment: end for segment, (_, end) in sending.items()}
-            there = journal.sizes(self._directory)
+            there = journal.segment_sizes(self._directory)
             offsets = {**self._position.offsets, **ends}
-            self._note(Position({name: end for name, end in offsets.items() if name in there}))
+            self._note(SendPosition({name: end for name, end in offsets.items() if name in there}))
         return self.records_sent - before
 
-    def needs(self, segment: Path) -> bool:
+    def has_unsent(self, segment: Path) -> bool:
         """Tell whether a closed segment holds what is not sent yet; safe to call from any thread."""
         offset = self._position.offsets.get(segment.name, 0)
-        return next(journal.frames(segment, offset), None) is not None
+        return next(journal.read_frames(segment, offset), None) is not None
 
-    def _next(self) -> dict[str, Range]:
-        found: dict[str, Range] = {}
+    def _next(self) -> dict[str, ByteRange]:
+        found: dict[str, ByteRange] = {}
         records = size = 0
-        for path in journal.segments(self._directory):
+        for path in journal.segment_paths(self._directory):
             start = self._position.offsets.get(path.name, 0)
-            for _, payload, end in journal.frames(path, start):
+            for _, payload, end in journal.read_frames(path, start):
                 found[path.name] = (start, end)
                 records, size = records + 1, size + len(payload)
                 if records >= BATCH_RECORDS or size >= BATCH_BYTES:
                     return found
         return found
 
-    def _note(self, position: Position) -> None:
-        write_whole(self._file, msgspec.json.encode(position))
+    def _note(self, position: SendPosition) -> None:
+        write_atomically(self._file, msgspec.json.encode(position))
         self._position = position
 
-    def _send(self, sending: dict[str, Range], *, is_repeat: bool) -> None:
+    def _send(self, sending: dict[str, ByteRange], *, is_repeat: bool) -> None:
         payloads: list[bytes] = []
         for segment, (start, end) in sorted(sending.items()):
-            for _, payload, position in journal.frames(self._directory / segment, start):
+            for _, payload, position in journal.read_frames(self._directory / segment, start):
                 if position > end:
                     break
                 payloads.append(payload)
@@ -153,7 +158,7 @@ def _connect(url: str) -> Any:
         send_receive_timeout=20,
         autogenerate_session_id=False,
     )
-    for statement in statements():
+    for statement in create_table_statements():
         client.command(statement)
     return client
 
@@ -173,7 +178,9 @@ def _missing(client: Any, table: str, rows: list[Row]) -> list[Row]:
     return [row for row in rows if tuple(row[name] for name in key) not in there]
 
 
-def fill(source: str, url: str, report: Callable[[Progress], None] = lambda _: None) -> Progress:
+def backfill(
+    source: str, url: str, report: Callable[[CopyProgress], None] = lambda _: None
+) -> CopyProgress:
     """Send inferences, as their metadata is today, truth and feedback; reports after each insert.
 
     Days of which ClickHouse holds as much as the database are passed over, and of the others it is
@@ -183,36 +190,38 @@ def fill(source: str, url: str, report: Callable[[Progress], None] = lambda _: N
         StoreError: The source is no database of ours, or one of the two does not answer.
     """
     began = time.monotonic()
-    progress = Progress("", "", {}, 0, 0.0)
+    progress = CopyProgress("", "", {}, 0, 0.0)
     try:
-        with reading(source) as (readers,):
+        with open_readers(source) as (readers,):
             client = _connect(url)
             for table in (INFERENCES, TRUTH, FEEDBACK):
                 sent = 0
-                for day in days([readers], table):
+                for day in days_with_rows([readers], table):
                     for rows in _lacking(readers, client, table, day):
                         _insert(client, table.name, rows)
                         sent += len(rows)
                         copied = {**progress.copied, table.name: sent}
                         seconds = time.monotonic() - began
-                        progress = Progress(table.name, day_text(day), copied, 0, seconds)
+                        progress = CopyProgress(table.name, day_text(day), copied, 0, seconds)
                         report(progress)
     except Error as error:
         raise StoreError(f"expected ClickHouse to answer, got: {error}") from error
     return progress
 
 
-def _lacking(readers: Readers, client: Any, table: Table, day: int) -> Iterator[list[Row]]:
+def _lacking(
+    readers: ReaderPool, client: Any, table: ComparedTable, day: int
+) -> Iterator[list[Row]]:
     """Yield the rows of a day that are not there, some at a time."""
-    position, after = day * DAY_IDS, (day + 1) * DAY_IDS
+    position, after = day * IDS_PER_DAY, (day + 1) * IDS_PER_DAY
     text = f"SELECT uniqExact({table.key}) FROM {table.name} WHERE {table.key} "
     there = int(client.command(f"{text} >= {position} AND {table.key} < {after}"))
     with readers.snapshot() as connection:
-        if summary(connection, table, day)[0] <= there:
+        if day_summary(connection, table, day)[0] <= there:
             return
     while True:
         with readers.snapshot() as connection:
-            keys = [*page(connection, table, position, after, _FILLED_AT_ONCE)]
+            keys = [*key_page(connection, table, position, after, _FILLED_AT_ONCE)]
             if not keys:
                 return
             rows = _rows(connection, table, keys)
@@ -220,7 +229,7 @@ def _lacking(readers: Readers, client: Any, table: Table, day: int) -> Iterator[
         position = keys[-1] + 1
 
 
-def _rows(connection: sa.Connection, table: Table, keys: list[int]) -> list[Row]:
+def _rows(connection: sa.Connection, table: ComparedTable, keys: list[int]) -> list[Row]:
     if table is INFERENCES:
-        return [inference(record) for record in records(connection, keys)]
-    return [dict(row) for row in rows_of(connection, table, keys).mappings()]
+        return [inference_row(record) for record in read_records(connection, keys)]
+    return [dict(row) for row in select_rows(connection, table, keys).mappings()]

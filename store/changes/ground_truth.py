@@ -13,16 +13,16 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import metadata
-from quadriga.store.database import insert, run, run_in, upsert
-from quadriga.store.ids import LARGEST
+from quadriga.store.database import execute, execute_in, insert, upsert
+from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import JournaledRecord, TruthStatement, json_text
-from quadriga.store.rows import text
+from quadriga.store.rows import storable_text
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 _COLUMNS = {"request_id": "request_id", "input.hash": "input_hash"}
 
 
-class _Subject(NamedTuple):
+class _JoinKeys(NamedTuple):
     """What statements are joined to."""
 
     seq: int
@@ -41,23 +41,25 @@ def join_text(value: str | float | bool) -> str:  # noqa: FBT001 - of JSON
     return json_text(value)
 
 
-def state(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]) -> None:
+def save_statements(connection: sa.Connection, given: Iterable[tuple[int, TruthStatement]]) -> None:
     """Keep statements, each with its id, and join them to what is stored; in the writer's transaction."""
     rows = [
         (
             seq,
             made.join,
             made.value,
-            text(made.source),
+            storable_text(made.source),
             None if made.annotations is None else json_text(made.annotations),
         )
         for seq, made in given
     ]
     upsert(connection, "truth", rows)
-    link_stored(connection, candidates(connection, ((join, value) for _, join, value, *_ in rows)))
+    link_stored(
+        connection, candidate_ids(connection, ((join, value) for _, join, value, *_ in rows))
+    )
 
 
-def candidates(
+def candidate_ids(
     connection: sa.Connection, joined: Iterable[tuple[str, str]], limit: int | None = None
 ) -> set[int]:
     """Return inferences that (join, value) pairs may tell: all of those that they do, few others.
@@ -71,13 +73,13 @@ def candidates(
     found: set[int] = set()
     for join, values in by_join.items():
         if join == "id":
-            found |= {int(value) for value in values if int(value) <= LARGEST}
+            found |= {int(value) for value in values if int(value) <= LARGEST_ID}
         elif join.startswith("meta."):
             found |= _with_metadata(connection, join[5:], values, end)
         else:
             requests = {_request(value) for value in values} if join == "request_id" else set()
             statement = f"SELECT seq FROM inference WHERE {_COLUMNS[join]} IN ({{}}){end}"
-            found |= {int(seq) for (seq,) in run_in(connection, statement, values | requests)}
+            found |= {int(seq) for (seq,) in execute_in(connection, statement, values | requests)}
     return found
 
 
@@ -88,11 +90,11 @@ def _request(value: str) -> str:
 
 def _with_metadata(connection: sa.Connection, path: str, values: set[str], end: str) -> set[int]:
     found: set[int] = set()
-    keys = run(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
+    keys = execute(connection, "SELECT type, id FROM meta_key WHERE path = ?", (path,)).all()
     for type_, key in keys:
         table, of_type = _indexed(type_, values)
         statement = f"SELECT seq FROM {table} WHERE key = ? AND val IN ({{}}){end}"
-        found |= {int(seq) for (seq,) in run_in(connection, statement, of_type, (key,))}
+        found |= {int(seq) for (seq,) in execute_in(connection, statement, of_type, (key,))}
     return found
 
 
@@ -114,14 +116,18 @@ def link_stored(connection: sa.Connection, seqs: Collection[int]) -> None:
     if seqs and (joins := _stated_joins(connection)):
         columns = "seq, request_id, image_no, input_hash, meta"
         statement = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-        _link(connection, [_Subject(*row) for row in run_in(connection, statement, seqs)], joins)
+        _link(
+            connection, [_JoinKeys(*row) for row in execute_in(connection, statement, seqs)], joins
+        )
 
 
 def link_new(connection: sa.Connection, records: Iterable[JournaledRecord]) -> None:
     """Give inferences just inserted the truth that was stated before they came."""
     if joins := _stated_joins(connection):
         subjects = [
-            _Subject(one.seq, text(one.request_id), one.image_no, one.input.hash, one.metadata)
+            _JoinKeys(
+                one.seq, storable_text(one.request_id), one.image_no, one.input.hash, one.metadata
+            )
             for one in records
         ]
         _link(connection, subjects, joins)
@@ -131,12 +137,12 @@ def _stated_joins(connection: sa.Connection) -> set[str]:
     """Return what statements are joined on: few names, each found by one look at the index."""
     statement = "SELECT min(join_on) FROM truth WHERE join_on > ?"
     joins: list[str] = []
-    while found := run(connection, statement, (joins[-1] if joins else "",)).scalar():
+    while found := execute(connection, statement, (joins[-1] if joins else "",)).scalar():
         joins.append(found)
     return set(joins)
 
 
-def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[str]) -> None:
+def _link(connection: sa.Connection, subjects: Sequence[_JoinKeys], joins: set[str]) -> None:
     by_join: dict[str, dict[str, list[int]]] = {join: defaultdict(list) for join in joins}
     for one in subjects:
         for join, value in _joined(one, joins):
@@ -146,17 +152,19 @@ def _link(connection: sa.Connection, subjects: Sequence[_Subject], joins: set[st
         "SELECT value, max(id) FROM truth WHERE join_on = ? AND value IN ({}) GROUP BY value"
     )
     for join, seqs in by_join.items():
-        for value, stated in run_in(connection, statement, seqs, (join,)):
+        for value, stated in execute_in(connection, statement, seqs, (join,)):
             for seq in seqs[value]:
                 latest[seq] = max(latest.get(seq, 0), int(stated))
     statement = "SELECT id FROM truth WHERE annotations IS NULL AND id IN ({})"
-    taken_away = {seq for (seq,) in run_in(connection, statement, set(latest.values()))}
-    run_in(connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects])
+    taken_away = {seq for (seq,) in execute_in(connection, statement, set(latest.values()))}
+    execute_in(
+        connection, "DELETE FROM ground_truth WHERE seq IN ({})", [one.seq for one in subjects]
+    )
     rows = [(seq, stated) for seq, stated in latest.items() if stated not in taken_away]
     insert(connection, "ground_truth", rows)
 
 
-def _joined(one: _Subject, joins: set[str]) -> Iterator[tuple[str, str]]:
+def _joined(one: _JoinKeys, joins: set[str]) -> Iterator[tuple[str, str]]:
     """Yield what a subject has of what statements are joined on."""
     if "id" in joins:
         yield "id", str(one.seq)

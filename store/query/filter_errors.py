@@ -32,27 +32,27 @@ def check_number(
 ) -> None:
     """Raise a `QueryError` unless a number is one that metadata can have."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise unexpected(path, "a finite number", value)
+        raise unexpected_value(path, "a finite number", value)
     if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
         bits = value.bit_length() + 1
         raise QueryError(f"expected {path} to be a number of 64 bits, got one of {bits}")
 
 
-def counted(count: int, limit: int, what: str) -> int:
+def check_count(count: int, limit: int, what: str) -> int:
     """Return a count; raise a `QueryError` unless it is within its limit."""
     if count > limit:
         raise QueryError(f"expected at most {limit} {what}, got more")
     return count
 
 
-def unexpected(path: str, expected: str, value: Any) -> QueryError:
+def unexpected_value(path: str, expected: str, value: Any) -> QueryError:
     """Return the error that says what was expected at a place, and what was there."""
     kind = _KINDS.get(type(value), type(value).__name__)
     shown = "" if value is None or isinstance(value, list | dict) else f" {str(value)[:80]!r}"
     return QueryError(f"expected {path} to be {expected}, got {kind}{shown}")
 
 
-def fields(struct: type[msgspec.Struct], only: Collection[str] = ()) -> str:
+def field_names(struct: type[msgspec.Struct], only: Collection[str] = ()) -> str:
     """Return the names of a struct's fields, or of some, with the words that one may be, for messages."""
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)

@@ -7,12 +7,12 @@ band of best scores its ids are in order, so that the newest of some bands are h
 
 import math
 
-from quadriga.store.database import marks
+from quadriga.store.database import placeholders
 from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.sql import FALSE, MAX_MERGED, SYMBOLS, TRUE, Scan, Sql, Test
-from quadriga.store.query.syntax import Bound, Predicted
-from quadriga.store.query.words import Words
-from quadriga.store.schema import BANDS, band
+from quadriga.store.query.dialects import SqlDialect
+from quadriga.store.query.sql import FALSE, MAX_MERGED_SCANS, SYMBOLS, TRUE, Predicate, Scan, Sql
+from quadriga.store.query.syntax import BoundOperator, PredictionCondition
+from quadriga.store.schema import SCORE_BANDS, score_band
 
 _IS_BOUND = {
     "eq": float.__eq__, "gt": float.__gt__, "ge": float.__ge__,
@@ -20,7 +20,7 @@ _IS_BOUND = {
 }  # fmt: skip
 
 
-def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
+def compile_prediction(leaf: PredictionCondition, catalog: Catalog, words: SqlDialect) -> Predicate:
     """Translate what some prediction has, or so many have."""
     labels = None
     if leaf.labels is not None:
@@ -31,43 +31,47 @@ def compile_predicted(leaf: Predicted, catalog: Catalog, words: Words) -> Test:
         return FALSE if needs_one else TRUE
     scores = tuple((operator, bound) for name, operator, bound in leaf.bounds if name == "score")
     if labels is None or not needs_one:
-        return Test(_counted(leaf, words))
-    is_label = Sql(f"+d.label IN ({marks(labels)})", labels)  # the plus leaves the index by `seq`
+        return Predicate(_counted(leaf, words))
+    is_label = Sql(
+        f"+d.label IN ({placeholders(labels)})", labels
+    )  # the plus leaves the index by `seq`
     best, worst = _sieve(scores, "+")
-    possible = Sql.joined(" AND ", (is_label, *best, *worst))
+    possible = Sql.join(" AND ", (is_label, *best, *worst))
     scans, few, is_apart = *_scans(labels, scores), len(labels) == 1
     if len(scores) == len(leaf.bounds) and not leaf.count:
         test, is_index_enough = _by_scores(leaf, scores, possible, words)
-        return Test(test, scans, is_index_enough, apart=is_apart, few=few)
+        return Predicate(test, scans, is_index_enough, is_disjoint=is_apart, fewer_scans=few)
     if not leaf.bounds:  # so many of the label, however they score
         enough = f"SELECT sum(d.n) FROM pred AS d WHERE d.seq = i.seq AND {is_label.text}"
         test = _counts(Sql(f"coalesce(({enough}), 0)", labels), leaf.count)
-        return Test(test, scans, apart=is_apart, few=few)
-    test = Sql.joined(" AND ", (_of_row(possible), _counted(leaf, words))).within("({})")
-    return Test(test, scans, apart=is_apart, few=few)
+        return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
+    test = Sql.join(" AND ", (_of_row(possible), _counted(leaf, words))).wrap("({})")
+    return Predicate(test, scans, is_disjoint=is_apart, fewer_scans=few)
 
 
 def _scans(
-    labels: tuple[int, ...], scores: tuple[tuple[Bound, float], ...]
+    labels: tuple[int, ...], scores: tuple[tuple[BoundOperator, float], ...]
 ) -> tuple[tuple[Scan, ...], tuple[Scan, ...]]:
     """Return each band of each label, unless they are many, and each label alone."""
     best, worst = _sieve(scores)
-    lowest = band(max((bound for _, (bound,) in best), default=-math.inf))
+    lowest = score_band(max((bound for _, (bound,) in best), default=-math.inf))
 
     def scan(label: int, sign: str, at: int) -> Scan:
         in_band = Sql(f"d.label = ? AND d.band {sign} ?", (label, at))
         partly = best if at == lowest else ()  # others are above the bound
-        condition = Sql.joined(" AND ", (in_band, *partly, *worst))
+        condition = Sql.join(" AND ", (in_band, *partly, *worst))
         return Scan("pred AS d", condition, ordered=sign == "=")
 
     few = tuple(scan(label, ">=", lowest) for label in labels)
-    bands = range(lowest, len(BANDS) + 1)
-    if len(labels) * len(bands) > MAX_MERGED:
+    bands = range(lowest, len(SCORE_BANDS) + 1)
+    if len(labels) * len(bands) > MAX_MERGED_SCANS:
         return few, few
     return tuple(scan(label, "=", at) for label in labels for at in bands), few
 
 
-def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[list[Sql], list[Sql]]:
+def _sieve(
+    scores: tuple[tuple[BoundOperator, float], ...], plus: str = ""
+) -> tuple[list[Sql], list[Sql]]:
     """Return what the best and the worst score must be for a prediction within the bounds to exist."""
     lower = [(op if op == "gt" else "ge", v) for op, v in scores if op in {"gt", "ge", "eq"}]
     upper = [(op if op == "lt" else "le", v) for op, v in scores if op in {"lt", "le", "eq"}]
@@ -80,7 +84,10 @@ def _sieve(scores: tuple[tuple[Bound, float], ...], plus: str = "") -> tuple[lis
 
 
 def _by_scores(
-    leaf: Predicted, scores: tuple[tuple[Bound, float], ...], possible: Sql, words: Words
+    leaf: PredictionCondition,
+    scores: tuple[tuple[BoundOperator, float], ...],
+    possible: Sql,
+    words: SqlDialect,
 ) -> tuple[Sql, bool]:
     """Return the test, and whether the index tells all: it does for bounds on one side."""
     if all(operator in {"gt", "ge"} for operator, _ in scores):
@@ -97,42 +104,42 @@ def _by_scores(
 
 def _of_row(condition: Sql) -> Sql:
     # The limit keeps PostgreSQL from making a join of it.
-    return condition.within(
+    return condition.wrap(
         "EXISTS (SELECT 1 FROM pred AS d WHERE d.seq = i.seq AND {} LIMIT 1 OFFSET 0)"
     )
 
 
-def _counted(leaf: Predicted, words: Words) -> Sql:
+def _counted(leaf: PredictionCondition, words: SqlDialect) -> Sql:
     """Return the test on the predictions themselves."""
     tests = [Sql.bounded(_property(name, words), [(op, bound)]) for name, op, bound in leaf.bounds]
     if leaf.labels is not None:
-        label = words.text_of.format("label")
-        tests.insert(0, Sql(f"{label} IN ({marks(leaf.labels)})", leaf.labels))
-    text, values = Sql.joined(" AND ", tests or [TRUE.test])
+        label = words.prediction_text.format("label")
+        tests.insert(0, Sql(f"{label} IN ({placeholders(leaf.labels)})", leaf.labels))
+    text, values = Sql.join(" AND ", tests or [TRUE.sql])
     found = f"FROM {words.predictions} WHERE {text}"
     if not leaf.count:
         return Sql(f"EXISTS (SELECT 1 {found})", values)
     return _counts(Sql(f"(SELECT count(*) {found})", values), leaf.count)
 
 
-def _counts(expression: Sql, bounds: tuple[tuple[Bound, float], ...]) -> Sql:
+def _counts(expression: Sql, bounds: tuple[tuple[BoundOperator, float], ...]) -> Sql:
     parts = [
         Sql(f"{expression.text} {SYMBOLS[operator]} ?", (*expression.values, bound))
         for operator, bound in bounds
     ]
-    return Sql.joined(" AND ", parts).within("({})")
+    return Sql.join(" AND ", parts).wrap("({})")
 
 
-def _property(name: str, words: Words) -> str:
+def _property(name: str, words: SqlDialect) -> str:
     """Return a length in pixels of the image: of a box, an oriented box, or the box around contours."""
     if name == "score":
-        return words.number_of.format(name)
+        return words.prediction_number.format(name)
     if name == "area":
         return f"{_property('width', words)} * {_property('height', words)}"
     is_size = name in {"width", "height"}
     axis, side = ("x", "width") if name in {"width", "cx"} else ("y", "height")
-    oriented = words.number_of.format(side[0] if is_size else name)
+    oriented = words.prediction_number.format(side[0] if is_size else name)
     form = "{1} - {0}" if is_size else "({0} + {1}) / 2.0"
-    box = form.format(*(words.number_of.format(f"{axis}{end}") for end in ("min", "max")))
-    contours = form.format(*(words.end_of_contour.format(axis, end) for end in ("min", "max")))
+    box = form.format(*(words.prediction_number.format(f"{axis}{end}") for end in ("min", "max")))
+    contours = form.format(*(words.contour_extreme.format(axis, end) for end in ("min", "max")))
     return f"coalesce({box}, {oriented} * i.input_{side}, {contours})"

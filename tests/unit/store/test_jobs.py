@@ -203,12 +203,12 @@ def test_a_cancellation_that_cannot_be_noted_is_no_fault_of_ours(jobs: Jobs, mon
 def test_a_success_that_cannot_be_noted_at_once_is_no_failure(jobs: Jobs, monkeypatch) -> None:
     job = jobs.submit("test", {"work": "write"})
     left = [OSError(errno.ENOSPC, "No space left on device")]
-    write_whole = jobs_module.write_whole
+    write_atomically = jobs_module.write_atomically
 
     def nearly_full(path: Path, data: bytes) -> None:
         if b'"succeeded"' in data and left:
             raise left.pop()
-        write_whole(path, data)
+        write_atomically(path, data)
 
     monkeypatch.setattr(jobs_module, "write_atomically", nearly_full)
     with runner(jobs):

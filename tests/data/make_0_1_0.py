@@ -437,8 +437,8 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         folder.chmod(0o755)  # as root, it runs as another user
-        self._server = get_server(folder / "postgresql", cleanup_mode="stop")
-        self._socket = folder / "postgresql"
+        self._server = get_server(folder / "cluster", cleanup_mode="stop")
+        self._socket = folder / "cluster"
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self._socket}"

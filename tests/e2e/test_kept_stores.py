@@ -27,6 +27,8 @@ DETECTOR = "/api/models/shapes-detector"
 FLAGS = ("--job-days", "36500", "--signals-per-s", "10000")
 """Kept jobs ended long ago: by default they would be removed."""
 
+pytestmark = pytest.mark.timeout(240)
+
 WEBHOOK = "127.0.0.1:9"
 SECRET = b"kept"
 

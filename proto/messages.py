@@ -55,6 +55,20 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
+class ImageInput(msgspec.Struct, frozen=True):
+    """One input of images, as bytes, whatever form they had on the wire."""
+
+    name: str
+    location: str
+    """Place in the request, for messages: `inputs[0] ('image')`."""
+    images: Sequence[bytes]
+    """Images as files; at least one."""
+    parameters: Mapping[str, Any]
+    """Parameters of the request, overridden by the input's own."""
+    metadata: dict[str, Any]
+    """Metadata as plain nested JSON."""
+
+
 class OutputWish(msgspec.Struct):
     """An output that a request asks for."""
 
@@ -206,8 +220,8 @@ class Serving(Protocol):
         """
         ...
 
-    def run(self, job: Callable[[], Result]) -> Awaitable[Result]:
-        """Run a job in the bounded pool of threads, off the event loop."""
+    def run(self, task: Callable[[], Result]) -> Awaitable[Result]:
+        """Run a task in the bounded pool of threads, off the event loop."""
         ...
 
     def model_info(self, name: str, version: str | None) -> ModelInfo:

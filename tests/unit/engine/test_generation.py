@@ -35,7 +35,7 @@ LAYOUTS = [(layout, style) for layout in ("merged", "two", "plain") for style in
 
 def ask(package, prompts, image=WHITE, **parameters):
     options = package.options({"prompts": prompts, **parameters})
-    ((answers, _),) = package.answer([image], [options])
+    ((answers, _),) = package.predict([image], [options])
     assert [answer.prompt for answer in answers] == prompts
     return [answer.answer for answer in answers]
 
@@ -133,7 +133,7 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
     ask(package, PROMPTS)
     assert counting.rows == [1]
     options = package.options({"prompts": ["one", "two"]})
-    package.answer([WHITE, BLACK], [options, options])
+    package.predict([WHITE, BLACK], [options, options])
     assert counting.rows == [1, 1, 1]
 
 

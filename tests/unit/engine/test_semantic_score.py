@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quadriga.engine.recording import Recorder
-from quadriga.engine.semantic_score import REFERENCES, SemanticScores
+from quadriga.engine.semantic_score import REFERENCES_FILE, SemanticScores
 from quadriga.monitor.drift.similarity import References, write
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor
@@ -40,10 +40,10 @@ class Place:
         journal, blobs = Journal(self.journal, 0), BlobStore(root / "blobs")
         recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         self.names = {"m"}
-        self.scores = SemanticScores(settings, lambda: set(self.names), poll_s=0.01)
+        self.scores = SemanticScores(settings, lambda: set(self.names), poll_interval_s=0.01)
         self.pipeline = pipeline_of(root / "models", recorder, settings, scores=self.scores)
         self.model = self.pipeline._repository.get("m", None)
-        self.path = root / "baselines" / "m" / REFERENCES
+        self.path = root / "baselines" / "m" / REFERENCES_FILE
         self.path.parent.mkdir(parents=True)
 
     def write(self, embeddings: np.ndarray = GRAYS, space: str | None = None) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quadriga.proto.chariot import metadata_of, without_gateway_prefix
+from quadriga.proto.chariot import parse_metadata, without_gateway_prefix
 from quadriga.proto.errors import InvalidRequest
 
 
@@ -40,10 +40,10 @@ def test_every_form_is_read(value, expected):
     for sent in (value, json.dumps(value)):
         if isinstance(value, str) and sent is not value:
             continue
-        metadata = metadata_of({"metadata": sent}, "inputs[0]")
+        metadata = parse_metadata({"metadata": sent}, "inputs[0]")
         assert metadata == expected
         assert [type(v) for v in metadata.values()] == [type(v) for v in expected.values()]
-    assert metadata_of({}, "inputs[0]") == {}
+    assert parse_metadata({}, "inputs[0]") == {}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_every_form_is_read(value, expected):
 )
 def test_what_does_not_parse_as_its_type_is_refused(value, said):
     with pytest.raises(InvalidRequest) as caught:
-        metadata_of({"metadata": value}, "inputs[2]")
+        parse_metadata({"metadata": value}, "inputs[2]")
     assert said in str(caught.value)
     assert str(caught.value).startswith("inputs[2]: parameters.metadata")
 

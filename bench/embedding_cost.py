@@ -93,7 +93,7 @@ def compare(folder: Path, answers: int, most_s: float) -> str:
     while len(spent[True]) < answers and time.monotonic() < until:
         for model in (with_it, without):
             assert model.image_predictor is not None
-            options = [model.image_predictor.options(prompts)]
+            options = [model.image_predictor.read_options(prompts)]
             begun = time.process_time()
             model.image_predictor.predict([scene], options)
             spent[model is with_it].append(time.process_time() - begun)

@@ -49,7 +49,7 @@ class BareLoop:
         """Answer images in a row; gives CPU milliseconds an image."""
         graph = self._model.image_predictor
         assert graph is not None
-        options = graph.options({})
+        options = graph.read_options({})
         begun = time.process_time()
         for number in range(requests):
             graph.predict([decode(self._images[number % len(self._images)])], [options])

@@ -36,8 +36,9 @@ from store_records import build, databases, percentile, record, records
 
 from quadriga.engine.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.recording import ImageResult, Recorder, RequestSummary, StorageOptions
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
+from quadriga.proto.messages import StorageOptions
 from quadriga.store.blobs.files import BlobStore
 from quadriga.store.database import Readers
 from quadriga.store.errors import NotReadyError

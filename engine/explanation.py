@@ -74,7 +74,7 @@ def explain_images(
     predictor = images.predictor
     decoded = zip(decode_images(images, request), options, strict=True)
     for (image, parameters), (cells, target) in decoded:
-        (predictions,) = _predict(predictor, [image], predictor.options(parameters))
+        (predictions,) = _predict(predictor, [image], predictor.read_options(parameters))
         if predictions and target >= len(predictions):
             raise InvalidRequest(
                 f"expected parameters.target to be below {len(predictions)}, the number of predictions, "
@@ -106,7 +106,7 @@ def _saliency(
     wider: dict[str, Any] = {"action": "predict_proba", "top_k": None}
     if isinstance(prediction, Detection):
         wider = {"score_threshold": min(_LOW_SCORE, prediction.score / 2)}
-    options = predictor.options({**parameters, **wider})
+    options = predictor.read_options({**parameters, **wider})
     max_batch = _MAX_BATCH_PIXELS // (image.width * image.height)
     size = max(1, min(abs(predictor.batch_size), max_batch))
     places = windows(*grid)

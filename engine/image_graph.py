@@ -12,6 +12,7 @@ from quadriga.engine.schema import explain
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.image import Image, decode
+from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import OutputError, Prediction
 from quadriga.tasks.references import ObjectReferenceError, resolve
@@ -35,6 +36,8 @@ class ImageOptions(msgspec.Struct, frozen=True):
     task: Any
     """Options as the task read them."""
     tiling: Tiling | None
+    legacy_format: bool = False
+    """Whether predictions are wanted in the format before chariot-v2-kserve."""
 
 
 class ImageGraph:
@@ -53,6 +56,7 @@ class ImageGraph:
         self._outputs = [tensor.name for tensor in (*session.outputs, session.hidden) if tensor]
         self.stopwatch = session.stopwatch
         self._spec = spec
+        self.task = spec.task
         self.batch_size = -1
         """Images that run together; negative where the file fixes the number."""
         if spec.output.batch_axis and spec.input.batch_axis:
@@ -71,7 +75,7 @@ class ImageGraph:
         """Decode an image file as the network takes it; see `decode_image`."""
         return decode_image(data, self._spec.input, max_pixels)
 
-    def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
+    def read_options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
         options = self._task.options(parameters)
         tiling = self._spec.tiling
@@ -79,7 +83,8 @@ class ImageGraph:
             tiling = None if value is False else _parse_tiling(value)
         if tiling is not None and self._tiled_task is None:
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
-        return ImageOptions(options.action, options, tiling)
+        legacy_format = wants_legacy(parameters, self._spec.task)
+        return ImageOptions(options.action, options, tiling, legacy_format)
 
     def predict(
         self, images: Sequence[Image], options: Sequence[ImageOptions]
@@ -106,6 +111,18 @@ class ImageGraph:
                 by_index[index] = self._predict_tiles(images[index], option.task, option.tiling)
         return [by_index[index] for index in range(len(images))]
 
+    def format_predictions(
+        self, predictions: Any, options: ImageOptions, width: int, height: int
+    ) -> Any:
+        """Write the predictions for an image of that size, in pixels, in the requested format.
+
+        Raises:
+            ParameterError: They cannot be written in it.
+        """
+        if not options.legacy_format:
+            return predictions
+        return legacy(predictions, options.action, self._spec, width, height)
+
     def embed(self, image: Image) -> Vector | None:
         """Return the embedding of an image, whatever it shows; None where the model has none."""
         return self._run([self._task.preprocess(image)])[1][0]
@@ -115,7 +132,7 @@ class ImageGraph:
     ) -> tuple[list[Prediction], Vector | None]:
         """Predict what an image shows tile by tile, and merge predictions over the borders."""
         task = self._tiled_task
-        assert task is not None, "options() refuses tiling for other tasks"
+        assert task is not None, "read_options refuses tiling for other tasks"
         count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
         if count > MAX_TILES:
             raise ParameterError(
@@ -188,7 +205,7 @@ class ImageGraph:
     def warm_up(self) -> Vector | None:
         """Run on a gray image: the first request is then fast, and a wrong model fails here."""
         try:
-            ((_, vector),) = self.predict([plain(self._spec.input)], [self.options({})])
+            ((_, vector),) = self.predict([plain(self._spec.input)], [self.read_options({})])
         except RunError as error:
             raise LoadError(f"the model fails on a gray image: {error}") from error
         except OutputError as error:

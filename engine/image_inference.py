@@ -8,16 +8,16 @@ import msgspec
 from quadriga.engine.embedding import Vector
 from quadriga.engine.image_graph import ImageGraph
 from quadriga.engine.image_text.generation import TextPackage
-from quadriga.engine.recording import ImageResult, read_storage_options
+from quadriga.engine.recording import ImageResult
 from quadriga.proto.chariot import read_image_inputs
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check
 from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Image
-from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
-from quadriga.tasks.specification import ModelSpec
 
 ECHOED_PARAMETERS = ("action", "metadata")
 """Parameters that an output repeats from its input, or from the request, as they were sent."""
@@ -30,7 +30,6 @@ class ImageModel(msgspec.Struct, frozen=True):
     """A model whose inputs are images, with the limits of its server."""
 
     predictor: ImageGraph | TextPackage
-    spec: ModelSpec
     max_pixels: int
     max_images: int
     choose_for_signals: Callable[[int], Collection[int]] | None = None
@@ -48,7 +47,6 @@ class _ImageRequest(msgspec.Struct, frozen=True):
     """The parameters as the predictor read them."""
     result: ImageResult
     """The result without what the model adds."""
-    wants_legacy_format: bool
     wants_signals: bool = False
 
 
@@ -100,7 +98,7 @@ def stream_image(
     predictor = images.predictor
     if not isinstance(predictor, TextPackage):
         raise InvalidRequest(
-            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {images.spec.task}"
+            f"expected a model of the task IMAGE_TEXT_TO_TEXT to answer as a stream, got {predictor.task}"
         )
     image_requests = _choose_for_signals(images, _read_images(images, request))
     if len(image_requests) != 1:
@@ -163,24 +161,20 @@ def _read_images(images: ImageModel, request: InferRequest) -> Iterator[_ImageRe
     """Check each input's parameters and metadata, and take its images."""
     for image_input in read_image_inputs(request):
         location, parameters = image_input.location, image_input.parameters
-        storage = read_storage_options(parameters, image_input.metadata, location)
         try:
-            options = images.predictor.options(parameters)
-            wants_legacy_format = wants_legacy(parameters, images.spec.task)
-        except ParameterError as error:
+            check(image_input.metadata)
+            options = images.predictor.read_options(parameters)
+        except (MetadataError, ParameterError) as error:
             raise InvalidRequest(f"{location}: {error}") from error
         result = ImageResult(
-            image_input.name, options.action, [], image_input.metadata, storage=storage
+            image_input.name,
+            options.action,
+            [],
+            image_input.metadata,
+            storage=image_input.storage,
         )
         for index, data in enumerate(image_input.images):
-            yield _ImageRequest(
-                f"{location}: data[{index}]",
-                data,
-                parameters,
-                options,
-                result,
-                wants_legacy_format,
-            )
+            yield _ImageRequest(f"{location}: data[{index}]", data, parameters, options, result)
 
 
 def _choose_for_signals(
@@ -236,10 +230,10 @@ def _format_predictions(
     images: ImageModel, image_request: _ImageRequest, result: ImageResult
 ) -> Any:
     """Return an image's predictions in the requested format; the store has the protocol's."""
-    if not image_request.wants_legacy_format:
-        return result.predictions
     width, height = result.width or 0, result.height or 0
     try:
-        return legacy(result.predictions, result.action, images.spec, width, height)
+        return images.predictor.format_predictions(
+            result.predictions, image_request.options, width, height
+        )
     except ParameterError as error:
         raise InvalidRequest(f"{image_request.location}: {error}") from error

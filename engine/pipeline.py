@@ -189,14 +189,13 @@ class Pipeline:
 
     def _image_model(self, model: Model, request: InferRequest) -> ImageModel | None:
         """Return what answers the request's images; None where it brings tensors for the graph."""
-        if model.image_predictor is None or model.spec is None:
+        if model.image_predictor is None:
             return None
         if isinstance(model.image_predictor, ImageGraph) and wants_raw_tensors(request):
             return None
         recorder = self._recorder_of(model)
         return ImageModel(
             predictor=model.image_predictor,
-            spec=model.spec,
             max_pixels=self._settings.max_pixels,
             max_images=self._settings.max_images,
             choose_for_signals=None

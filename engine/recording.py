@@ -12,16 +12,14 @@ from quadriga.engine.model import Model
 from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
-from quadriga.proto.errors import InvalidRequest
+from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
 from quadriga.store.blobs.interface import Blobs, key_of
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
-from quadriga.store.errors import JournalError, MetadataError
+from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
-from quadriga.store.metadata import check
 from quadriga.store.records import InferenceRecord, InputReference
 from quadriga.tasks.image import Image
-from quadriga.tasks.parameters import ParameterError, flag
 from quadriga.tasks.predictions import Prediction
 
 COMMIT_TIMEOUT_S = 10.0
@@ -32,19 +30,6 @@ MAX_BACKLOG_BYTES = 64 << 20
 
 _RECORD_BYTES = 1024
 """Estimated bytes of a record in memory, without its image and its predictions."""
-
-
-class StorageOptions(msgspec.Struct, frozen=True):
-    """What a request asks to store, and to say, of one image."""
-
-    store: bool = True
-    store_input: bool = True
-    semantic_score: bool | None = None
-    """Whether its semantic score is wanted in the output's parameters; None follows the setting."""
-
-
-DEFAULT_STORAGE = StorageOptions()
-"""Defaults used when the request omits them."""
 
 
 class ImageResult(msgspec.Struct, frozen=True):
@@ -88,28 +73,6 @@ class StoreResult(msgspec.Struct, frozen=True):
     """One id per image; an empty text for an image that is not stored."""
     stored: bool = True
     """False where the store had no room for the request."""
-
-
-def read_storage_options(
-    parameters: Mapping[str, Any], metadata: Mapping[str, Any], location: str
-) -> StorageOptions:
-    """Read what a request asks to store of one input, and check that its metadata can be stored.
-
-    Raises:
-        InvalidRequest: Metadata break a rule of the store, or an option is neither true nor false.
-    """
-    try:
-        check(metadata)
-        if parameters.keys().isdisjoint(StorageOptions.__struct_fields__):
-            return DEFAULT_STORAGE
-        semantic_score = flag(parameters, "semantic_score", default=False)
-        return StorageOptions(
-            store=flag(parameters, "store", default=True),
-            store_input=flag(parameters, "store_input", default=True),
-            semantic_score=None if parameters.get("semantic_score") is None else semantic_score,
-        )
-    except (MetadataError, ParameterError) as error:
-        raise InvalidRequest(f"{location}: {error}") from error
 
 
 class Recorder:

@@ -8,12 +8,14 @@ import numpy.typing as npt
 import pybase64
 
 from quadriga.engine.model import Model
-from quadriga.engine.recording import ImageResult, read_storage_options
+from quadriga.engine.recording import ImageResult
 from quadriga.engine.session import RunError
-from quadriga.proto.chariot import parse_metadata
+from quadriga.proto.chariot import parse_metadata, read_storage_options
 from quadriga.proto.datatypes import DATATYPES
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor, TensorInfo
+from quadriga.store.errors import MetadataError
+from quadriga.store.metadata import check
 
 MAX_STORED_ELEMENTS = 4096
 """Maximum elements of an output tensor that is stored with its values; of larger ones only name, type and shape are."""
@@ -65,7 +67,11 @@ def _result_without_predictions(request: InferRequest) -> ImageResult:
     for tensor in request.inputs:
         parameters.update(tensor.parameters)
     metadata = parse_metadata(parameters, "inputs[0]")
-    storage = read_storage_options(parameters, metadata, "inputs[0]")
+    storage = read_storage_options(parameters, "inputs[0]")
+    try:
+        check(metadata)
+    except MetadataError as error:
+        raise InvalidRequest(f"inputs[0]: {error}") from error
     return ImageResult(request.inputs[0].name, "predict", [], metadata, storage=storage)
 
 

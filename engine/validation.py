@@ -58,10 +58,10 @@ def validate(path: Path, image: Path, output: Path, parameters: dict[str, Any]) 
             """--parameters '{"prompts": ["What is it?"]}'; for a captioner '{"prompts": [""]}'"""
         )
     data = image.read_bytes()
-    images = ImageModel(model.image_predictor, model.spec, MAX_PIXELS, max_images=1)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
     tensor = Tensor(image.name, "BYTES", (1,), [data], parameters)
-    (output,), _ = infer_images(images, InferRequest(model.name, None, "", [tensor]))
-    predictions: list[Prediction] = output.data[0]
+    (answered,), _ = infer_images(images, InferRequest(model.name, None, "", [tensor]))
+    predictions: list[Prediction] = answered.data[0]
     spec = model.spec.input
     decoded = decode(data, channels=spec.channels, bit_depth=spec.bit_depth, exif=spec.exif)
     picture = draw(decoded, predictions, model.spec.labels)

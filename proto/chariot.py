@@ -15,8 +15,9 @@ import pybase64
 
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.json_text import read_json
-from quadriga.proto.messages import ImageInput, InferRequest
+from quadriga.proto.messages import DEFAULT_STORAGE, ImageInput, InferRequest, StorageOptions
 from quadriga.tasks.image_text import PROMPTS
+from quadriga.tasks.parameters import ParameterError, flag
 
 PROTOCOL = "chariot-v2-kserve"
 
@@ -49,7 +50,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
     The request's own parameters are the defaults of each input's.
 
     Raises:
-        InvalidRequest: An input holds no images, or its metadata or its base64 cannot be read.
+        InvalidRequest: An input holds no images, or its metadata, storage options or base64 cannot be read.
     """
     for number, tensor in enumerate(request.inputs):
         location = f"inputs[{number}] ({tensor.name!r:.60})"
@@ -65,6 +66,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
             defaults = {name: value for name, value in defaults.items() if name not in PROMPTS}
         parameters = {**defaults, **tensor.parameters}
         metadata = parse_metadata(parameters, location)
+        storage = read_storage_options(parameters, location)
         # an input may say so of itself where its protocol has bytes
         is_base64 = tensor.parameters.get("content_type") == "base64"
         images = [
@@ -73,7 +75,7 @@ def read_image_inputs(request: InferRequest) -> Iterator[ImageInput]:
             else _decode_base64(element, f"{location}: data[{index}]")
             for index, element in enumerate(tensor.data)
         ]
-        yield ImageInput(tensor.name, location, images, parameters, metadata)
+        yield ImageInput(tensor.name, location, images, parameters, metadata, storage)
 
 
 def _decode_base64(element: str | bytes, location: str) -> bytes:
@@ -92,6 +94,25 @@ def _decode_base64(element: str | bytes, location: str) -> bytes:
         raise InvalidRequest(
             f"{location}: expected a base64-encoded image, got: {error}"
         ) from error
+
+
+def read_storage_options(parameters: Mapping[str, Any], location: str) -> StorageOptions:
+    """Read what a request asks to store of one input.
+
+    Raises:
+        InvalidRequest: An option is neither true nor false.
+    """
+    if parameters.keys().isdisjoint(StorageOptions.__struct_fields__):
+        return DEFAULT_STORAGE
+    try:
+        semantic_score = flag(parameters, "semantic_score", default=False)
+        return StorageOptions(
+            store=flag(parameters, "store", default=True),
+            store_input=flag(parameters, "store_input", default=True),
+            semantic_score=None if parameters.get("semantic_score") is None else semantic_score,
+        )
+    except ParameterError as error:
+        raise InvalidRequest(f"{location}: {error}") from error
 
 
 def parse_metadata(parameters: Mapping[str, Any], location: str) -> dict[str, Any]:

@@ -55,6 +55,19 @@ class Tensor(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
 
 
+class StorageOptions(msgspec.Struct, frozen=True):
+    """What a request asks to store, and to say, of one image; the fields are parameters of the request."""
+
+    store: bool = True
+    store_input: bool = True
+    semantic_score: bool | None = None
+    """Whether its semantic score is wanted in the output's parameters; None follows the setting."""
+
+
+DEFAULT_STORAGE = StorageOptions()
+"""Defaults used when the request omits all of them."""
+
+
 class ImageInput(msgspec.Struct, frozen=True):
     """One input of images, as bytes, whatever form they had on the wire."""
 
@@ -67,6 +80,7 @@ class ImageInput(msgspec.Struct, frozen=True):
     """Parameters of the request, overridden by the input's own."""
     metadata: dict[str, Any]
     """Metadata as plain nested JSON."""
+    storage: StorageOptions = DEFAULT_STORAGE
 
 
 class OutputWish(msgspec.Struct):

@@ -25,6 +25,7 @@ from quadriga.tasks import full_name
 from quadriga.tasks.generation import generate, growing
 from quadriga.tasks.image import Image
 from quadriga.tasks.image_text import ImageTextOptions, ImageTextToText
+from quadriga.tasks.legacy import wants_legacy
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, OutputError, Prediction
 from quadriga.tasks.resize import plain, preprocess
@@ -85,7 +86,7 @@ class TextPackage:
         self.embedding = encoder_embedding(toml, encoder.outputs[0].name)
         """Of its images: the encoder's output."""
         self.stopwatch = encoder.stopwatch
-        self.options = ImageTextToText(self._files.search).options
+        self._task = ImageTextToText(self._files.search)
         reader = Inserting if stems == _VISION else Attending
         self._reader: Inserting | Attending = reader(self._files, *others)
         self.session = self._reader.decoder.first
@@ -93,8 +94,19 @@ class TextPackage:
         spec = ModelSpec(task=TASK, input=self._spec)
         self.recognition = Recognition(TASK, "", spec, tuple(decisions), toml)
 
+    task = TASK
     batch_size = -1
     """Images run one at a time; it is the prompts of an image that run together."""
+
+    def read_options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:
+        """Validate the parameters of one input."""
+        options = self._task.options(parameters)
+        wants_legacy(parameters, self.task)  # refused: a text has one format
+        return options
+
+    def format_predictions(self, predictions: Any, _: ImageTextOptions, __: int, ___: int) -> Any:
+        """Return the predictions: texts have one format."""
+        return predictions
 
     def predict(
         self, images: Sequence[Image], options: Sequence[ImageTextOptions]
@@ -185,7 +197,7 @@ class TextPackage:
 
     def warm_up(self) -> Vector | None:
         """Answer about a gray image, as `ImageGraph.warm_up` does."""
-        options = self.options({"prompts": ["a"], "max_new_tokens": 2})
+        options = self.read_options({"prompts": ["a"], "max_new_tokens": 2})
         try:
             ((_, vector),) = self.predict([plain(self._spec)], [options])
         except (RunError, OutputError, ParameterError) as error:

@@ -41,7 +41,7 @@ def copied(folder, name, monitor=""):
 
 
 def answered(model, paths, **parameters):
-    images = ImageModel(model.image_predictor, model.spec, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10)
     data = [path.read_bytes() for path in paths]
     tensor = Tensor("a", "BYTES", (len(data),), data, parameters)
     return infer_images(images, InferRequest(model.name, None, "", [tensor]))[1]
@@ -109,7 +109,7 @@ def test_an_image_in_tiles_has_the_mean_of_theirs():
 
 def test_an_answer_in_pieces_has_it():
     model = open_model(SAMPLE_MODELS / "shapes-image-text")
-    images = ImageModel(model.image_predictor, model.spec, 10**7, 10)
+    images = ImageModel(model.image_predictor, 10**7, 10)
     parameters = {"prompt": "How many circles?"}
     tensor = Tensor("a", "BYTES", (1,), [SCENES[0].read_bytes()], parameters)
     *_, (_, last) = stream_image(images, InferRequest(model.name, None, "", [tensor]))

@@ -115,8 +115,8 @@ def test_an_embedding_of_another_model_is_asked_for_where_it_is_wanted(
     assert [one.space for one in frame] == ["space of b", "", "", "", ""]
     assert all(one.picture for one in frame)
     assert len(caplog.records) == 2
-    assert "'c' gives no embedding of inference 5: " in caplog.text
-    assert "of its own, got none" in caplog.text
+    assert "inference 5: no embedding by 'c': " in caplog.text
+    assert "model 'c' has no embedding of its own" in caplog.text
 
 
 def test_a_journal_that_is_full_or_behind_is_spared(place: Place, monkeypatch) -> None:

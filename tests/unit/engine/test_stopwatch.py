@@ -71,7 +71,7 @@ def test_runs_outside_of_a_request_are_not_kept_and_threads_keep_their_own():
     watch.record_preparation()
     assert len(watch.stop()) == 1
     watch.start()
-    other = threading.Thread(target=watch.ran, args=(1, 1))
+    other = threading.Thread(target=watch.record_run, args=(1, 1))
     other.start()
     other.join()
     watch.record_run(1, 4)

@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import IO
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file, which others see whole or as it was; so it is left where the disk is full."""
+def write_atomically(
+    path: Path, data: bytes, mode: int = 0o666, *, is_synced: bool = False
+) -> None:
+    """Write a file, which others see whole or as it was; so it is left where the disk is full.
+
+    With `is_synced`, it also survives a loss of power whole or as it was.
+    """
     with _hidden(path, data, mode) as hidden:
+        if is_synced:
+            sync_path(hidden)
         hidden.replace(path)
 
 

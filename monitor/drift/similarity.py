@@ -7,8 +7,8 @@ Source: Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", chapt
 "Conformal prediction for distribution-independent anomaly detection in streaming vessel data" (2010).
 """
 
-import os
 import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
 from quadriga.monitor.report.schema import Neighbour, Unlike
+from quadriga.store.disk import write_atomically
 from quadriga.tasks.arrays import Float16Array, Float32Array, Int64Array
 
 NEAREST = 5
@@ -156,18 +157,15 @@ def write(
             f"expected {LEAST} to {MOST} different embeddings of a baseline, got {len(kept)}"
         )
     references = References(rounded[kept], np.asarray(ids, np.int64)[kept], space)
-    hidden = path.with_name(f".{path.name}")
-    with hidden.open("wb") as file:
-        np.savez(
-            file,
-            embeddings=rounded[kept],
-            ids=references.ids,
-            apart=references.apart,
-            space=np.array(space),
-        )
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.replace(path)
+    file = BytesIO()
+    np.savez(
+        file,
+        embeddings=rounded[kept],
+        ids=references.ids,
+        apart=references.apart,
+        space=np.array(space),
+    )
+    write_atomically(path, file.getvalue(), is_synced=True)
     return len(kept)
 
 

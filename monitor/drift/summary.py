@@ -7,13 +7,12 @@ hold the rows that one would have drawn from the whole, however they were dealt 
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
+from quadriga.monitor.array_packing import pack, unpack
 from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, take, used
 from quadriga.tasks.arrays import BoolArray, Int64Array, UInt64Array
 
@@ -244,27 +243,19 @@ def _column(parts: Sequence[Column], before: Int64Array) -> Column:
     return replace(parts[0], rows=rows, values=np.concatenate(filled), labels=labels)
 
 
-def to_bytes(summary: Summary) -> bytes:
-    """Pack a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
-    return msgspec.msgpack.encode(summary, enc_hook=_packed)
+def encode_summary(summary: Summary) -> bytes:
+    """Encode a summary for a file or another machine: MessagePack, with the arrays' own bytes."""
+    return pack(summary)
 
 
-def from_bytes(data: bytes) -> Summary:
-    """Unpack a summary, as `to_bytes` packed it, bit for bit; its arrays cannot be written to.
+def decode_summary(data: bytes) -> Summary:
+    """Decode a summary, as `encode_summary` encoded it, bit for bit; its arrays cannot be written to.
 
     Raises:
-        DriftError: These bytes are none.
+        DriftError: The bytes are no summary.
     """
     try:
-        return msgspec.msgpack.decode(data, type=Summary, dec_hook=_unpacked)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        summary: Summary = unpack(data, Summary)
+    except ValueError as error:
         raise DriftError(f"expected a saved summary, got: {error}") from error
-
-
-def _packed(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    return array.dtype.str, array.shape, array.tobytes()
-
-
-def _unpacked(_type: type, saved: Any) -> npt.NDArray[Any]:
-    dtype, shape, data = saved
-    return np.frombuffer(data, dtype).reshape(shape)
+    return summary

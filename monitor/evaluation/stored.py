@@ -12,7 +12,7 @@ import msgspec
 from quadriga.monitor.evaluation.evaluators import evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
 from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from quadriga.monitor.evaluation.state import EvaluationError, State, decode_state, merge
 from quadriga.monitor.evaluation.stored_images import (
     SHARD_SIZE,
     EvaluationShard,
@@ -164,7 +164,7 @@ def _merged(
     versions = sorted({model.version for model in models}) or [parameters.version or ""]
     digests = {model.sha256 for model in models}
     digest = digests.pop() if len(digests) == 1 else ""
-    state = merge(from_bytes(shard.state) for shard in shards)
+    state = merge(decode_state(shard.state) for shard in shards)
     return ReportedModel(parameters.model, ", ".join(versions), digest), state
 
 

@@ -18,7 +18,7 @@ from quadriga.monitor.evaluation.state import (
     EvaluationError,
     State,
     counted,
-    to_bytes,
+    encode_state,
 )
 from quadriga.store.columns import ground_truths, read_inferences
 from quadriga.store.errors import NotReadyError, QueryTimeoutError
@@ -55,7 +55,7 @@ class EvaluationShard(msgspec.Struct, frozen=True):
     """A shard that was read."""
 
     state: bytes
-    """Encoded state; see `quadriga.monitor.evaluation.state.to_bytes`."""
+    """Encoded state; see `quadriga.monitor.evaluation.state.encode_state`."""
     models: list[ModelReference]
     """Models that answered."""
     unreadable: str = ""
@@ -209,7 +209,7 @@ def _build_state(
 
 def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> EvaluationShard:
     models = list(dict.fromkeys(record.model for record in answered))
-    return EvaluationShard(to_bytes(state), models, unreadable)
+    return EvaluationShard(encode_state(state), models, unreadable)
 
 
 def _of_model(name: str, version: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import cv2
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report.texts import plain
+from quadriga.monitor.report.metric_texts import plain
 from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.rotated import xywhr_to_corners

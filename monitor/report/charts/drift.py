@@ -14,8 +14,8 @@ from quadriga.monitor.report.charts.drawing import (
     shown,
     single,
 )
+from quadriga.monitor.report.metric_texts import brief, plain
 from quadriga.monitor.report.schema import Report, Signal, by_effect
-from quadriga.monitor.report.texts import brief, plain
 from quadriga.tasks.arrays import Float64Array
 
 MOST_SIGNALS = 24

@@ -23,8 +23,8 @@ from quadriga.monitor.report.charts.drawing import (
     shown,
     single,
 )
+from quadriga.monitor.report.metric_texts import brief, plain
 from quadriga.monitor.report.schema import PastSignal, PastWindow, Report, by_effect
-from quadriga.monitor.report.texts import brief, plain
 from quadriga.tasks.arrays import BoolArray, Int64Array
 
 MOST_WINDOWS = 100

@@ -145,7 +145,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
     expected = submit(client, by=["hour"], compare=[{"model": "<one>"}])
     finished(jobs, place, expected)
     job_id = submit(client, by=["hour"], compare=[{"model": "<one>"}])
-    read, real = [], stored.read_part
+    read, real = [], stored.read_shard
     with runner(jobs, place) as stop:
 
         def reading_ends(*arguments):
@@ -165,7 +165,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
 
 def test_a_job_that_is_cancelled_ends_between_shards(client, jobs, place, monkeypatch):
     job_id = submit(client)
-    read, real = [], stored.read_part
+    read, real = [], stored.read_shard
 
     def reading_ends(*arguments):
         read.append(1)

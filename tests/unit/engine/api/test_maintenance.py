@@ -7,7 +7,7 @@ from litestar.testing import TestClient
 
 from quadriga.engine.api.changes import change_routes
 from quadriga.engine.api.inferences import inference_routes
-from quadriga.proto.chariot import read_metadata
+from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from tests.background import in_background
@@ -18,7 +18,7 @@ from tests.unit.store.place import Place
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient[Litestar]]:
-    changes = ChangeService(place.inferences, place.journal, IdSource(0), read_metadata)
+    changes = ChangeService(place.inferences, place.journal, IdSource(0), parse_metadata_value)
     handlers = [*inference_routes(place.inferences), *change_routes(changes)]
     with in_background(place.writer.run), client_of(handlers) as client:
         yield client

@@ -7,7 +7,7 @@ from quadriga.engine.recording import ImageResult, StoreResult
 from quadriga.proto.messages import OutputWish, StorageOptions, Tensor
 
 
-def image(score: float | None = None, wanted: bool | None = None) -> ImageResult:
+def image(score: float | None = None, *, wanted: bool | None = None) -> ImageResult:
     storage = StorageOptions(semantic_score=wanted)
     return ImageResult("image", "predict", [], {}, storage=storage, semantic_score=score)
 

@@ -18,7 +18,7 @@ from quadriga.engine.model import Model
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
 from quadriga.monitor.signals import picture
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import ImageSignals, JournaledChange, SignalsOfImages
@@ -77,7 +77,7 @@ def _recorder(place: Path, per_s: float) -> Recorder:
     return Recorder(
         IdSource(0),
         Journal(place / "journal", 0),
-        BlobStore(place / "blobs"),
+        FileBlobs(place / "blobs"),
         Settings(signals_per_s=per_s),
         "0",
     )

@@ -39,8 +39,8 @@ from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
 from quadriga.proto.messages import StorageOptions
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import Readers
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -120,7 +120,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             assert writer.stdin is not None
             writer.stdin.write(msgspec.json.encode(ChildTask("writer", settings)) + b"\n")
             writer.stdin.flush()
-            readers = Readers(url)
+            readers = ReaderPool(url)
             _newest(readers, wait=True)
             lags_ms = _lags_ms(readers, Appender(settings.journal_directory, arguments.seconds))
             readers.close()
@@ -129,7 +129,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             print(f"  {kind:40}{p50:12.1f}{p99:11.1f}{max(lags_ms):11.1f}")
 
 
-def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
+def _lags_ms(readers: ReaderPool, appender: Appender) -> list[float]:
     lags_ms: list[float] = []
     appender.start()
     while appender.is_alive() or len(lags_ms) < len(appender.acknowledged):
@@ -143,7 +143,7 @@ def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
     return lags_ms
 
 
-def _newest(readers: Readers, *, wait: bool = False) -> int:
+def _newest(readers: ReaderPool, *, wait: bool = False) -> int:
     while True:
         try:
             with readers.snapshot() as connection:
@@ -161,7 +161,7 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     recorder = Recorder(
         IdSource(0),
         Journal(folder / "journal", 0),
-        BlobStore(folder / "blobs"),
+        FileBlobs(folder / "blobs"),
         Settings(signals_per_s=0),
         "0",
     )

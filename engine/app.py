@@ -43,13 +43,13 @@ from quadriga.store.changes.routes import change_routes
 from quadriga.store.changes.service import Changes
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
 from quadriga.store.ids import IdSource
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.job_routes import job_routes
 from quadriga.store.jobs import Jobs
 from quadriga.store.journal import Journal
 from quadriga.store.journal import latest_seq as latest_journaled
+from quadriga.store.maintenance.routes import upkeep_routes
 from quadriga.store.routes import routes as store_routes
-from quadriga.store.upkeep.routes import upkeep_routes
 from quadriga.tasks.image import Image
 
 VERSION = version("quadriga")
@@ -193,7 +193,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     ]
 
 
-def latest_seq(inferences: Inferences, journal_directory: Path) -> int:
+def latest_seq(inferences: InferenceReader, journal_directory: Path) -> int:
     """Return the largest id that is kept, or that is journaled while the database is away.
 
     A new database does not answer before its first migration. One that stays away stops no worker:

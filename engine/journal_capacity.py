@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from quadriga.engine.settings import FullPolicy, Settings
-from quadriga.store.errors import JournalError, Unconfirmed
-from quadriga.store.lag import Lag, default_limit
+from quadriga.store.errors import JournalError, UnconfirmedError
+from quadriga.store.journal_lag import JournalLag, default_limit_bytes
 
 _RETRY_INTERVAL_S = 0.02
 
@@ -54,12 +54,12 @@ class JournalCapacity:
     """
 
     def __init__(self, journal_directory: Path, settings: Settings) -> None:
-        self._hard_bytes = settings.journal_hard_bytes or default_limit(journal_directory)
+        self._hard_bytes = settings.journal_hard_bytes or default_limit_bytes(journal_directory)
         soft_bytes = settings.journal_soft_bytes or self._hard_bytes // 2
         self._soft_bytes = min(soft_bytes, self._hard_bytes)
         self._policy = settings.journal_full
         self._block_s = settings.journal_block_ms / 1000
-        self.lag_bytes = Lag(journal_directory).bytes
+        self.lag_bytes = JournalLag(journal_directory).bytes
         """Returns the bytes of the journal lag, as of at most 0.1 s ago."""
         self.counts = OutcomeCounters(
             "stored",  # records acknowledged
@@ -115,7 +115,7 @@ class JournalCapacity:
         """
         policy, deadline_s = policy or self._policy, None
         while True:
-            now_s, is_certain = time.monotonic(), not isinstance(error, Unconfirmed)
+            now_s, is_certain = time.monotonic(), not isinstance(error, UnconfirmedError)
             if is_certain and policy == "shed":
                 return False
             if is_certain and policy == "block" and deadline_s is None:

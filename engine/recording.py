@@ -13,7 +13,7 @@ from quadriga.engine.recognition.model_toml import StoreOptions
 from quadriga.engine.settings import Durability, Settings
 from quadriga.engine.signal_worker import Embed, SignalRecorder, SignalTask
 from quadriga.proto.messages import DEFAULT_STORAGE, StorageOptions
-from quadriga.store.blobs.interface import Blobs, key_of
+from quadriga.store.blobs.interface import Blobs, blob_key
 from quadriga.store.durability import Backlog, GroupSync, wait_until_committed
 from quadriga.store.errors import JournalError
 from quadriga.store.ids import IdSource
@@ -237,7 +237,7 @@ class Recorder:
                     standard=standard if score is None else {**standard, "semantic_score": score},
                 )
             )
-        end = self._journal.append(records, hold=on_disk)
+        end = self._journal.append(records, hold_segment=on_disk)
         if on_disk:
             self._syncing.wait(end)
         elif durability == "database":
@@ -250,9 +250,9 @@ class Recorder:
             return InputReference(result.input_name, None, result.width, result.height, result.mime)
         key, keep = None, result.storage.store_input and options.inputs != "none"
         if keep and options.inputs == "sampled":
-            key = key_of(image)
+            key = blob_key(image)
             keep = _is_sampled(key, options.sample_rate)
-        key = self._blobs.put(image) if keep else key or key_of(image)
+        key = self._blobs.put(image) if keep else key or blob_key(image)
         return InputReference(
             result.input_name, key, result.width, result.height, result.mime, keep, len(image)
         )

@@ -7,15 +7,15 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baseline
 from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.similarity import MOST
-from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
+from quadriga.monitor.drift.watch.history import note, note_failure, with_history
 from quadriga.monitor.drift.windows import read_window
-from quadriga.monitor.places import Here
-from quadriga.monitor.report import Window
-from quadriga.monitor.reports import keep
-from quadriga.monitor.watch.history import note, note_failure, with_history
+from quadriga.monitor.executors import LocalExecutor
+from quadriga.monitor.report.saved import keep
+from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.jobs import Run
-from quadriga.store.query.moments import microseconds
+from quadriga.store.query.moments import parse_moment_us
 
 BASELINE = "baseline.json"
 
@@ -67,10 +67,10 @@ def run_baseline(run: Run) -> str:
     asked = job.asked
     window = asked.window
     parameters = DriftParameters(job.model, source_keys=asked.source_keys)
-    wanted = reading(run.inferences, parameters, now_us=_submitted_us(run))
+    wanted = current_window_query(run.inferences, parameters, now_us=_submitted_us(run))
     wanted = replace(wanted, window=window, rows=BASELINE_ROWS, embeddings=MOST)
-    found = read_window(run.inferences, wanted, run.tell, Here(run.inferences))
-    n = found.about.window.n
+    found = read_window(run.inferences, wanted, run.tell, LocalExecutor(run.inferences))
+    n = found.info.window.n
     if not n:
         raise QueryError(f"expected inferences of {job.model!r:.80} in the baseline, got none")
     run.tell(n, n)
@@ -90,4 +90,4 @@ def _baselines(run: Run) -> Baselines:
 
 def _submitted_us(run: Run) -> int:
     """Return what `now` means in a job's filters, the same each time it is begun."""
-    return microseconds(run.job.created_at, 0)
+    return parse_moment_us(run.job.created_at, 0)

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from quadriga.monitor.drift_jobs import BaselineJob
-from quadriga.monitor.report import Window
+from quadriga.monitor.report.schema import Window
 from quadriga.store.bodies import body_of
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.records import timestamp_text
@@ -48,7 +48,7 @@ class BaselineList(msgspec.Struct, frozen=True):
 
 
 def drift_routes(
-    jobs: Jobs, inferences: Inferences, baselines: Baselines
+    jobs: Jobs, inferences: InferenceReader, baselines: Baselines
 ) -> list[HTTPRouteHandler]:
     """Return the handlers that submit drift reports, and keep baselines."""
     path = "/api/models/{name:str}/baseline"
@@ -139,7 +139,7 @@ def state_of(baseline: Baseline, jobs: Jobs, digest: str) -> Baseline:
     return replace(baseline, state="failed", error=error or "")
 
 
-def _newest(inferences: Inferences, model: str) -> str:
+def _newest(inferences: InferenceReader, model: str) -> str:
     """Return the hash of the model that answered last; empty where that is not known."""
     where = {"model": {"eq": model}}
     with suppress(StoreError):  # without the store, nothing is known to be stale

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import locked, write_whole
-from quadriga.store.errors import NotFoundError, StoreError, keeping
-from quadriga.store.inferences import Inferences
+from quadriga.store.disk import try_lock, write_atomically
+from quadriga.store.errors import NotFoundError, StoreError, translate_disk_errors
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import timestamp_text
 
 KINDS = {
@@ -98,7 +98,7 @@ class Jobs:
         job_id = f"{time.time_ns():019d}-{secrets.token_hex(2)}"
         job = Job(job_id, kind, msgspec.to_builtins(parameters), _now())
         hidden = self.directory / f".{job_id}"
-        with keeping("keep the job"):
+        with translate_disk_errors("keep the job"):
             try:
                 hidden.mkdir(parents=True)
                 _write(hidden, job)
@@ -136,7 +136,7 @@ class Jobs:
         """End a job at its next step; one that has ended stays as it is. Raises as `submit`."""
         if self.read(job_id).state not in _ENDED:
             # It may be removed since, which `read` says.
-            with keeping("cancel the job"), suppress(FileNotFoundError):
+            with translate_disk_errors("cancel the job"), suppress(FileNotFoundError):
                 (self._folder(job_id) / "cancel").touch()
         return self.read(job_id)
 
@@ -166,7 +166,12 @@ class Run:
     """What the work of a job is handed."""
 
     def __init__(
-        self, job: Job, directory: Path, inferences: Inferences, blobs: Blobs, stop: threading.Event
+        self,
+        job: Job,
+        directory: Path,
+        inferences: InferenceReader,
+        blobs: Blobs,
+        stop: threading.Event,
     ) -> None:
         self.job = job
         self.directory = directory
@@ -202,7 +207,11 @@ class Run:
 
 
 def run_jobs(
-    jobs: Jobs, inferences: Inferences, blobs: Blobs, stop: threading.Event, keep_days: float = 7.0
+    jobs: Jobs,
+    inferences: InferenceReader,
+    blobs: Blobs,
+    stop: threading.Event,
+    keep_days: float = 7.0,
 ) -> None:
     """Do the jobs one after the other, as they come, until `stop` is set."""
     ended: set[str] = set()
@@ -227,12 +236,12 @@ def run_jobs(
 
 
 def _take(
-    jobs: Jobs, job_id: str, inferences: Inferences, blobs: Blobs, stop: threading.Event
+    jobs: Jobs, job_id: str, inferences: InferenceReader, blobs: Blobs, stop: threading.Event
 ) -> bool:
     """Do a job, unless another runner does it; tells whether it has ended."""
     directory = jobs.directory / job_id
     try:
-        file = locked(directory / "lock")
+        file = try_lock(directory / "lock")
     except FileNotFoundError:  # removed since
         return False
     if file is None:
@@ -280,7 +289,7 @@ def _do(run: Run) -> bool:
 
 
 def _write(directory: Path, job: Job) -> None:
-    write_whole(directory / "job.json", msgspec.json.encode(job))
+    write_atomically(directory / "job.json", msgspec.json.encode(job))
 
 
 def _tail(path: Path) -> str:

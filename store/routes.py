@@ -12,14 +12,14 @@ from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 
 from quadriga.store.blobs.urls import PATH
 from quadriga.store.bodies import body_of, schema_of
-from quadriga.store.inferences import ANY_TYPE, Count, Inferences, Page
-from quadriga.store.query.compact_form import OPTIONS
+from quadriga.store.inferences import DEFAULT_MEDIA_TYPE, Count, InferenceReader, Page
+from quadriga.store.query.compact_form import URL_OPTIONS
 from quadriga.store.query.request import (
     CountRequest,
     QueryRequest,
     decode_count,
-    decode_request,
-    from_url,
+    decode_query,
+    query_from_url,
 )
 from quadriga.store.records import StoredInference
 
@@ -63,7 +63,7 @@ class _UrlQuery(Operation):
 
     def __post_init__(self) -> None:
         properties = schema_of(QueryRequest, **_SAID)["properties"]
-        given = {name: properties[name] for name in OPTIONS} | {"q": properties["where"]}
+        given = {name: properties[name] for name in URL_OPTIONS} | {"q": properties["where"]}
         self.parameters = [
             Parameter(name=name, param_in="query", schema=schema) for name, schema in given.items()
         ]
@@ -82,14 +82,14 @@ def options(path: str, *methods: str) -> HTTPRouteHandler:
     return answer_options
 
 
-def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
+def routes(inferences: InferenceReader) -> list[HTTPRouteHandler]:
     """Return the handlers that answer from these inferences."""
     asked: dict[str, Any] = {"sync_to_thread": True, "status_code": 200, "responses": ASKED}
 
     @post("/api/inferences/query", operation_class=body_of(QueryRequest, **_SAID), **asked)
     def query_inferences(body: RawBody) -> Page:
         """Find inferences, page by page; the body is JSON whatever its content type."""
-        return inferences.query(decode_request(body))
+        return inferences.query(decode_query(body))
 
     @post("/api/inferences/count", operation_class=body_of(CountRequest, **_SAID), **asked)
     def count_inferences(body: RawBody) -> Count:
@@ -102,7 +102,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     @get("/api/inferences", sync_to_thread=True, operation_class=_UrlQuery, responses=found)
     def find_inferences(request: Request[Any, Any, Any]) -> Page:
         """Find inferences by fields of the URL, such as `?meta.camera=north&ts=ge:-24h`."""
-        return inferences.query(from_url(request.scope["query_string"].decode("latin-1")))
+        return inferences.query(query_from_url(request.scope["query_string"].decode("latin-1")))
 
     @get("/api/inferences/{inference_id:str}", sync_to_thread=True, responses=looked_up)
     def get_inference(
@@ -113,7 +113,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
     ) -> StoredInference:
         """Answer one inference; with `presign`, `input.url` answers its input for a while."""
         if presign:
-            return inferences.presigned(inference_id, str(request.base_url))
+            return inferences.get_with_input_url(inference_id, str(request.base_url))
         return inferences.get(inference_id)
 
     as_bytes: dict[str, Any] = {"sync_to_thread": True, "media_type": "*/*"}
@@ -133,7 +133,7 @@ def routes(inferences: Inferences) -> list[HTTPRouteHandler]:
         signature: FromQuery[str] = "",
     ) -> Response[bytes]:
         """Answer the bytes that a signed URL names."""
-        return _picture(inferences.urls.opened(digest, expires, mime, signature), mime)
+        return _picture(inferences.urls.verify(digest, expires, mime, signature), mime)
 
     searching = [query_inferences, find_inferences, count_inferences]
     return [*searching, get_inference, get_inference_input, get_blob]
@@ -144,6 +144,6 @@ def _picture(data: bytes, mime: str) -> Response[bytes]:
     is_image = mime.startswith("image/") and "svg" not in mime
     return Response(
         data,
-        media_type=mime if is_image else ANY_TYPE,
+        media_type=mime if is_image else DEFAULT_MEDIA_TYPE,
         headers={"X-Content-Type-Options": "nosniff"},
     )

@@ -22,7 +22,7 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
 from quadriga.engine.commands.server_client import ServerClient, reported
-from quadriga.monitor.report import Report
+from quadriga.monitor.report.schema import Report
 
 _ALWAYS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
@@ -120,8 +120,8 @@ def drift_command(**given: Any) -> None:
 
 
 def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.monitor.drift.decision import Settings
-    from quadriga.monitor.drift.files import Asked, compare_files
+    from quadriga.monitor.drift.files.compare_files import Asked, compare_files
+    from quadriga.monitor.drift.significance.decision import Settings
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
     asked = Asked(*columns, options.source_key, options.time)
@@ -154,7 +154,7 @@ def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
     with places(options.on, settings.database_url) as there:
         report = compare_stored(
-            inferences, parameters, baseline, _show, places=there, now_us=now_us
+            inferences, parameters, baseline, _show, executor=there, now_us=now_us
         )
     return report, page_with(in_store(blobs))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import made_once
+from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
@@ -28,12 +28,12 @@ class BlobUrls:
         self._key_file = key_file
         self._seconds = seconds
 
-    def signed(self, key: str, mime: str, server: str) -> str:
+    def sign(self, key: str, mime: str, server: str) -> str:
         """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
 
         A NotReadyError where the object store cannot sign, or no key can be made.
         """
-        url = self._blobs.presigned(key, self._seconds)
+        url = self._blobs.presigned_url(key, self._seconds)
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
@@ -41,7 +41,7 @@ class BlobUrls:
         asked = {"expires": expires, "type": mime, "signature": signature}
         return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(asked)}"
 
-    def opened(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
+    def verify(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
         """Return the bytes that a URL of this server names.
 
         Raises:
@@ -64,7 +64,7 @@ class BlobUrls:
     @cached_property
     def _secret(self) -> bytes:
         try:
-            return made_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
+            return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
                 f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"

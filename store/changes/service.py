@@ -9,12 +9,12 @@ from litestar.params import FromPath, RawBody
 
 from quadriga.store import metadata
 from quadriga.store.changes import requests as change_requests
-from quadriga.store.changes.applying import changed
-from quadriga.store.changes.truth import candidates
-from quadriga.store.database import run, run_in
+from quadriga.store.changes.applying import changed_metadata
+from quadriga.store.changes.ground_truth import candidate_ids
+from quadriga.store.database import execute, execute_in
 from quadriga.store.errors import ChangeError, NotReadyError, QueryTimeoutError
-from quadriga.store.ids import IdSource, milliseconds
-from quadriga.store.inferences import Inferences
+from quadriga.store.ids import IdSource, time_ms
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest
@@ -28,7 +28,7 @@ from quadriga.store.records import (
     TruthStatement,
     timestamp_text,
 )
-from quadriga.store.rows import text
+from quadriga.store.rows import storable_text
 
 MAX_MATCHES = 20_000  # stored inferences that the statements of one request may be joined to
 MAX_DELETED = 10_000  # inferences that one request deletes
@@ -89,7 +89,7 @@ class Changes:
 
     def __init__(
         self,
-        inferences: Inferences,
+        inferences: InferenceReader,
         journal: Journal,
         ids: IdSource,
         read_metadata: Callable[[Any, str], dict[str, Any]],
@@ -101,9 +101,9 @@ class Changes:
 
     def change_metadata(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add, replace or remove metadata of an inference."""
-        found = self._inferences.moved(inference_id)
-        change = change_requests.metadata_change(int(inference_id), body, self._read_metadata)
-        metadata.check(changed(metadata.decode(found.metadata), change))
+        found = self._inferences.get_committed(inference_id)
+        change = change_requests.parse_metadata_change(int(inference_id), body, self._read_metadata)
+        metadata.check(changed_metadata(metadata.decode(found.metadata), change))
         applied = self._apply([change])
         found = self._inferences.get(inference_id)
         if not self._counted("SELECT count(*) FROM metadata_change WHERE id IN ({})", applied):
@@ -115,37 +115,37 @@ class Changes:
 
     def get_metadata_history(self, inference_id: FromPath[str]) -> History:
         """Answer how the metadata of an inference was changed, newest first."""
-        found = self._inferences.moved(inference_id)
+        found = self._inferences.get_committed(inference_id)
         statement = (
             "SELECT id, change, before FROM metadata_change WHERE seq = ? ORDER BY id DESC LIMIT ?"
         )
         with self._inferences.snapshot() as connection:
-            rows = run(connection, statement, (int(found.id), MAX_HISTORY)).all()
+            rows = execute(connection, statement, (int(found.id), MAX_HISTORY)).all()
         made = []
         for number, given, before in rows:
-            change, at = _MADE.decode(given), timestamp_text(milliseconds(number))
+            change, at = _MADE.decode(given), timestamp_text(time_ms(number))
             was = msgspec.Raw(before.encode())
             made.append(MadeChange(str(number), at, change.set, change.remove, was))
         return History(made)
 
     def put_ground_truth(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """State what is true of an inference."""
-        target = self._inferences.moved(inference_id).id
-        self._apply([change_requests.ground_truth(target, body)])
+        target = self._inferences.get_committed(inference_id).id
+        self._apply([change_requests.parse_ground_truth(target, body)])
         return self._inferences.get(inference_id)
 
     def delete_ground_truth(self, inference_id: FromPath[str]) -> StoredInference:
         """Take back what is true of an inference."""
-        target = self._inferences.moved(inference_id).id
+        target = self._inferences.get_committed(inference_id).id
         self._apply([TruthStatement("id", target, None)])
         return self._inferences.get(inference_id)
 
     def state_ground_truth(self, body: RawBody) -> Stated:
         """State what is true of many inferences, stored already or to come."""
-        statements = change_requests.statements(body)
+        statements = change_requests.parse_statements(body)
         joined = [(one.join, one.value) for one in statements]
         with self._inferences.snapshot() as connection:
-            if len(candidates(connection, joined, MAX_MATCHES)) > MAX_MATCHES:
+            if len(candidate_ids(connection, joined, MAX_MATCHES)) > MAX_MATCHES:
                 raise ChangeError(
                     f"expected statements that tell at most {MAX_MATCHES} inferences, got more"
                 )
@@ -155,14 +155,14 @@ class Changes:
 
     def give_feedback(self, inference_id: FromPath[str], body: RawBody) -> StoredInference:
         """Add feedback to an inference."""
-        seq = int(self._inferences.moved(inference_id).id)
-        self._apply([change_requests.feedback(seq, body)])
+        seq = int(self._inferences.get_committed(inference_id).id)
+        self._apply([change_requests.parse_feedback(seq, body)])
         return self._inferences.get(inference_id)
 
     def delete_inferences(self, body: RawBody) -> Deleted:
         """Delete inferences by a filter, newest first, or say which it would be."""
         wanted = "a JSON object with where, dry_run and all"
-        asked = change_requests.decode(body, change_requests.DeleteBody, wanted)
+        asked = change_requests.decode_change(body, change_requests.DeleteBody, wanted)
         if not leaves(parse(asked.where, time.time_ns() // 1000)) and not asked.all:
             raise ChangeError('expected where to name inferences, or "all": true, got neither')
         ids, more = self._find(asked.where)
@@ -176,17 +176,17 @@ class Changes:
         """Answer how long a model's inferences and inputs are kept."""
         statement = "SELECT inputs_days, inferences_days FROM retention WHERE model = ?"
         with self._inferences.snapshot() as connection:
-            row = run(connection, statement, (text(name),)).first()
+            row = execute(connection, statement, (storable_text(name),)).first()
         return Retention(name, *(row or (None, None)))
 
     def put_retention(self, name: FromPath[str], body: RawBody) -> Retention:
         """Say how long a model's inferences and inputs are kept, those of the past and of the future."""
-        self._apply([change_requests.retention_rule(name, body)])
+        self._apply([change_requests.parse_retention_rule(name, body)])
         return self.get_retention(name)
 
     def _counted(self, statement: str, ids: Sequence[int]) -> int:
         with self._inferences.snapshot() as connection:
-            return sum(int(count) for (count,) in run_in(connection, statement, ids))
+            return sum(int(count) for (count,) in execute_in(connection, statement, ids))
 
     def _find(self, where: Any) -> tuple[list[str], bool]:
         until = time.monotonic() + SEARCH_S

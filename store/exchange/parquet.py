@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import QueryError
 from quadriga.store.exchange import shapes
-from quadriga.store.exchange.archives import image_of
+from quadriga.store.exchange.archives import stored_image
 from quadriga.store.exchange.datasets import OWN, Pages, nested
-from quadriga.store.ids import milliseconds
+from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference, timestamp_text
 
 ROW_GROUP_BYTES = 64 << 20
@@ -77,7 +77,7 @@ def _batch(
     predictions = [shapes.objects(record.predictions) for record in page]
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in page],
-        "created_at": [milliseconds(int(record.id)) for record in page],
+        "created_at": [time_ms(int(record.id)) for record in page],
         **{name: list(map(attrgetter(field), page)) for name, field in _FIELDS.items()},
         "labels": [[shapes.label(one) for one in of] for of in predictions],
         "scores": [[shapes.score(one) for one in of] for of in predictions],
@@ -87,12 +87,12 @@ def _batch(
         **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
     }
     if images is not None:
-        columns["image"] = [image_of(record, images) for record in page]
+        columns["image"] = [stored_image(record, images) for record in page]
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.record_batch(arrays, schema)
 
 
-def row_groups(path: Path) -> int:
+def count_row_groups(path: Path) -> int:
     """Return how many parts a file has that can be read by themselves; a QueryError if none."""
     try:
         with pq.ParquetFile(path) as file:

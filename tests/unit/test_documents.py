@@ -23,12 +23,12 @@ from quadriga.proto.operations import Options, plain_paths
 from quadriga.store.changes.routes import change_routes
 from quadriga.store.changes.service import Changes
 from quadriga.store.job_routes import job_routes
+from quadriga.store.maintenance.routes import upkeep_routes
 from quadriga.store.query.comparisons import MAX_DEPTH, MAX_IN, MAX_LEAVES
-from quadriga.store.query.places import MAX_CORNERS
+from quadriga.store.query.geo_shapes import MAX_CORNERS
 from quadriga.store.query.search import Budget
 from quadriga.store.query.syntax import FIELDS, OPERATORS, PROPERTIES
 from quadriga.store.routes import routes
-from quadriga.store.upkeep.routes import upkeep_routes
 from quadriga.tasks import SHORT_NAMES, TASKS
 from quadriga.tasks.decoders import DECODERS
 from quadriga.tasks.generation import Search
@@ -189,7 +189,7 @@ def test_every_key_for_text_models_is_described():
 def test_every_family_is_described():
     text = (ROOT / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \|$", text, re.MULTILINE)
-    assert rows == [(name, family.task, family.about) for name, family in FAMILIES.items()]
+    assert rows == [(name, family.task, family.description) for name, family in FAMILIES.items()]
 
 
 def test_every_field_and_operator_of_a_query_is_described():
@@ -202,7 +202,7 @@ def test_every_field_and_operator_of_a_query_is_described():
     numbers = f"{MAX_IN:,} values, a filter up to {MAX_LEAVES} comparisons, {MAX_DEPTH} deep"
     assert numbers in text.replace("\n", " ")
     assert f"3 to {MAX_CORNERS} corners" in text
-    assert f"{Budget().small:,} inferences" in text.replace("\n", " ")
+    assert f"{Budget().unbounded_rows:,} inferences" in text.replace("\n", " ")
 
 
 def anchors(page: Path) -> set[str]:

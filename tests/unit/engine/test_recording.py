@@ -16,10 +16,10 @@ from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
 from quadriga.proto.errors import InternalError, InvalidRequest, Overloaded
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
-from quadriga.store.journal import Journal, segments
-from quadriga.store.lag import write_offsets
+from quadriga.store.journal import Journal, segment_paths
+from quadriga.store.journal_lag import write_offsets
 from quadriga.store.records import InferenceRecord, JournaledChange, is_change
 from quadriga.store.writer import Writer
 from tests.background import at_once, in_background
@@ -76,7 +76,7 @@ class Place:
             **options,
         )  # fmt: skip
         journal = Journal(self.directory, 0)
-        blobs = BlobStore(self.blobs)
+        blobs = FileBlobs(self.blobs)
         self.recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         pipeline = pipeline_of(self.models, self.recorder, settings)
         self.opened.append(pipeline)
@@ -178,7 +178,7 @@ def test_with_the_durability_database_an_answer_waits_for_the_commit(
     writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db")
     with in_background(writer.run):
         (seq,) = pipeline.infer(ask("plain")).inference_ids
-    assert writer.records_moved == 1
+    assert writer.records_committed == 1
     writer.close()
     monkeypatch.setattr(recording, "COMMIT_TIMEOUT_S", 0.01)
     with pytest.raises(Overloaded, match=r"no commit.*may still be stored"):
@@ -329,13 +329,13 @@ def test_beyond_the_hard_limit_shed_answers_and_says_that_it_keeps_nothing(place
 
 
 def test_beyond_the_hard_limit_block_waits_for_room_for_a_while(place: Place, monkeypatch) -> None:
-    monkeypatch.setattr("quadriga.store.lag.SAMPLE_S", 0)
+    monkeypatch.setattr("quadriga.store.journal_lag.SAMPLE_INTERVAL_S", 0)
     place.pipeline().infer(ask("plain"))
     pipeline = place.pipeline(soft=1, hard=1, full="block")
     with pytest.raises(Overloaded, match="expected at most 1 bytes"):
         pipeline.infer(ask("plain"))
     patient = place.pipeline(soft=1, hard=1, full="block", block_s=30)
-    (segment,) = segments(place.directory)
+    (segment,) = segment_paths(place.directory)
     moved = {segment.name: segment.stat().st_size}
     moving = threading.Timer(0.1, write_offsets, (place.directory, moved))
     moving.start()
@@ -348,7 +348,7 @@ class FullDisk:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        for path in segments(directory):
+        for path in segment_paths(directory):
             path.unlink()
         directory.rmdir()
         directory.write_text("in the way")

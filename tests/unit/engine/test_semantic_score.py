@@ -13,7 +13,7 @@ from quadriga.engine.semantic_score import REFERENCES_FILE, SemanticScores
 from quadriga.monitor.drift.similarity import References, write
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, InferResponse, Tensor
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord
@@ -37,7 +37,7 @@ class Place:
         (root / "models" / "m" / "model.toml").write_text(COLOURS_TOML)
         self.journal = root / "journal"
         settings = small(data=str(root), journal_hard_bytes=1 << 30, **options)
-        journal, blobs = Journal(self.journal, 0), BlobStore(root / "blobs")
+        journal, blobs = Journal(self.journal, 0), FileBlobs(root / "blobs")
         recorder = Recorder(IdSource(0), journal, blobs, settings, "1.2.3")
         self.names = {"m"}
         self.scores = SemanticScores(settings, lambda: set(self.names), poll_interval_s=0.01)

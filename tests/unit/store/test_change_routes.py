@@ -380,12 +380,12 @@ def test_what_is_not_there_is_not_changed(server: Server, method, what, body) ->
 def test_what_is_only_journaled_is_waited_for(
     idle: Server, monkeypatch, method, what, body
 ) -> None:
-    monkeypatch.setattr(inferences, "WAIT_S", 0.05)
+    monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 0.05)
     add(idle, 1)
     status, answer = idle.call(method, f"inferences/1/{what}", body)
     assert status == 503
     assert "bytes behind" in answer["error"]
-    monkeypatch.setattr(inferences, "WAIT_S", 20.0)
+    monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
     with in_background(idle.place.writer.run):
         idle.ok(method, f"inferences/1/{what}", body)
 
@@ -394,12 +394,12 @@ def test_a_change_that_waits_for_the_writer_says_that_it_is_journaled(
     idle: Server, monkeypatch
 ) -> None:
     idle.place.move(make_record(1))
-    monkeypatch.setattr(inferences, "WAIT_S", 0.05)
+    monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 0.05)
     status, answer = idle.call("POST", "inferences/1/metadata", {"a": 1})
     assert status == 503
     assert answer["error"].startswith("the change is journaled and will be applied, but expected ")
     assert idle.ok("GET", "inferences/1")["metadata"] == {}
-    monkeypatch.setattr(inferences, "WAIT_S", 20.0)
+    monkeypatch.setattr(inferences, "JOURNAL_TIMEOUT_S", 20.0)
     with in_background(idle.place.writer.run):
         record = idle.ok("POST", "inferences/1/metadata", {"b": 2})
     assert record["metadata"] == {"a": 1, "b": 2}

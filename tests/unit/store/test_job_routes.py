@@ -8,8 +8,8 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.job_routes import job_routes
 from quadriga.store.jobs import Jobs, run_jobs
 from tests.background import in_background, until
@@ -38,8 +38,8 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) ->
     path = f"/api/jobs/{job['id']}"
     assert client.get(f"{path}/result").status_code == 404
     assert client.get("/api/jobs").json() == {"jobs": [job]}
-    blobs = BlobStore(tmp_path / "blobs")
-    inferences = Inferences(url, tmp_path / "journal", blobs)
+    blobs = FileBlobs(tmp_path / "blobs")
+    inferences = InferenceReader(url, tmp_path / "journal", blobs)
     with in_background(run_jobs, Jobs(tmp_path / "jobs"), inferences, blobs):
         until(lambda: client.get(path).json()["ended_at"] is not None)
     inferences.close()

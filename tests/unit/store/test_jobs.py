@@ -213,7 +213,7 @@ def test_a_success_that_cannot_be_noted_at_once_is_no_failure(jobs: Jobs, monkey
             raise left.pop()
         write_whole(path, data)
 
-    monkeypatch.setattr(jobs_module, "write_whole", nearly_full)
+    monkeypatch.setattr(jobs_module, "write_atomically", nearly_full)
     with runner(jobs):
         until(lambda: ended(jobs, job.id))
     assert (jobs.read(job.id).state, left) == ("succeeded", [])

@@ -5,10 +5,10 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.blobs.interface import key_of
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.records import InputReference
 from quadriga.store.routes import routes
@@ -18,25 +18,25 @@ from tests.unit.store.place import drain
 
 @pytest.fixture
 def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
-    blobs, journal = BlobStore(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
+    blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
     kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
     page = InputReference("page", blobs.put(b"<p>"), None, None, "text/html", kept=True)
-    gone = InputReference("image", key_of(b"gone"), 1, 1, "image/png", kept=True)
-    ms = first_at(1_769_860_800_123)
+    gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
+    ms = smallest_id_at(1_769_860_800_123)
     journal.append([
         record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
         record(2, input=page), record(3, input=gone), record(4),
     ])  # fmt: skip
     drain(url, tmp_path / "journal")
-    inferences = Inferences(url, tmp_path / "journal", blobs)
+    inferences = InferenceReader(url, tmp_path / "journal", blobs)
     with client_of(routes(inferences)) as client:
         yield client
     inferences.close()
     journal.close()
 
 
-ID = str(first_at(1_769_860_800_123))
+ID = str(smallest_id_at(1_769_860_800_123))
 
 
 def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -> None:
@@ -53,7 +53,7 @@ def test_an_inference_reads_as_the_contract_says(client: TestClient[Litestar]) -
         "latency_ms": 4.2,
         "input": {
             "name": "image",
-            "hash": key_of(b"\x89PNG"),
+            "hash": blob_key(b"\x89PNG"),
             "width": 1,
             "height": 1,
             "mime": "image/png",
@@ -253,7 +253,7 @@ def test_an_input_that_was_not_kept_has_no_url(client) -> None:
 
 @pytest.mark.parametrize("query", ["", "?expires=1&type=image/png", "?signature=%ff&expires=x"])
 def test_a_blob_is_answered_to_nobody_without_a_signature(client, query: str) -> None:
-    digest = key_of(b"\x89PNG").partition(":")[2]
+    digest = blob_key(b"\x89PNG").partition(":")[2]
     response = client.get(f"/api/blobs/{digest}{query}")
     assert response.status_code == 400
     assert "expected a URL as this server signed it" in response.json()["error"]

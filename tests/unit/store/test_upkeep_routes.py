@@ -8,7 +8,7 @@ from litestar.testing import TestClient
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.changes.service import Changes
 from quadriga.store.ids import IdSource
-from quadriga.store.upkeep.routes import upkeep_routes
+from quadriga.store.maintenance.routes import upkeep_routes
 from tests.background import in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record

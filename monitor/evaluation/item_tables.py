@@ -1,0 +1,105 @@
+"""Lists on the wire as tables: a row for each prediction or truth of some images."""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import nth
+from quadriga.monitor.evaluation.evaluators import decode
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, Labels, Table
+from quadriga.tasks.arrays import BoolArray, Float64Array, Int64Array
+
+Kind = Literal["predictions", "ground_truth"]
+
+
+class Listed(NamedTuple):
+    """The predictions or truths of some images."""
+
+    rows: list[Any]
+    """(N,) as they were decoded."""
+    table: Table
+    """`image`, `label`, and `number`: the position in the list of the image."""
+    where: Callable[[int], str]
+    """Names a row, for messages."""
+
+    def numbers(self, *names: str) -> Float64Array:
+        """Return fields of all rows (N, F); None is NaN."""
+        columns = [
+            np.fromiter(map(attrgetter(name), self.rows), np.float64, len(self.rows))
+            for name in names
+        ]
+        return np.stack(columns, axis=1)
+
+    def check(
+        self, good: BoolArray, expected: str, got: Callable[[int], str] = lambda _: "none"
+    ) -> None:
+        """See that all rows are good (N,)."""
+        for at in np.flatnonzero(~good).tolist():
+            raise EvaluationError(f"{self.where(at)}: expected {expected}, got {got(at)}")
+
+    def of(self, which: Int64Array) -> "Listed":
+        """Return some of the rows."""
+        return Listed(
+            [self.rows[at] for at in which.tolist()],
+            {key: column[which] for key, column in self.table.items()},
+            lambda at: self.where(which[at]),
+        )
+
+
+def read(type_: Any, image: EvaluatedImage, kind: Kind) -> Any:
+    """Decode what an image has."""
+    return decode(type_, getattr(image, kind), f"image {image.id!r}: {kind}")
+
+
+def listed(
+    images: Sequence[EvaluatedImage],
+    kind: Kind,
+    lists: Sequence[list[Any]],
+    labels: Labels,
+    without: Collection[str] = (),
+) -> Listed:
+    """Put lists of what has a label together, those of one kind of some images, and number the labels.
+
+    Rows whose label is one of `without` are passed over.
+    """
+    counts = np.array([len(one) for one in lists], np.int64)
+    image, number = np.repeat(np.arange(len(lists)), counts), nth(counts)
+    rows = [*chain.from_iterable(lists)]
+    if without:
+        kept = np.array([one.label not in without for one in rows], bool)
+        rows = [one for one in rows if one.label not in without]
+        image, number = image[kept], number[kept]
+    label = np.fromiter((labels[one.label] for one in rows), np.int64, len(rows))
+    return Listed(
+        rows,
+        {"image": image, "number": number, "label": label},
+        lambda at: f"image {images[image[at]].id!r}: {kind}[{number[at]}]",
+    )
+
+
+def read_lists(images: Sequence[EvaluatedImage], kind: Kind, type_: Any, labels: Labels) -> Listed:
+    """Read lists of what has a label, as `listed`."""
+    return listed(images, kind, [read(type_, image, kind) for image in images], labels)
+
+
+def predictions_table(
+    found: Listed, area: Float64Array | Int64Array, **shape: Float64Array
+) -> Table:
+    """Return the table of predicted objects, rows with a `score`, of such areas (N,) in square pixels."""
+    score = np.array([one.score for one in found.rows], np.float64)
+    return {**found.table, "score": score, "area": area.astype(np.float64), **shape}
+
+
+def truths_table(there: Listed, area: Float64Array | Int64Array, **shape: Float64Array) -> Table:
+    """Return the table of rows as `Truth`, objects whose shapes have such areas (N,) in square pixels."""
+    given = np.array([one.area for one in there.rows], np.float64)  # None is NaN
+    return {
+        **there.table,
+        "area": np.where(np.isnan(given), area, given),
+        "crowd": np.array([one.crowd for one in there.rows], bool),
+        "difficult": np.array([one.difficult for one in there.rows], bool),
+        **shape,
+    }

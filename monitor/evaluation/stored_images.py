@@ -1,0 +1,221 @@
+"""Stored inferences as images of an evaluation: selected once, then read in shards, in any order.
+
+The inferences of a model are selected by a filter. Another model is read where it answered the same images,
+whenever that was: its newest prediction for each, against the ground truth of the first model's newest.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    State,
+    counted,
+    encode_state,
+)
+from quadriga.store.columns import ground_truths, read_inferences
+from quadriga.store.errors import NotReadyError, QueryTimeoutError
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import QueryRequest
+from quadriga.store.records import ModelReference, StoredInference
+
+SHARD_SIZE = 1000
+"""Number of images that are read at once; a query names no more."""
+
+_Item = TypeVar("_Item")
+
+
+class ShardIds(msgspec.Struct, frozen=True):
+    """Ids of the inferences of a shard."""
+
+    ids: Sequence[int]
+    """Ids, oldest first."""
+    slices: dict[str, list[int]]
+    """Ids of those that a filter finds, by the filter's name."""
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """The inferences to evaluate, as of one moment."""
+
+    task: str
+    newest: int
+    """Largest id at that moment."""
+    parts: list[ShardIds]
+    """Shards, oldest first, at least one."""
+
+
+class EvaluationShard(msgspec.Struct, frozen=True):
+    """A shard that was read."""
+
+    state: bytes
+    """Encoded state; see `quadriga.monitor.evaluation.state.encode_state`."""
+    models: list[ModelReference]
+    """Models that answered."""
+    unreadable: str = ""
+    """Error of the first image that was left out as unreadable."""
+
+
+def select(reader: InferenceReader, parameters: EvaluationParameters) -> Selection:
+    """Select the inferences to evaluate.
+
+    Raises:
+        EvaluationError: No inference matches.
+        StoreError: The database does not answer.
+    """
+    now_us = time.time_ns() // 1000
+    with suppress(NotReadyError, QueryTimeoutError):  # the writer is behind: what is there counts
+        reader.wait_for_journal()
+    newest_id = reader.latest_seq()
+    where = _all(
+        _of_model(parameters.model, parameters.version),
+        parameters.where,
+        {"id": {"le": str(newest_id)}},
+    )
+    ids = [id_ for page in reader.matching_ids(where, now_us) for id_ in page]
+    if not ids:
+        version = "" if parameters.version is None else f", version {parameters.version!r:.80},"
+        raise EvaluationError(
+            f"no inferences of {parameters.model!r:.80}{version} match the filter"
+        )
+    slices = {
+        name: {id_ for page in reader.matching_ids(_all(where, filter_), now_us) for id_ in page}
+        for name, filter_ in parameters.slices.items()
+    }
+    parts = [
+        ShardIds(
+            shard_ids,
+            {
+                name: [id_ for id_ in shard_ids if id_ in members]
+                for name, members in slices.items()
+            },
+        )
+        for shard_ids in _shards(ids)
+    ]
+    return Selection(reader.get(str(ids[0])).task, newest_id, parts)
+
+
+def shared_images(state: State) -> list[dict[str, int]]:
+    """Divide the hashes of a merged state's images into shards, each with the inference that has its ground truth.
+
+    There is one shard at least.
+    """
+    ids_by_image = {
+        image: int(id_)
+        for image, id_ in zip(state.images, state.ids, strict=True)
+        if image != id_  # of predictions for the same image, the last is the newest
+    }
+    return [dict(items) for items in _shards([*ids_by_image.items()]) or [[]]]
+
+
+def read_shard(
+    parameters: EvaluationParameters, task: str, reader: InferenceReader, part: ShardIds
+) -> EvaluationShard:
+    """Read a shard of a selection; deleted and unreadable inferences are left out and counted."""
+    records = read_inferences(reader, part.ids)
+    answered = _answered(records, task)
+    images = [evaluated_image(record, record.ground_truth, parameters.by) for record in answered]
+    state, error = _build_state(task, images, parameters.by)
+    slices = dict(state.slices)
+    for name, slice_ids in part.slices.items():
+        members = {str(id_) for id_ in slice_ids}
+        slices[name] = ["true" if id_ in members else "false" for id_ in state.ids]
+    excluded = state.excluded | counted(
+        failed=len(records) - len(answered), deleted=len(part.ids) - len(records)
+    )
+    return _shard(state._replace(slices=slices, excluded=excluded), answered, error)
+
+
+def read_other_model(
+    other: OtherModel, task: str, newest_id: int, reader: InferenceReader, images: dict[str, int]
+) -> EvaluationShard:
+    """Read the newest prediction up to an id of another model for each of some images, as of `shared_images`."""
+    where = _all(
+        {"input.hash": {"in": list(images)}},
+        _of_model(other.model, other.version),
+        other.where,
+        {"id": {"le": str(newest_id)}},
+    )
+    newest: dict[str, StoredInference] = {}
+    succeeded = failed = 0
+    for page in reader.pages(QueryRequest(where=where, order="ts", limit=SHARD_SIZE)):
+        answered = _answered(page.inferences, task)
+        newest |= {record.input.hash or "": record for record in answered}
+        succeeded += len(answered)
+        failed += len(page.inferences) - len(answered)
+    annotations = ground_truths(reader, images.values())
+    evaluated = [
+        evaluated_image(record, annotations.get(images[image])) for image, record in newest.items()
+    ]
+    state, error = _build_state(task, evaluated, ())
+    excluded = state.excluded | counted(failed=failed, duplicate=succeeded - len(newest))
+    return _shard(state._replace(excluded=excluded), list(newest.values()), error)
+
+
+def _shards(items: Sequence[_Item]) -> list[Sequence[_Item]]:
+    return [items[start : start + SHARD_SIZE] for start in range(0, len(items), SHARD_SIZE)]
+
+
+def evaluated_image(
+    record: StoredInference, annotations: Any, by: Sequence[str] = ()
+) -> EvaluatedImage:
+    """Return an inference with its annotations, JSON or None, for evaluation; with metadata if sliced by it."""
+    needs_metadata = any(key.startswith("meta.") for key in by)
+    return EvaluatedImage(
+        record.id,
+        record.predictions,
+        msgspec.Raw(b"null") if annotations is None else annotations,
+        record.input.width,
+        record.input.height,
+        msgspec.json.decode(record.metadata) if needs_metadata else {},
+        record.created_at,
+        record.input.hash,
+    )
+
+
+def _answered(records: Sequence[StoredInference], task: str) -> list[StoredInference]:
+    """Leave out failed inferences, and check that all are of one task."""
+    other = next((record.task for record in records if record.task != task), None)
+    if other is not None:
+        raise EvaluationError(
+            f"expected inferences of one task, got {task} and {other}; narrow the filter, for example "
+            f'by {{"task": "{task}"}}'
+        )
+    return [record for record in records if record.status == 200]
+
+
+def _build_state(
+    task: str, images: Sequence[EvaluatedImage], by: Sequence[str]
+) -> tuple[State, str]:
+    """Turn images into a state; return the error of the first that is not of this task as well.
+
+    Anyone may state any ground truth: what one image has does not stop the evaluation of the others.
+    """
+    evaluation = evaluator(task)
+    with suppress(EvaluationError):
+        return state_of(evaluation, images, by), ""
+    errors = unreadable(evaluation, images, by)
+    readable = [image for index, image in enumerate(images) if index not in errors]
+    state = state_of(evaluation, readable, by)
+    excluded = state.excluded | counted(unreadable=len(errors))
+    return state._replace(excluded=excluded), str(next(iter(errors.values()), ""))
+
+
+def _shard(state: State, answered: Sequence[StoredInference], unreadable: str) -> EvaluationShard:
+    models = list(dict.fromkeys(record.model for record in answered))
+    return EvaluationShard(encode_state(state), models, unreadable)
+
+
+def _of_model(name: str, version: str | None) -> dict[str, Any]:
+    model: dict[str, Any] = {"model": {"eq": name}}
+    return model if version is None else model | {"version": {"eq": version}}
+
+
+def _all(*filters: Any) -> dict[str, Any]:
+    return {"and": [filter_ for filter_ in filters if filter_ is not None]}

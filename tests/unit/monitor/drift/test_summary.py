@@ -1,0 +1,138 @@
+"""Baselines that are kept: small, and the same however the rows were dealt out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quadriga.monitor.drift.samples import DriftError, Sample, sample
+from quadriga.monitor.drift.summary import (
+    decode_summary,
+    drawn,
+    encode_summary,
+    merge,
+    summarise,
+    usual_run,
+)
+
+N = 3000
+RNG = np.random.default_rng(5)
+COLUMNS = {
+    "score": RNG.normal(size=N),
+    "label": RNG.choice(["a", "b", "c"], N, p=[0.9, 0.09, 0.01]),
+    "vector": RNG.normal(size=(N, 4)),
+}
+KINDS = {"score": "numeric", "label": "categorical", "vector": "embedding"}
+SOURCES = np.array([f"camera {at % 3}" for at in range(N)])
+
+
+def part(at):
+    return sample(
+        {name: values[at] for name, values in COLUMNS.items()},
+        kinds=KINDS,
+        sources=SOURCES[at],
+        order=at * 7,
+    )
+
+
+def kept(at, *, rows=500, run=1, seed=0):
+    return summarise(part(at), rows=rows, embeddings=100, run=run, seed=seed)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    shards=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+    run=st.sampled_from([1, 70, 1000]),
+    rows=st.sampled_from([1, 500, 5000]),
+)
+def test_shards_merge_to_the_same_bytes(shards, seed, run, rows):
+    whole = encode_summary(kept(np.arange(N), run=run, rows=rows))
+    rng = np.random.default_rng(seed)
+    shard = rng.integers(0, shards, N)
+    parts = [
+        kept(np.flatnonzero(shard == at), run=run, rows=rows) for at in rng.permutation(shards)
+    ]
+    assert encode_summary(merge([merge(parts[:2]), *parts[2:]])) == whole
+
+
+def test_no_more_than_asked_for_is_kept():
+    found = kept(np.arange(N))
+    assert len(found.sample.order) == 500
+    sizes = {column.name: len(column.rows) for column in found.sample.columns}
+    assert sizes == {"score": 500, "label": 500, "vector": 100}
+    assert found.n == N
+    assert sum(found.labels["label"].values()) == N
+    assert found.drawn("numeric")
+
+
+def test_all_is_kept_where_there_is_room():
+    found = summarise(part(np.arange(100)))
+    assert len(found.sample.order) == 100
+    assert not found.drawn("numeric")
+    assert not found.drawn("embedding")
+
+
+def test_rows_of_a_run_are_drawn_together():
+    found = kept(np.arange(N), run=7 * 300, rows=400)
+    runs = found.sample.order // (7 * 300)
+    pairs, sizes = np.unique(np.stack([runs, found.sample.sources]), axis=1, return_counts=True)
+    assert pairs.shape[1] == 4
+    assert set(sizes) == {100}
+
+
+def test_a_draw_is_fair():
+    found = [kept(np.arange(N), seed=seed).sample.order // 7 for seed in range(20)]
+    counts = np.bincount(np.concatenate(found) // 300, minlength=10)
+    assert counts.min() > 850
+    assert counts.max() < 1150
+
+
+def test_bytes_come_back_as_they_were():
+    data = encode_summary(kept(np.arange(N)))
+    assert encode_summary(decode_summary(data)) == data
+    assert len(data) < 40_000
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing", b"\x80"])
+def test_other_bytes_are_refused(data):
+    with pytest.raises(DriftError, match="expected a saved summary"):
+        decode_summary(data)
+
+
+def test_a_row_that_is_there_twice_is_refused():
+    with pytest.raises(DriftError, match="expected each row of a source once"):
+        merge([kept(np.arange(10)), kept(np.arange(5, 15))])
+
+
+def test_summaries_of_other_settings_are_refused():
+    with pytest.raises(DriftError, match="expected summaries alike"):
+        merge([kept(np.arange(10)), kept(np.arange(10, 20), seed=1)])
+
+
+def test_a_run_of_nothing_is_refused():
+    with pytest.raises(DriftError, match="expected run to be 1 or more, got 0"):
+        kept(np.arange(10), run=0)
+
+
+@pytest.mark.parametrize("busy", ["source", "hour"])
+def test_the_draw_has_the_share_of_what_is_busiest(busy):
+    """A source of 200 that has most of the rows; or an hour of ten days."""
+    rng = np.random.default_rng(5)
+    n = 40_000
+    order = np.sort(rng.choice(n * 1000, n, replace=False))
+    sources = np.zeros(n, np.int64)
+    if busy == "source":
+        sources = np.where(rng.random(n) < 0.9, 0, rng.integers(1, 200, n))
+        is_busy = sources == 0
+    else:
+        times = np.r_[rng.choice(200_000, n // 2, replace=False), order[n // 2 :]]
+        order = np.sort(times)
+        is_busy = order < 200_000
+    run = usual_run(order, sources)
+    names = tuple(str(at) for at in range(200))
+    place = Sample((), order, sources, names)
+    found = [drawn(place, 4000, run=run, seed=seed)[0] for seed in range(20)]
+    assert all(3500 < len(rows) <= 4000 for rows in found)
+    shares = [is_busy[rows].mean() for rows in found]
+    assert abs(np.mean(shares) - is_busy.mean()) < 0.1

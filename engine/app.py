@@ -20,20 +20,20 @@ from quadriga.engine.embedding import Vector
 from quadriga.engine.metrics import Metrics, metrics_route
 from quadriga.engine.model_control import ModelControl
 from quadriga.engine.pipeline import Pipeline
-from quadriga.engine.readiness import Board
+from quadriga.engine.readiness import ReadinessFlags
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.semantic_score import SemanticScores
 from quadriga.engine.session import LoadError
 from quadriga.engine.settings import Settings
-from quadriga.engine.signalling import Embed
+from quadriga.engine.signal_worker import Embed
 from quadriga.engine.stored import open_stored
 from quadriga.monitor.drift.baselines import Baselines
 from quadriga.monitor.drift_routes import drift_routes
 from quadriga.monitor.routes import monitor_routes
 from quadriga.monitor.schedule_routes import schedule_routes
 from quadriga.proto import table
-from quadriga.proto.chariot import read_metadata, without_gateway_prefix
+from quadriga.proto.chariot import parse_metadata_value, without_gateway_prefix
 from quadriga.proto.errors import MethodNotAllowed, NotFound, TooLarge
 from quadriga.proto.grpc_server import GrpcServer
 from quadriga.proto.http import error_answer, error_body
@@ -85,7 +85,7 @@ class Application:
             workers=settings.workers,
             max_file_bytes=settings.max_body_bytes,
             allowed=settings.model_control,
-            numbers=dict if recorder is None else recorder.numbers,
+            counters=dict if recorder is None else recorder.counters,
         )
         self.pipeline = Pipeline(
             self.repository,
@@ -104,7 +104,7 @@ class Application:
             ce_merge=settings.ce_merge,
         )
         operations = list(table.operations(self.pipeline, options))
-        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.numbers)))
+        handlers.append(metrics_route(Metrics(self.pipeline, VERSION, self._control.counters)))
         app = Litestar(
             handlers,
             exception_handlers={Exception: _answer_error, HTTPException: _answer_http_error},
@@ -125,14 +125,14 @@ class Application:
         model = self.repository.get(name)
         return model.embed(image), model.embedding_space
 
-    def load_models(self, board: Board, worker: int) -> None:
-        """Start to load the models, in a thread of its own; the board tells when it is done."""
-        self.pipeline.board = board
+    def load_models(self, readiness: ReadinessFlags, worker: int) -> None:
+        """Start to load the models, in a thread of their own; the flag of the worker says when it is done."""
+        self.pipeline.readiness = readiness
 
         def load() -> None:
             self._control.start()
             self.repository.load_all()
-            board.mark(worker, loaded=True)
+            readiness.mark(worker, loaded=True)
 
         threading.Thread(target=load, name="load-models", daemon=True).start()
 
@@ -180,7 +180,7 @@ def _store(settings: Settings, worker: int, embed: Embed) -> tuple[Recorder, lis
     ids = IdSource(number, latest_seq(inferences, directory))
     journal = Journal(directory, number)
     recorder = Recorder(ids, journal, blobs, settings, VERSION, embed=embed)
-    changes = Changes(inferences, journal, ids, read_metadata)
+    changes = Changes(inferences, journal, ids, parse_metadata_value)
     jobs = Jobs(settings.jobs_directory)
     return recorder, [
         *store_routes(inferences),

@@ -5,16 +5,18 @@ request asks, `preprocess` turns an image into the input tensor and remembers th
 turns the model's outputs for that image into predictions.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.specification import Tiling
 
-__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "full_name"]
+__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "quadriga.tasks.classification:ImageClassification",
@@ -69,4 +71,26 @@ class Task(Protocol):
         Raises:
             OutputError: The outputs are not what the specification says.
         """
+        ...
+
+
+@runtime_checkable
+class TiledTask(Task, Protocol):
+    """A task that can also predict what an image shows tile by tile.
+
+    `detect` reads each tile, `merge` joins over the borders, `to_predictions` writes the result for the image.
+    """
+
+    def detect(self, outputs: Outputs, affine: Affine, options: Any) -> Any:
+        """Read the model's outputs for one tile; the arguments are those of `predict`."""
+        ...
+
+    def merge(self, tiles: Sequence[tuple[Window, Any]], tiling: Tiling, options: Any) -> Any:
+        """Merge what was detected in each tile, in pixels of the image."""
+        ...
+
+    def to_predictions(
+        self, detections: Any, width: int, height: int, options: Any
+    ) -> list[Prediction]:
+        """Write merged detections as predictions for an image of that size, in pixels."""
         ...

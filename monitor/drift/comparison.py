@@ -1,5 +1,6 @@
 """Has anything changed? A window against a baseline, column by column, as a report."""
 
+import sys
 import zlib
 from typing import NamedTuple
 
@@ -191,6 +192,7 @@ def _number(pair: _Pair, effort: Effort) -> _Found:
         if len(distinct) < len(both) * _TIED or exchanged.kind != "rows":
             found = found._replace(p=permuted(largest_distance, codes, exchanged, n, effort))
     effect = two_samples.wasserstein(before, now) / two_samples.spread(before, now)
+    effect = min(effect, sys.float_info.max)  # values near the limits of a double overflow
     edges = np.unique(np.quantile(before, np.linspace(0, 1, PSI_BINS + 1)[1:-1]))
     table = counts_of(np.searchsorted(edges, both, "right"), n, len(edges) + 1)
     return _Found(found, effect, exchanged, histogram(before, now), table)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from quadriga.proto.chariot import read_metadata
+from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store import inferences
 from quadriga.store.changes import service as changing
 from quadriga.store.changes.requests import MAX_STATEMENTS
@@ -27,7 +27,7 @@ class Server:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
+        self.changes = Changes(place.inferences, place.journal, IdSource(0), parse_metadata_value)
         self.client = client_of([*routes(place.inferences), *change_routes(self.changes)])
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:

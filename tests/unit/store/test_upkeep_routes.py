@@ -5,7 +5,7 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
-from quadriga.proto.chariot import read_metadata
+from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store.changes.service import Changes
 from quadriga.store.ids import IdSource
 from quadriga.store.maintenance.routes import upkeep_routes
@@ -17,7 +17,7 @@ from tests.unit.store.place import Place
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient[Litestar]]:
-    changes = Changes(place.inferences, place.journal, IdSource(0), read_metadata)
+    changes = Changes(place.inferences, place.journal, IdSource(0), parse_metadata_value)
     handlers = upkeep_routes(place.inferences, changes)
     with in_background(place.writer.run), client_of(handlers) as client:
         yield client

@@ -61,7 +61,7 @@ class Embedding(msgspec.Struct, frozen=True):
     other: str = ""
     """Name of the model whose embedding is taken instead."""
 
-    def space(self, sha256: str) -> str | None:
+    def space_id(self, sha256: str) -> str | None:
         """Name the embedding in 16 hexadecimal digits: those of other spaces are not compared with it."""
         if self.tensor is None:
             return None
@@ -81,7 +81,7 @@ class _Place(msgspec.Struct, frozen=True):
     """Whether it comes from a feature map that was made larger."""
 
 
-class Search:
+class EmbeddingFinder:
     """A graph, and what its tensors are of the image, which the input named `image` takes."""
 
     def __init__(self, graph: Graph, image: str) -> None:
@@ -94,7 +94,7 @@ class Search:
         none = Embedding(reason="no last linear layer, no feature map and no tokens were found")
         return self._read_by_last_layer() or self._deepest_map() or self._tokens() or none
 
-    def named(self, tensor: str) -> Embedding | None:
+    def by_name(self, tensor: str) -> Embedding | None:
         """Take the tensor of a name; None where no node makes one."""
         if tensor not in self._made_by:
             return None

@@ -4,8 +4,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from quadriga.engine.embedding_finder import AVERAGE, TOKENS, EmbeddingFinder
 from quadriga.engine.onnx_file import Graph, Node, OnnxFileError, read_onnx, with_output
-from quadriga.engine.penultimate import AVERAGE, TOKENS, Search
 from tests.onnx_models import doubling, value
 from tests.server_process import SAMPLE_MODELS
 
@@ -118,7 +118,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_tensor_is(case):
     text, outputs, expected = CASES[case]
-    found = Search(graph(text, outputs), "image").find()
+    found = EmbeddingFinder(graph(text, outputs), "image").find()
     assert (found.tensor, found.pooling) == (expected or (None, ""))
     assert found.reason
 

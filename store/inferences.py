@@ -216,16 +216,16 @@ class InferenceReader:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""
         return self._readers.snapshot()
 
-    def get_with_input_url(self, inference_id: str, server: str) -> StoredInference:
-        """Return one inference, as `get`, with a URL that answers its input, if kept, for a while.
+    def get_with_input_url(self, inference_id: str, blobs_url: str) -> StoredInference:
+        """Return one inference, as `get`, with a signed URL of its input if that is kept.
 
-        `server` is where this one answers, as `https://host`.
+        `blobs_url` is the URL under which this server serves blobs, with a slash at its end.
         """
         found = self.get(inference_id)
         image = found.input
         if not (image.hash and image.kept):
             return found
-        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, server)
+        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, blobs_url)
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:

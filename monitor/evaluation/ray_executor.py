@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.jobs import QUERY_S
+from quadriga.store.jobs import QUERY_TIMEOUT_S
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before it is imported: it calls nobody
 
@@ -94,4 +94,4 @@ def _read(url: str, read: Callable[[InferenceReader, _Item], _Result], item: _It
 def _opened(url: str) -> InferenceReader:
     """Open the database once in a process of the cluster; there is neither journal nor blobs."""
     nowhere = Path(gettempdir()) / "quadriga-no-data"
-    return InferenceReader(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_S)
+    return InferenceReader(url, nowhere, open_blobs(nowhere), timeout_s=QUERY_TIMEOUT_S)

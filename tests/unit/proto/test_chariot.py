@@ -153,7 +153,7 @@ def test_an_input_without_images_is_refused(data, said):
     tensor = Tensor("x" * 100, "FP32", (len(data),), data)
     with pytest.raises(InvalidRequest, match=said) as raised:
         list(read_image_inputs(InferRequest("m", None, "r", [tensor])))
-    assert str(raised.value).startswith(f"inputs[0] ('{'x' * 59}: ")
+    assert str(raised.value).startswith(f"inputs[0] ('{'x' * 59}): ")
 
 
 def test_an_input_s_own_parameters_go_before_those_of_the_request():

@@ -5,14 +5,15 @@ import json
 import msgspec
 import pytest
 
+from quadriga.engine.api.evaluations import evaluation_routes
+from quadriga.engine.job_kinds import JOB_KINDS
 from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.evaluators import EVALUATORS
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.routes import monitor_routes
 from quadriga.store import jobs as jobs_module
 from quadriga.store.blobs.files import FileBlobs
-from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.jobs import JobRunner, Jobs
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
 from tests.background import in_background, until
 from tests.server_process import IMAGES
@@ -31,7 +32,7 @@ def jobs(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(reading, "SHARD_SIZE", 3)
     monkeypatch.setattr(stored, "SHARD_SIZE", 3)
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 
@@ -50,13 +51,13 @@ def place(place):
 
 @pytest.fixture
 def client(jobs):
-    with client_of(monitor_routes(jobs)) as made:
+    with client_of(evaluation_routes(jobs)) as made:
         yield made
 
 
 def runner(jobs, place):
     blobs = FileBlobs(place.root / "blobs")
-    return in_background(run_jobs, jobs, place.inferences, blobs)
+    return in_background(JobRunner(jobs, JOB_KINDS, place.inferences, blobs).run)
 
 
 def finished(jobs, place, job_id):
@@ -158,7 +159,7 @@ def test_a_job_that_is_stopped_goes_on_later(client, jobs, place, monkeypatch):
     assert len(list((jobs.directory / job_id / "shards").glob("whole-*.msgpack"))) == 2
     job = finished(jobs, place, job_id)
     assert (job.state, len(read)) == ("succeeded", 3)
-    assert "it goes on with what was read before" in job.log
+    assert "continuing with the shards that were read before" in job.log
     assert report_of(jobs, job_id) == report_of(jobs, expected)
 
 

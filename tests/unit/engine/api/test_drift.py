@@ -6,21 +6,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from quadriga.engine.api.drift import drift_routes
+from quadriga.engine.api.evaluations import evaluation_routes
 from quadriga.monitor.drift.baselines import Baseline, Baselines
 from quadriga.monitor.drift.parameters import DriftParameters
+from quadriga.monitor.drift.service import DriftService
 from quadriga.monitor.drift.similarity import References
 from quadriga.monitor.drift.watch.history import history
-from quadriga.monitor.drift_routes import drift_routes
 from quadriga.monitor.report.schema import Report
-from quadriga.monitor.routes import monitor_routes
 from quadriga.store import jobs as jobs_module
 from quadriga.store.database import migrate
 from quadriga.store.jobs import Jobs
 from quadriga.store.records import ImageSignals, ModelReference, SignalsOfImages
 from tests.background import until
+from tests.unit.engine.api.test_evaluations import finished, runner
 from tests.unit.http_client import client_of
 from tests.unit.monitor.drift.drift_windows import moment, seq_of
-from tests.unit.monitor.evaluation.test_job import finished, runner
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -63,7 +64,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs_module, "POLL_S", 0.005)
+    monkeypatch.setattr(jobs_module, "POLL_INTERVAL_S", 0.005)
     return Jobs(tmp_path / "jobs")
 
 
@@ -74,7 +75,8 @@ def baselines(tmp_path):
 
 @pytest.fixture
 def client(jobs, place, baselines):
-    handlers = [*monitor_routes(jobs), *drift_routes(jobs, place.inferences, baselines)]
+    drift = DriftService(jobs, place.inferences, baselines)
+    handlers = [*evaluation_routes(jobs), *drift_routes(drift)]
     with client_of(handlers) as made:
         yield made
 
@@ -151,7 +153,7 @@ def test_a_baseline_of_nothing_has_failed_and_says_why(client, jobs, place):
     assert found["error"] == "expected inferences of 'one' in the baseline, got none"
     answer = client.post("/api/drift", content='{"model": "one", "baseline": "none"}')
     assert answer.status_code == 400
-    assert "expected the baseline none to be ready" in answer.json()["error"]
+    assert "the baseline none has failed: expected inferences" in answer.json()["error"]
 
 
 def test_of_two_baselines_of_one_name_the_newer_wins(client, jobs, place, baselines):

@@ -5,19 +5,20 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from quadriga.engine.api.inferences import inference_routes
 from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.blobs.interface import blob_key
 from quadriga.store.ids import smallest_id_at
 from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from quadriga.store.records import InputReference
-from quadriga.store.routes import routes
 from tests.unit.http_client import client_of
+from tests.unit.store.conftest import make_record
 from tests.unit.store.place import drain
 
 
 @pytest.fixture
-def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
+def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
     blobs, journal = FileBlobs(tmp_path / "blobs"), Journal(tmp_path / "journal", 0)
     url = f"sqlite:///{tmp_path}/store.db"
     kept = InputReference("image", blobs.put(b"\x89PNG"), 1, 1, "image/png", kept=True)
@@ -25,12 +26,12 @@ def client(tmp_path: Path, record) -> Iterator[TestClient[Litestar]]:
     gone = InputReference("image", blob_key(b"gone"), 1, 1, "image/png", kept=True)
     ms = smallest_id_at(1_769_860_800_123)
     journal.append([
-        record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
-        record(2, input=page), record(3, input=gone), record(4),
+        make_record(ms, input=kept, metadata={"camera_id": "north", "location": {"floor": 2}}),
+        make_record(2, input=page), make_record(3, input=gone), make_record(4),
     ])  # fmt: skip
     drain(url, tmp_path / "journal")
     inferences = InferenceReader(url, tmp_path / "journal", blobs)
-    with client_of(routes(inferences)) as client:
+    with client_of(inference_routes(inferences)) as client:
         yield client
     inferences.close()
     journal.close()

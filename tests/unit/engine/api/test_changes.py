@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from quadriga.engine.api.changes import change_routes
+from quadriga.engine.api.inferences import inference_routes
 from quadriga.proto.chariot import parse_metadata_value
 from quadriga.store import inferences
 from quadriga.store.changes import service as changing
 from quadriga.store.changes.requests import MAX_STATEMENTS
-from quadriga.store.changes.routes import change_routes
-from quadriga.store.changes.service import Changes
+from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
 from quadriga.store.records import InputReference
-from quadriga.store.routes import routes
 from tests.background import at_once, in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
@@ -27,8 +27,10 @@ class Server:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.changes = Changes(place.inferences, place.journal, IdSource(0), parse_metadata_value)
-        self.client = client_of([*routes(place.inferences), *change_routes(self.changes)])
+        self.changes = ChangeService(
+            place.inferences, place.journal, IdSource(0), parse_metadata_value
+        )
+        self.client = client_of([*inference_routes(place.inferences), *change_routes(self.changes)])
 
     def call(self, method: str, path: str, body: Any = b"") -> tuple[int, Any]:
         return call(self.client, method, path, body)
@@ -129,7 +131,7 @@ def test_changes_that_only_together_break_a_rule_are_not_both_acknowledged(serve
 
     def change(body: Any) -> None:
         status, answer = server.call("POST", "inferences/1/metadata", body)
-        assert status == 200 or "keep its rules" in answer["error"] or "twice" in answer["error"]
+        assert status == 200 or "break the rules" in answer["error"] or "twice" in answer["error"]
         answers.append(status)
 
     bodies = [{"a": {"b": 1}}, {"a.b": 2}]
@@ -269,13 +271,13 @@ def test_other_statements_are_refused_and_none_is_kept(server: Server, body, mes
 
 
 def test_statements_that_tell_too_many_are_refused(server: Server, monkeypatch) -> None:
-    monkeypatch.setattr(changing, "MAX_MATCHES", 3)
+    monkeypatch.setattr(changing, "MAX_MATCHED", 3)
     add(server, 1, 2, 3, 4, metadata={"a": 1})
     server.ok("POST", "inferences/query", {"consistency": "journal"})
     body = {"join": "meta.a", "items": [{"value": 1, "annotations": []}]}
     status, answer = server.call("POST", "ground-truth", body)
     assert (status, answer["error"]) == (
-        400, "expected statements that tell at most 3 inferences, got more"
+        400, "expected statements that match at most 3 inferences, got more"
     )  # fmt: skip
 
 
@@ -329,7 +331,7 @@ def test_what_a_filter_finds_is_deleted(server: Server) -> None:
 
 def test_a_deletion_has_an_end_and_goes_on_when_asked_again(server: Server, monkeypatch) -> None:
     monkeypatch.setattr(changing, "MAX_DELETED", 5)
-    monkeypatch.setattr(changing, "_PAGE", 2)
+    monkeypatch.setattr(changing, "_PAGE_SIZE", 2)
     add(server, *range(1, 9))
     answers = [server.ok("POST", "inferences/delete", {"all": True}) for _ in range(3)]
     assert [(one["ids"], one["more"]) for one in answers] == [

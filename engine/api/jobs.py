@@ -1,20 +1,19 @@
-"""HTTP routes of jobs, and of exports, which are jobs; errors as in `quadriga.store.routes`."""
+"""HTTP routes of jobs, and of exports, which are jobs."""
 
 from typing import Any
 
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 from litestar.response import File
 
+from quadriga.engine.api.responses import NOT_STORED, error_response
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.jobs import Job, Jobs
-from quadriga.store.routes import UNKEPT, Error
 
-_UNREADABLE = ResponseSpec(Error, False, "The body or its filter cannot be understood")
-_UNKNOWN = ResponseSpec(Error, False, "No such job, or it has no result")
+_UNREADABLE = error_response("The body or its filter cannot be understood")
+_UNKNOWN = error_response("No such job, or it has no result")
 _MEDIA_TYPES = {".jsonl": "application/jsonl", ".zip": "application/zip"}
 
 
@@ -25,10 +24,10 @@ class JobList(msgspec.Struct, frozen=True):
 
 
 def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
-    """Return the handlers that submit jobs and answer how they are."""
-    refused = {400: _UNREADABLE, 503: UNKEPT}
+    """Return the handlers that submit exports and read, cancel and download jobs."""
+    export_errors = {400: _UNREADABLE, 503: NOT_STORED}
 
-    @post("/api/exports", status_code=202, sync_to_thread=True, responses=refused)
+    @post("/api/exports", status_code=202, sync_to_thread=True, responses=export_errors)
     def submit_export(body: RawBody) -> Job:
         """Take inferences out, as a job; the body is JSON whatever its content type."""
         return jobs.submit("export", decode_parameters(body))
@@ -38,20 +37,20 @@ def job_routes(jobs: Jobs) -> list[HTTPRouteHandler]:
         """Answer all jobs."""
         return JobList(jobs.all())
 
-    one: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
-    ended: dict[str, Any] = one | {"responses": {404: _UNKNOWN, 503: UNKEPT}}
+    lookup: dict[str, Any] = {"sync_to_thread": True, "responses": {404: _UNKNOWN}}
+    cancel: dict[str, Any] = lookup | {"responses": {404: _UNKNOWN, 503: NOT_STORED}}
 
-    @get("/api/jobs/{job_id:str}", **one)
+    @get("/api/jobs/{job_id:str}", **lookup)
     def get_job(job_id: FromPath[str]) -> Job:
         """Answer one job, with the end of its log."""
         return jobs.read(job_id, with_log=True)
 
-    @post("/api/jobs/{job_id:str}/cancel", status_code=200, **ended)
+    @post("/api/jobs/{job_id:str}/cancel", status_code=200, **cancel)
     def cancel_job(job_id: FromPath[str]) -> Job:
         """End a job at its next step."""
         return jobs.cancel(job_id)
 
-    @get("/api/jobs/{job_id:str}/result", media_type="*/*", **one)
+    @get("/api/jobs/{job_id:str}/result", media_type="*/*", **lookup)
     def get_job_result(job_id: FromPath[str]) -> Response[bytes]:
         """Answer the file that a job made."""
         path = jobs.result(job_id)

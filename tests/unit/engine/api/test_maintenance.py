@@ -5,10 +5,11 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from quadriga.engine.api.changes import change_routes
+from quadriga.engine.api.inferences import inference_routes
 from quadriga.proto.chariot import parse_metadata_value
-from quadriga.store.changes.service import Changes
+from quadriga.store.changes.service import ChangeService
 from quadriga.store.ids import IdSource
-from quadriga.store.maintenance.routes import upkeep_routes
 from tests.background import in_background
 from tests.unit.http_client import call, client_of
 from tests.unit.store.conftest import make_record
@@ -17,8 +18,8 @@ from tests.unit.store.place import Place
 
 @pytest.fixture
 def client(place: Place) -> Iterator[TestClient[Litestar]]:
-    changes = Changes(place.inferences, place.journal, IdSource(0), parse_metadata_value)
-    handlers = upkeep_routes(place.inferences, changes)
+    changes = ChangeService(place.inferences, place.journal, IdSource(0), parse_metadata_value)
+    handlers = [*inference_routes(place.inferences), *change_routes(changes)]
     with in_background(place.writer.run), client_of(handlers) as client:
         yield client
 

@@ -8,12 +8,14 @@ import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 
+from quadriga.engine.api.jobs import job_routes
 from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.exchange.export import run_export
 from quadriga.store.inferences import InferenceReader
-from quadriga.store.job_routes import job_routes
-from quadriga.store.jobs import Jobs, run_jobs
+from quadriga.store.jobs import JobRunner, Jobs
 from tests.background import in_background, until
 from tests.unit.http_client import client_of
+from tests.unit.store.conftest import make_record
 from tests.unit.store.place import fill
 
 
@@ -23,10 +25,10 @@ def client(tmp_path: Path) -> Iterator[TestClient[Litestar]]:
         yield client
 
 
-def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) -> None:
+def test_an_export_is_submitted_watched_and_fetched(client, tmp_path) -> None:
     assert client.get("/api/jobs").json() == {"jobs": []}
     url = f"sqlite:///{tmp_path}/store.db"
-    fill(url, tmp_path / "journal", [record(seq) for seq in (1, 2)])
+    fill(url, tmp_path / "journal", [make_record(seq) for seq in (1, 2)])
     answer = client.post("/api/exports", content=b'{"where": {"id": "2"}}')
     assert answer.status_code == 202
     job = answer.json()
@@ -40,7 +42,8 @@ def test_an_export_is_submitted_watched_and_fetched(client, tmp_path, record) ->
     assert client.get("/api/jobs").json() == {"jobs": [job]}
     blobs = FileBlobs(tmp_path / "blobs")
     inferences = InferenceReader(url, tmp_path / "journal", blobs)
-    with in_background(run_jobs, Jobs(tmp_path / "jobs"), inferences, blobs):
+    runner = JobRunner(Jobs(tmp_path / "jobs"), {"export": run_export}, inferences, blobs)
+    with in_background(runner.run):
         until(lambda: client.get(path).json()["ended_at"] is not None)
     inferences.close()
     job = client.get(path).json()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from quadriga.engine.embedding import Vector, mean, pool
 from quadriga.engine.schema import explain
 from quadriga.engine.session import LoadError, RunError, Session
-from quadriga.tasks import TASKS, Task
+from quadriga.tasks import TASKS, Task, TiledTask
 from quadriga.tasks.image import Image
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import OutputError, Prediction
@@ -60,7 +60,9 @@ class ImageGraph:
         try:
             self._task: Task = resolve(spec.task, TASKS, "a task")(spec)
         except ObjectReferenceError as error:
-            raise LoadError(f"{error}; install its package, or name its folder by the setting extensions") from error
+            raise LoadError(
+                f"{error}; install its package, or name its folder by the setting extensions"
+            ) from error
 
     def options(self, parameters: Mapping[str, Any]) -> ImageOptions:
         """Validate the parameters of one input."""
@@ -68,7 +70,7 @@ class ImageGraph:
         tiling = self._spec.tiling
         if (written := parameters.get("tiling")) is not None:
             tiling = None if written is False else _tiling(written)
-        if tiling is not None and not hasattr(self._task, "find"):
+        if tiling is not None and not isinstance(self._task, TiledTask):
             raise ParameterError(f"expected no parameters.tiling for {self._spec.task}, got one")
         return ImageOptions(options.action, options, tiling)
 
@@ -103,7 +105,9 @@ class ImageGraph:
         self, image: Image, options: Any, tiling: Tiling
     ) -> tuple[list[Prediction], Vector | None]:
         """Answer an image by its parts: what each tile has, joined over the borders."""
-        task: Any = self._task
+        task = self._task
+        if not isinstance(task, TiledTask):
+            raise TypeError(f"task {self._spec.task} cannot read tiles")
         count = count_tiles(image.width, image.height, tiling.size, tiling.overlap)
         if count > _MOST_TILES:
             raise ParameterError(
@@ -117,10 +121,10 @@ class ImageGraph:
         for start in range(0, len(parts), size):
             chunk = parts[start : start + size]
             self.stopwatch.prepares()
-            found.extend(self._read(chunk, [options] * len(chunk), task.find))
+            found.extend(self._read(chunk, [options] * len(chunk), task.read_tile))
         tiled = [read for read, _ in found]
-        joined = task.join(list(zip(places, tiled, strict=True)), tiling, options)
-        predictions: list[Prediction] = task.answer(joined, image.width, image.height, options)
+        joined = task.merge_tiles(list(zip(places, tiled, strict=True)), tiling, options)
+        predictions = task.to_predictions(joined, image.width, image.height, options)
         return predictions, mean([vector for _, vector in found])
 
     def _read(

@@ -5,16 +5,18 @@ request asks, `preprocess` turns an image into the input tensor and remembers th
 turns the model's outputs for that image into predictions.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
+from quadriga.tasks.sampling import Window
+from quadriga.tasks.specification import Tiling
 
-__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "full_name"]
+__all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
 
 TASKS = {
     "IMAGE_CLASSIFICATION": "quadriga.tasks.classification:ImageClassification",
@@ -69,4 +71,36 @@ class Task(Protocol):
         Raises:
             OutputError: The outputs are not what the specification says.
         """
+        ...
+
+
+@runtime_checkable
+class TiledTask(Task, Protocol):
+    """A task that can also answer a large image tile by tile; `isinstance` tells whether one does.
+
+    `predict` is `read_tile` and `to_predictions` for an image in one piece. `merge_tiles` stands between
+    the two for an image in tiles. The candidates that pass from method to method are the task's own type.
+    """
+
+    def read_tile(self, outputs: Outputs, affine: Affine, options: Any) -> Any:
+        """Read the model's outputs for one tile as candidates, in pixels of the tile.
+
+        Args:
+            outputs: The graph's outputs by name, in its order, without the batch axis.
+            affine: What `preprocess` returned for the tile.
+            options: What `options` returned.
+
+        Raises:
+            OutputError: The outputs are not what the specification says.
+        """
+        ...
+
+    def merge_tiles(self, tiles: Sequence[tuple[Window, Any]], tiling: Tiling, options: Any) -> Any:
+        """Merge the candidates of all tiles, one tile at least, into candidates in pixels of the image."""
+        ...
+
+    def to_predictions(
+        self, candidates: Any, width: int, height: int, options: Any
+    ) -> list[Prediction]:
+        """Turn the candidates of one image, whose size is in pixels, into its predictions."""
         ...

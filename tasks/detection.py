@@ -104,10 +104,10 @@ class ObjectDetection:
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
         """Answer the boxes of one image."""
-        found = self.find(outputs, affine, options)
-        return self.answer(found, affine.width, affine.height, options)
+        found = self.read_tile(outputs, affine, options)
+        return self.to_predictions(found, affine.width, affine.height, options)
 
-    def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
+    def read_tile(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode, suppress overlaps in network pixels, map back; the first half of `predict`.
 
         Returns:
@@ -121,13 +121,13 @@ class ObjectDetection:
         found = suppressed(labelled(decoded, self._spec), options)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
-    def join(
+    def merge_tiles(
         self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `quadriga.tasks.tiling.merge`."""
         return merge(found, tiling, options.max_detections)
 
-    def answer(
+    def to_predictions(
         self,
         found: Candidates,
         width: int,

@@ -34,8 +34,8 @@ class OrientedObjectDetection(ObjectDetection):
         corners = read.flag(parameters, "corners", default=False)
         return OrientedOptions(**msgspec.structs.asdict(boxes), angle=angle, corners=corners)
 
-    def find(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
-        """Find boxes as `ObjectDetection.find` does."""
+    def read_tile(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
+        """Find boxes as `ObjectDetection.read_tile` does."""
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(
@@ -48,7 +48,7 @@ class OrientedObjectDetection(ObjectDetection):
         boxes = unscaled(boxes, affine.sx, affine.sy)
         return msgspec.structs.replace(found, boxes=boxes, suppress=False)
 
-    def answer(
+    def to_predictions(
         self, found: Candidates, width: int, height: int, options: OrientedOptions
     ) -> list[Prediction]:
         """Name the boxes, and take them as fractions of the image, which they may pass.

@@ -94,9 +94,11 @@ class ImageSegmentation:
     ) -> list[Prediction]:
         """Make masks at the resolution of the image, then contours."""
         found = self._find(outputs, affine, options)
-        return self.answer(found, affine.width, affine.height, options)
+        return self.to_predictions(found, affine.width, affine.height, options)
 
-    def find(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
+    def read_tile(
+        self, outputs: Outputs, affine: Affine, options: SegmentationOptions
+    ) -> list[Piece]:
         """Find the regions of one tile, of whatever area: a border may cut a large one into small parts."""
         return self._find(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
@@ -112,7 +114,7 @@ class ImageSegmentation:
                 found.extend(_found(region, options))
         return found
 
-    def join(
+    def merge_tiles(
         self,
         found: Sequence[tuple[Window, list[Piece]]],
         tiling: Tiling,
@@ -127,7 +129,7 @@ class ImageSegmentation:
         large = (without_small_parts(piece, options.min_area) for piece in joined)
         return [piece for piece in large if piece is not None]
 
-    def answer(
+    def to_predictions(
         self,
         found: list[Piece],
         width: int,  # noqa: ARG002 - boxes are clipped to the image; masks lie inside

@@ -118,8 +118,10 @@ def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
     for tile in tiles(16, 8, (8, 8), 0):
         part = tile.cut(whole)
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        found.append((tile, task.find({"output0": part}, affine, options)))
-    joined = task.answer(task.join(found, Tiling(size=(100, 100)), options), 16, 8, options)
+        found.append((tile, task.read_tile({"output0": part}, affine, options)))
+    joined = task.to_predictions(
+        task.merge_tiles(found, Tiling(size=(100, 100)), options), 16, 8, options
+    )
     assert len(joined) == count
     if count:
         np.testing.assert_array_equal(mask_of(joined[0], 16, 8), whole == 1)
@@ -135,8 +137,10 @@ def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
     found = []
     for tile in tiles(24, 8, (8, 8), overlap):
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        found.append((tile, task.find({"output0": tile.cut(whole)}, affine, options)))
-    joined = task.answer(task.join(found, Tiling(size=(100, 100)), options), 24, 8, options)
+        found.append((tile, task.read_tile({"output0": tile.cut(whole)}, affine, options)))
+    joined = task.to_predictions(
+        task.merge_tiles(found, Tiling(size=(100, 100)), options), 24, 8, options
+    )
     assert [each.label for each in joined] == ["cat", "dog"]
     for number, each in enumerate(joined, 1):
         np.testing.assert_array_equal(mask_of(each, 24, 8), whole == number)

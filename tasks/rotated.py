@@ -24,6 +24,14 @@ def xywhr_to_corners(boxes: npt.NDArray[np.floating]) -> Doubles:
     return np.stack([centre + corner for corner in corners], axis=1)
 
 
+def relative_to_pixels(
+    boxes: npt.NDArray[np.floating], sizes_wh: npt.NDArray[np.floating]
+) -> Doubles:
+    """Turn boxes (N, 5), xywhr, as fractions of images into pixels; `sizes_wh` (N, 2) are those of the images."""
+    scales = np.column_stack([sizes_wh, sizes_wh, np.ones(len(sizes_wh))])
+    return np.asarray(boxes * scales, np.float64)
+
+
 def with_angle(boxes: npt.NDArray[np.floating], angle: Angle) -> Doubles:
     """Describe the same rectangles, float (N, 5), xywhr, with angles in another range.
 

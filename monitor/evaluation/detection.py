@@ -16,6 +16,7 @@ from quadriga.monitor.evaluation.wire_tables import (
     read_lists,
     truths_table,
 )
+from quadriga.tasks.shapes import BOX_KEYS, ltwh_to_xyxy
 
 
 class _Predicted(msgspec.Struct, gc=False):
@@ -32,9 +33,6 @@ class _True(Truth, kw_only=True, gc=False):
     ymin: Number
     xmax: Number
     ymax: Number
-
-
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 class Detection:
@@ -61,12 +59,12 @@ def box_tables(found: Listed, boxes: Doubles, there: Listed, others: Doubles) ->
 
 def _boxes(listed: Listed) -> Doubles:
     """Return boxes (N, 4), xywh."""
-    corners = listed.numbers(*_CORNERS)
+    corners = listed.numbers(*BOX_KEYS)
     sides = corners[:, 2:] - corners[:, :2]
     listed.check(
         sides.min(axis=1) >= 0,
         "xmin <= xmax and ymin <= ymax",
-        lambda at: f"{', '.join(_CORNERS)} of {', '.join(map(str, corners[at].tolist()))}",
+        lambda at: f"{', '.join(BOX_KEYS)} of {', '.join(map(str, corners[at].tolist()))}",
     )
     return np.concatenate([corners[:, :2], sides], axis=1)
 
@@ -96,4 +94,4 @@ def box_overlap(state: State) -> Overlap:
 def _sides(box: Doubles) -> tuple[Doubles, ...]:
     """Return left, top, right, bottom and area of boxes (N, 4), xywh."""
     x, y, width, height = np.ascontiguousarray(box.T)
-    return x, y, x + width, y + height, width * height
+    return *ltwh_to_xyxy(x, y, width, height), width * height

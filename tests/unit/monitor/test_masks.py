@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco
 
 from quadriga.monitor.evaluation.masks import Contours, Masks, from_contours, from_runs, overlaps
-from quadriga.monitor.evaluation.run_lengths import RunLengths, from_polygons, masks_of
+from quadriga.monitor.evaluation.run_lengths import from_polygons, masks_of
 from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.store.exchange.coco import RunLengths
 from quadriga.tasks.contours import fill, rings
 
 # pycocotools' own.

@@ -16,9 +16,9 @@ import drift_worlds as worlds
 import numpy as np
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.decision import Settings
 from quadriga.monitor.drift.samples import sample
-from quadriga.monitor.report import Signal
+from quadriga.monitor.drift.significance.decision import Settings
+from quadriga.monitor.report.schema import Signal
 
 World = Callable[..., Any] | tuple[Callable[..., Any], Callable[..., Any]]
 """Returns values, and their sources if they have any; one for both sides, or one for each."""

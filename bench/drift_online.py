@@ -16,7 +16,7 @@ import drift_worlds as worlds
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.watch.online import WARM_UP, Adwin, PageHinkley, Series
+from quadriga.monitor.drift.watch.change_detectors import WARM_UP, Adwin, PageHinkley, Series
 
 DETECTORS = ("adwin", "page_hinkley")
 SHIFTS = (0.5, 1.0, 2.0)

@@ -16,8 +16,8 @@ import drift_worlds as worlds
 import numpy as np
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.decision import Settings
 from quadriga.monitor.drift.samples import sample
+from quadriga.monitor.drift.significance.decision import Settings
 
 ROW = "| {:44} | {:>5} | {:>8} | {:>16} | {:>9} | {:>15} |"
 

@@ -20,8 +20,8 @@ from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baseline
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
 from quadriga.monitor.drift.windows import WindowRead, read_window
-from quadriga.monitor.places import Here
-from quadriga.monitor.report import Report
+from quadriga.monitor.executors import Here
+from quadriga.monitor.report.schema import Report
 from quadriga.store.blobs.files import BlobStore
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import ModelReference

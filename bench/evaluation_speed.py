@@ -33,8 +33,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from store_records import END_MS, fill, record
 
-from quadriga.monitor.evaluation.detection import Detection
 from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.objects.detection import Detection
 from quadriga.monitor.evaluation.reporting import Asked, resampled
 from quadriga.monitor.evaluation.state import EvaluatedImage, State, Table, merge
 from quadriga.store.blobs.files import BlobStore

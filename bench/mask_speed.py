@@ -20,9 +20,9 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from quadriga.monitor.evaluation.coco import state_of_coco
 from quadriga.monitor.evaluation.evaluators import state_of
-from quadriga.monitor.evaluation.instances import Instances
+from quadriga.monitor.evaluation.files.coco import state_of_coco
+from quadriga.monitor.evaluation.pixels.instances import Instances
 from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
 from quadriga.tasks.contours import Mask, fill, rings
 

@@ -8,11 +8,11 @@ from quadriga.monitor.drift.parameters import DriftParameters
 from quadriga.monitor.drift.samples import DriftError
 from quadriga.monitor.drift.similarity import MOST
 from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
+from quadriga.monitor.drift.watch.history import note, note_failure, with_history
 from quadriga.monitor.drift.windows import read_window
-from quadriga.monitor.places import Here
-from quadriga.monitor.report import Window
-from quadriga.monitor.reports import keep
-from quadriga.monitor.watch.history import note, note_failure, with_history
+from quadriga.monitor.executors import Here
+from quadriga.monitor.report.saved import keep
+from quadriga.monitor.report.schema import Window
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.jobs import Run
 from quadriga.store.query.moments import microseconds

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines, decode_baseline
 from quadriga.monitor.drift.parameters import DEFAULT, DriftParameters, absolute, decode_parameters
 from quadriga.monitor.drift_jobs import BaselineJob
-from quadriga.monitor.report import Window
+from quadriga.monitor.report.schema import Window
 from quadriga.store.bodies import body_of
 from quadriga.store.errors import NotFoundError, QueryError, StoreError
 from quadriga.store.inferences import Inferences

@@ -8,8 +8,8 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, RawBody
 
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, decode_parameters
-from quadriga.monitor.report import Report
-from quadriga.monitor.reports import ReportList, Reports
+from quadriga.monitor.report.saved import ReportList, Reports
+from quadriga.monitor.report.schema import Report
 from quadriga.store.bodies import body_of
 from quadriga.store.jobs import Job, Jobs
 from quadriga.store.routes import Error, taking

@@ -13,9 +13,9 @@ from litestar.params import FromPath, FromQuery, QueryParameter, RawBody
 from msgspec.structs import asdict
 
 from quadriga.monitor.drift.parameters import moment_us
-from quadriga.monitor.watch.alerts import Outbox, Told
-from quadriga.monitor.watch.history import History, history
-from quadriga.monitor.watch.schedules import Schedule, Schedules
+from quadriga.monitor.drift.watch.alerts import Outbox, Told
+from quadriga.monitor.drift.watch.history import History, history
+from quadriga.monitor.drift.watch.schedules import Schedule, Schedules
 from quadriga.store.bodies import body_of
 from quadriga.store.records import timestamp_text
 from quadriga.store.routes import UNKEPT, Error, options, taking

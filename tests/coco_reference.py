@@ -9,11 +9,11 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from quadriga.monitor.evaluation.arrays import Doubles
-from quadriga.monitor.evaluation.average_precision import AREAS, MOST, curves
-from quadriga.monitor.evaluation.matching import Overlap, Ranking
-from quadriga.monitor.evaluation.objects import EvaluatedObjects
+from quadriga.monitor.evaluation.objects.average_precision import AREAS, MOST, curves
+from quadriga.monitor.evaluation.objects.matching import Overlap, Ranking
+from quadriga.monitor.evaluation.objects.object_metrics import EvaluatedObjects
+from quadriga.monitor.evaluation.objects.weighted import twelve_numbers
 from quadriga.monitor.evaluation.state import State
-from quadriga.monitor.evaluation.weighted import twelve_numbers
 
 Arrays = tuple[Doubles, Doubles, Doubles, Doubles]
 """Precision, recall, scores and the twelve numbers; NaN where undefined."""

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report import (
+from quadriga.monitor.report.schema import (
     Data,
     Effect,
     Histogram,

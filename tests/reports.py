@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from quadriga.monitor.report import (
+from quadriga.monitor.report.schema import (
     Comparison,
     Confusion,
     Data,

@@ -15,7 +15,7 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import echo_json, tell
 from quadriga.engine.commands.server_client import ServerClient, done, model_path
-from quadriga.monitor import wording
+from quadriga.monitor.report import texts as wording
 
 _DEFAULT = "default"
 """Name of the one that the semantic score compares with."""
@@ -96,7 +96,7 @@ def _run(
 ) -> tuple[str, str, Any]:
     """Run the model over the dataset; return its name, version, and the filter of its answers."""
     from quadriga.engine.commands.datasets import Job, model_of, run, snapshot_of
-    from quadriga.monitor.datasets import read_dataset
+    from quadriga.monitor.evaluation.files.datasets import read_dataset
 
     model, version, task = model_of(server, *named)
     images = read_dataset(options.dataset, task)

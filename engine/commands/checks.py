@@ -49,6 +49,7 @@ def inspect(model: Path, extensions: str | None, as_json: bool) -> None:
 @model_options
 @option("--json as_json", "Print JSON.", is_flag=True)
 def validate(
+    *,
     model: Path,
     image: Path,
     output: Path,

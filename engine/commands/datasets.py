@@ -31,9 +31,9 @@ from quadriga.engine.commands.server_client import (
     own_server,
     reported,
 )
-from quadriga.monitor.datasets import DatasetImage, read_dataset
+from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_dataset
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from quadriga.monitor.report import Report
+from quadriga.monitor.report.schema import Report
 from quadriga.proto.messages import MAX_NAME_BYTES
 from quadriga.store.blobs.interface import key_of
 

@@ -22,7 +22,7 @@ from quadriga.engine.commands.options import (
 )
 from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
 from quadriga.engine.commands.server_client import ServerClient, reported
-from quadriga.monitor.report import Report
+from quadriga.monitor.report.schema import Report
 
 _ALWAYS = {
     "baseline", "ignore", "source_key", "alpha", "windows", "kernel", "seed", "as_json",
@@ -120,8 +120,8 @@ def drift_command(**given: Any) -> None:
 
 
 def _of_files(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.monitor.drift.decision import Settings
-    from quadriga.monitor.drift.files import Asked, compare_files
+    from quadriga.monitor.drift.files.compare_files import Asked, compare_files
+    from quadriga.monitor.drift.significance.decision import Settings
 
     columns = (options.numeric, options.categorical, options.embedding, options.ignore)
     asked = Asked(*columns, options.source_key, options.time)

@@ -24,7 +24,7 @@ from quadriga.engine.commands.options import (
     store_settings,
 )
 from quadriga.engine.commands.output import Page, in_folder, in_store, page_with, put_out, tell
-from quadriga.monitor.report import Report
+from quadriga.monitor.report.schema import Report
 
 _ALWAYS = {"by", "resamples", "seed", "as_json", "output"}
 _OF_STORE = _ALWAYS | {"model", "where", "compare", "slices", "data"}
@@ -124,7 +124,7 @@ def evaluate_command(**given: Any) -> None:
 
 
 def _records(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.monitor.evaluation.files import evaluate_parquet, evaluate_records
+    from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet, evaluate_records
 
     def show(lines: int) -> None:
         tell(f"{lines} images")
@@ -147,7 +147,7 @@ def _records(options: SimpleNamespace) -> tuple[Report, Page]:
 
 
 def _coco(options: SimpleNamespace) -> tuple[Report, Page]:
-    from quadriga.monitor.evaluation.files import evaluate_coco
+    from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco
 
     files, asked = (options.truth, options.predictions), _asked(options)
     report = evaluate_coco(*files, options.task, by=options.by, asked=asked)

@@ -150,7 +150,7 @@ def cluster(address: str | None) -> AbstractContextManager[Any]:
     """Give the Ray cluster of --on, left at the end; None where none is wanted."""
     if address is None:
         return nullcontext()
-    from quadriga.monitor.evaluation.on_ray import Cluster
+    from quadriga.monitor.evaluation.ray_executor import Cluster
 
     return closing(Cluster(address))
 
@@ -162,6 +162,6 @@ def places(address: str | None, database_url: str) -> Iterator[Any]:
         if found is None:
             yield None
             return
-        from quadriga.monitor.evaluation.on_ray import StoredOnCluster
+        from quadriga.monitor.evaluation.ray_executor import StoredOnCluster
 
         yield StoredOnCluster(found, database_url)

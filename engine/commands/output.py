@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quadriga.monitor import wording
-from quadriga.monitor.report import TIMES, Metric, Report, Signal, Slice, by_effect
+from quadriga.monitor.report import texts as wording
+from quadriga.monitor.report.schema import TIMES, Metric, Report, Signal, Slice, by_effect
 from quadriga.store.blobs.interface import Blobs
 
 _MOST_LABELS = 10
@@ -68,7 +68,7 @@ def page_with(image_bytes: Callable[[str], bytes | None]) -> Page:
     """Return what makes a page with the images that this finds."""
 
     def make(report: Report) -> str:
-        from quadriga.monitor.page import page
+        from quadriga.monitor.report.page import page
 
         return page(report, image_bytes)
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from quadriga.engine.commands.output import Page
-from quadriga.monitor.report import Report
+from quadriga.monitor.report.schema import Report
 
 TIMEOUT_S = 300.0
 """That an answer may take."""

@@ -13,11 +13,11 @@ from quadriga.engine.embedding import Vector, of_encoder, pool
 from quadriga.engine.image_text.decoding import Attending, Decoding, Inserting, Read
 from quadriga.engine.image_text.files import Growing, TextFiles
 from quadriga.engine.recognition.decisions import Decision
-from quadriga.engine.recognition.evidence import channels_axis, gather
-from quadriga.engine.recognition.image_input import input_of
+from quadriga.engine.recognition.evidence import channels_axis, gather_evidence
+from quadriga.engine.recognition.image_input import decide_image_input
 from quadriga.engine.recognition.model_toml import ModelToml, read_model_toml
 from quadriga.engine.recognition.recognise import Recognition
-from quadriga.engine.recognition.sidecars import FILE as PREPROCESSOR
+from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE
 from quadriga.engine.session import LoadError, RunError, Session
 from quadriga.engine.stopwatch import Stopwatch
 from quadriga.tasks import full_name
@@ -221,12 +221,14 @@ def _input(
             f"expected {encoder.path.name} to take one image, [batch, channels, height, width] as FP32, FP16 or "
             f"UINT8, got {got}"
         )
-    evidence = gather(folder, encoder, written)
-    spec = input_of(decisions, evidence, image, foreign=True, hugging_face=True)
+    evidence = gather_evidence(folder, encoder, written)
+    spec = decide_image_input(
+        decisions, evidence, image, has_no_default=True, has_image_processor=True
+    )
     wanted = evidence.preprocessing.get("size_wh", spec.size_wh)
     if "size" not in written.input and wanted != spec.size_wh:
         raise LoadError(
-            f"expected size in {PREPROCESSOR} to be {list(spec.size_wh)} (width, height) as in "
+            f"expected size in {PREPROCESSOR_FILE} to be {list(spec.size_wh)} (width, height) as in "
             f"{encoder.path.name}, got {list(wanted)}"
         )
     if spec.channels not in (1, 3) or spec.bit_depth != 8:

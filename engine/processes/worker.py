@@ -133,8 +133,8 @@ def _watch(settings: Settings, stop: threading.Event) -> None:
     while not any(settings.drift_directory.glob("*.schedule.json")):  # as the jobs
         if stop.wait(_JOBS_POLL_S):
             return
-    from quadriga.monitor.watch.alerts import Outbox, keep_delivering
-    from quadriga.monitor.watch.schedules import Schedules, keep_scheduled
+    from quadriga.monitor.drift.watch.alerts import Outbox, keep_delivering
+    from quadriga.monitor.drift.watch.schedules import Schedules, keep_scheduled
     from quadriga.store.jobs import Jobs
 
     outbox = Outbox(settings.drift_directory)

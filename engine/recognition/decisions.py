@@ -1,4 +1,4 @@
-"""What was decided about a model, field by field, and why."""
+"""Decisions about a model, field by field, each with its reason."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 Layer = tuple[str, Mapping[str, Any]]
-"""A reason, and the fields that it gives."""
+"""A reason, and the fields that it decides."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """One field, what was decided, and why."""
+    """A field, its decided value, and the reason."""
 
     field: str
     value: Any
@@ -20,7 +20,7 @@ class Decision(msgspec.Struct, frozen=True):
 def decide(
     decisions: list[Decision], table: str, struct: type[msgspec.Struct], layers: Sequence[Layer]
 ) -> dict[str, Any]:
-    """Take each field of a struct from the first layer that has it, and note why."""
+    """Take each field of a struct from the first layer that has it, and append the reason to `decisions`."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(struct):
         for reason, layer in layers:

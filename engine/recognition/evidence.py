@@ -1,4 +1,4 @@
-"""What the files of a model say, gathered before anything is decided."""
+"""Contents of a model's files, gathered before anything is decided."""
 
 import ast
 import json
@@ -14,42 +14,42 @@ from quadriga.engine.session import LoadError, Session
 from quadriga.proto.messages import TensorInfo
 
 COLOURS = (1, 3, 4)
-"""Numbers of channels that tell an image where nothing else does; others may be any tensor's."""
+"""Channel counts by which an axis is recognised as that of an image."""
 DTYPES = {"FP32": "float32", "FP16": "float16", "UINT8": "uint8", "UINT16": "uint16"}
-"""Of inputs that can hold images: as the graph names it, and as `InputSpec` does."""
+"""Datatypes of inputs that can hold images: the graph's name to the name in `InputSpec`."""
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All that recognition looks at."""
+    """Everything that recognition looks at."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     producers: Mapping[str, str] = {}
     """Operator behind each graph output."""
     metadata: Mapping[str, str] = {}
-    """Of the ONNX file."""
+    """Metadata of the ONNX file."""
     config: Mapping[str, Any] = {}
-    """config.json, of Hugging Face or timm; empty where there is none."""
+    """Contents of config.json of Hugging Face or timm; empty if absent."""
     preprocessor: Mapping[str, Any] = {}
-    """preprocessor_config.json, or what transformers 5 has in processor_config.json."""
+    """Contents of preprocessor_config.json, or its equivalent in transformers 5's processor_config.json."""
     written: ModelToml = ModelToml()
     folder: Path = Path()
 
     @property
     def preprocessing(self) -> dict[str, Any]:
-        """Fields of `InputSpec` that the image processor's file gives."""
+        """Fields of `InputSpec` from the image processor's file."""
         return input_from_preprocessor(self.preprocessor) if self.preprocessor else {}
 
     def image_input(self, counts: Container[int] = COLOURS) -> TensorInfo | None:
-        """Find the one input that can hold images: [N, C, H, W] or [N, H, W, C], or without N."""
-        found = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
-        return found[0] if len(found) == 1 else None
+        """Return the only input that can hold images, [N, C, H, W] or [N, H, W, C] or without N; else None."""
+        candidates = [tensor for tensor in self.inputs if channels_axis(tensor, counts) is not None]
+        return candidates[0] if len(candidates) == 1 else None
 
 
-def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
-    """Read what stands beside a model and inside its file."""
-    found = read_json(folder / "preprocessor_config.json")
-    inner = found or read_json(folder / "processor_config.json").get("image_processor", {})
+def gather_evidence(folder: Path, session: Session, written: ModelToml) -> Evidence:
+    """Read the files beside a model and the header of its graph."""
+    preprocessor = read_json(folder / "preprocessor_config.json")
+    inner = preprocessor or read_json(folder / "processor_config.json").get("image_processor", {})
     if not isinstance(inner, dict):
         raise LoadError(
             f"expected image_processor in processor_config.json to be an object, got {inner!r:.80}"
@@ -67,9 +67,9 @@ def gather(folder: Path, session: Session, written: ModelToml) -> Evidence:
 
 
 def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int | None:
-    """Find the axis of the channels of an input that can hold images, counted from the end.
+    """Return the channel axis of an input that can hold images, counted from the end; None if it cannot.
 
-    Of two axes with a number of `counts` it is the shorter one.
+    If two axes have one of the `counts`, the shorter one is chosen.
     """
     if tensor.datatype not in DTYPES or len(tensor.shape) not in (3, 4):
         return None
@@ -79,8 +79,8 @@ def channels_axis(tensor: TensorInfo, counts: Container[int] = COLOURS) -> int |
     return -1 if last in counts else -3 if first == -1 else None
 
 
-def literal(text: str) -> Any:
-    """Read a Python literal, as Ultralytics writes its metadata; None where it is none."""
+def parse_literal(text: str) -> Any:
+    """Parse a Python literal, as Ultralytics writes its metadata; None if it is not one."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -88,13 +88,13 @@ def literal(text: str) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one."""
+    """Read a JSON object; an absent file counts as an empty object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        payload = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise LoadError(f"expected JSON in {path.name}, got: {error}") from error
-    if not isinstance(found, dict):
-        raise LoadError(f"expected an object in {path.name}, got {type(found).__name__}")
-    return found
+    if not isinstance(payload, dict):
+        raise LoadError(f"expected an object in {path.name}, got {type(payload).__name__}")
+    return payload

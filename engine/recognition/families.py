@@ -1,6 +1,6 @@
-"""Families of models: what every export of a family has in common, as layers of a specification.
+"""Families of models: what all exports of a family have in common, as layers of a specification.
 
-Source: of each the library that exports it, as its own inference code does it.
+Source: for each family, the inference code of the library that exports it.
 """
 
 from functools import partial
@@ -17,20 +17,20 @@ _STRETCH = {"resize": "stretch"}
 _IMAGENET_STRETCH = {**_STRETCH, **IMAGENET}
 _PILLOW_STRETCH = {**_STRETCH, **_PILLOW}
 _SHORTEST = {"resize": "shortest_crop", **_PILLOW}
-_AS_IT_IS = {"resize": "none"}
+_NO_RESIZE = {"resize": "none"}
 _CLASS_PER_PIXEL = {
     *("semantic_logits", "class_map", "binary", "birefnet", "u2net"),
     *("maskformer_semantic", "mask2former_semantic"),
 }
-"""Segmenters whose regions are not found by a threshold: each pixel has its class."""
+"""Segmenters that give each pixel a class, without a score threshold."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """What is known of a model once its family is."""
+    """What all models of a family have in common."""
 
     task: str
-    about: str
-    """What a person calls it."""
+    description: str
+    """Name of the family for people."""
     input: dict[str, Any] = {}
     """Fields of `InputSpec`."""
     output: dict[str, Any] = {}
@@ -38,30 +38,30 @@ class Family(msgspec.Struct, frozen=True):
     defaults: dict[str, Any] = {}
     """Fields of `Defaults`."""
     classes: tuple[int, int, int] | None = None
-    """Where the number of classes shows: output, axis, and how many of that axis are no classes."""
+    """Location of the number of classes: output, axis, and entries of that axis that are no classes."""
 
 
-def _found(
+def _family(
     task: str,
-    about: str,
+    description: str,
     decoder: str,
     image: dict[str, Any],
     classes: tuple[int, int, int] | None = None,
     **output: Any,
 ) -> Family:
-    """Make a family whose outputs a decoder reads; `output` are further fields of `OutputSpec`."""
+    """Make a family whose outputs a decoder reads; `output` has further fields of `OutputSpec`."""
     defaults = {"score_threshold": 0.0} if decoder in _CLASS_PER_PIXEL else {}
-    return Family(task, about, image, {"decoder": decoder, **output}, defaults, classes)
+    return Family(task, description, image, {"decoder": decoder, **output}, defaults, classes)
 
 
-_detector = partial(_found, "OBJECT_DETECTION")
-_oriented = partial(_found, "ORIENTED_OBJECT_DETECTION")
-_segmenter = partial(_found, "IMAGE_SEGMENTATION")
+_detector = partial(_family, "OBJECT_DETECTION")
+_oriented = partial(_family, "ORIENTED_OBJECT_DETECTION")
+_segmenter = partial(_family, "IMAGE_SEGMENTATION")
 
 
-def _classifier(about: str, image: dict[str, Any], activation: str | None = None) -> Family:
+def _classifier(description: str, image: dict[str, Any], activation: str | None = None) -> Family:
     output = {} if activation is None else {"activation": activation}
-    return Family("IMAGE_CLASSIFICATION", about, image, output, {}, (0, 1, 0))
+    return Family("IMAGE_CLASSIFICATION", description, image, output, {}, (0, 1, 0))
 
 
 FAMILIES: dict[str, Family] = {
@@ -119,10 +119,10 @@ FAMILIES: dict[str, Family] = {
     ),
     # detectors that resize in their graph
     "torchvision": _detector(
-        "torchvision detector", "labelled_boxes", _AS_IT_IS, label_offset=1, batch_axis=False
+        "torchvision detector", "labelled_boxes", _NO_RESIZE, label_offset=1, batch_axis=False
     ),
     "tf-od": _detector(
-        "TensorFlow Object Detection API", "tensorflow", {**_AS_IT_IS, **_RAW}, label_offset=1
+        "TensorFlow Object Detection API", "tensorflow", {**_NO_RESIZE, **_RAW}, label_offset=1
     ),
     "ssd": _detector("SSD [1, 1, N, 7]", "ssd", _STRETCH, batch_axis=False),
     "mmdeploy": _detector("mmdeploy detector", "mmdeploy", {}),
@@ -144,7 +144,7 @@ FAMILIES: dict[str, Family] = {
     "birefnet": _segmenter("BiRefNet", "birefnet", _IMAGENET_STRETCH),
     "u2net": _segmenter("U²-Net, IS-Net", "u2net", _IMAGENET_STRETCH),
     "mask-rcnn": _segmenter(
-        "torchvision Mask R-CNN", "mask_rcnn", _AS_IT_IS, label_offset=1, batch_axis=False
+        "torchvision Mask R-CNN", "mask_rcnn", _NO_RESIZE, label_offset=1, batch_axis=False
     ),
     "mmdeploy-seg": _segmenter("mmdeploy instance segmentation", "mask_rcnn", {}),
     "rf-detr-seg": _segmenter(

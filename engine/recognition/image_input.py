@@ -1,19 +1,24 @@
-"""How an image becomes a model's input: each field by the first of files, graph and family that has it."""
+"""Decisions about how an image becomes a model's input: each field from the first layer that has it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from quadriga.engine.recognition.decisions import Decision, Layer, decide
-from quadriga.engine.recognition.evidence import COLOURS, DTYPES, Evidence, channels_axis, literal
+from quadriga.engine.recognition.evidence import (
+    COLOURS,
+    DTYPES,
+    Evidence,
+    channels_axis,
+    parse_literal,
+)
 from quadriga.engine.recognition.families import Family
-from quadriga.engine.recognition.sidecars import FILE as PREPROCESSOR
-from quadriga.engine.recognition.sidecars import input_from_timm
+from quadriga.engine.recognition.sidecars import PREPROCESSOR_FILE, input_from_timm
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks.specification import MAX_CHANNELS, InputSpec, Resize
 
-ANY_SIZE = (320, 320)
-"""Size of the warm-up's image where a model takes images of any size."""
+WARM_UP_SIZE_WH = (320, 320)
+"""Width and height of the warm-up image for a model that takes images of any size."""
 
 _ANY_CHANNELS = range(1, MAX_CHANNELS + 1)
 _CHOICES = {
@@ -22,8 +27,8 @@ _CHOICES = {
     "mean": ": one value a channel, after scale",
     "std": ": one value a channel, after scale",
 }
-_PREPROCESSOR_MISSING = f"""expected {PREPROCESSOR} beside config.json, as it says how an image becomes the \
-input, got no such file. Save it with AutoImageProcessor.from_pretrained(...).save_pretrained(folder), or \
+_PREPROCESSOR_MISSING = f"""expected {PREPROCESSOR_FILE} beside config.json, which says how an image becomes the \
+input; it is missing. Save it with AutoImageProcessor.from_pretrained(...).save_pretrained(folder), or \
 write in model.toml, with the values of the training:
   [input]
   size = [640, 640]  # width, height; not where the graph fixes them
@@ -36,52 +41,69 @@ write in model.toml, with the values of the training:
 def decide_input(decisions: list[Decision], evidence: Evidence, family: Family) -> InputSpec:
     """Decide how an image becomes the input of a model of one graph."""
     image = _image_tensor(evidence, family.task)
-    further: list[Layer] = [
+    extra_layers: list[Layer] = [
         ("config.json of timm", input_from_timm(evidence.config)),
         ("ONNX metadata of Ultralytics", _ultralytics_input(evidence, family, image)),
-        (f"family: {family.about}", family.input),
+        (f"family: {family.description}", family.input),
     ]
-    foreign = bool(family.about) and "resize" not in family.input
-    exported = foreign and not evidence.config.keys().isdisjoint(("architectures", "model_type"))
-    return input_of(decisions, evidence, image, further, foreign=foreign, hugging_face=exported)
+    has_no_default = bool(family.description) and "resize" not in family.input
+    from_hugging_face = has_no_default and not evidence.config.keys().isdisjoint(
+        ("architectures", "model_type")
+    )
+    return decide_image_input(
+        decisions,
+        evidence,
+        image,
+        extra_layers,
+        has_no_default=has_no_default,
+        has_image_processor=from_hugging_face,
+    )
 
 
 def _image_tensor(evidence: Evidence, task: str) -> TensorInfo:
-    wanted = evidence.written.input.get("name")
+    name = evidence.written.input.get("name")
     inputs = {tensor.name: tensor for tensor in evidence.inputs}
     names = ", ".join(inputs)
-    if wanted is None:
-        found = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
-        if found is None:
+    if name is None:
+        candidate = evidence.image_input() or evidence.image_input(_ANY_CHANNELS)
+        if candidate is None:
             raise LoadError(
                 f"expected one input with 4 dimensions and 1 to {MAX_CHANNELS} channels for {task}, "
-                f"got {names}: name the image's in model.toml, [input] name"
+                f"got {names}; write the name of the image input in model.toml, [input] name"
             )
-        return found
-    if wanted not in inputs:
-        raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {wanted!r}")
-    tensor = inputs[wanted]
+        return candidate
+    if name not in inputs:
+        raise LoadError(f"expected [input] name in model.toml to be one of {names}, got {name!r}")
+    tensor = inputs[name]
     if channels_axis(tensor, _ANY_CHANNELS) is None:
         raise LoadError(
-            f"expected input {wanted!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
+            f"expected input {name!r} to be {', '.join(DTYPES)} with 1 to {MAX_CHANNELS} "
             f"channels, got {tensor.datatype} {list(tensor.shape)}"
         )
     return tensor
 
 
-def input_of(
+def decide_image_input(
     decisions: list[Decision],
     evidence: Evidence,
     image: TensorInfo,
-    further: Sequence[Layer] = (),
+    extra_layers: Sequence[Layer] = (),
     *,
-    foreign: bool,
-    hugging_face: bool,
+    has_no_default: bool,
+    has_image_processor: bool,
 ) -> InputSpec:
-    """Decide how an image becomes one input; each field's reason is put to `decisions`.
+    """Decide how an image becomes one input.
 
-    Layers are model.toml, the image processor's file, `further`, and the graph. `foreign` says that no default
-    suits what becomes of the values, `hugging_face` that an image processor's file belongs to the model.
+    Args:
+        decisions: List to which each field is appended with its reason.
+        evidence: Contents of the model's files.
+        image: The input that takes the image.
+        extra_layers: Layers between the image processor's file and the graph.
+        has_no_default: Whether scale, mean and std must be given, as no default suits the model.
+        has_image_processor: Whether an image processor's file belongs to the model.
+
+    Raises:
+        LoadError: A field is invalid or missing.
     """
     written = evidence.written.input
     layout, size_wh, channels = _shape(image, written)
@@ -97,23 +119,25 @@ def input_of(
     layers: list[Layer] = [
         ("shape of the input", {name: value for name, value in fixed.items() if value}),
         ("model.toml", written),
-        (PREPROCESSOR, evidence.preprocessing),
-        *further,
+        (PREPROCESSOR_FILE, evidence.preprocessing),
+        *extra_layers,
         ("input of the graph", graph),
     ]
     values = decide(decisions, "input", InputSpec, layers)
-    as_each_is = values.get("resize") in ("shortest_longest", "none") and "resize" not in written
-    if size_wh and as_each_is:
+    keeps_ratio = values.get("resize") in ("shortest_longest", "none") and "resize" not in written
+    if size_wh and keeps_ratio:
         raise LoadError(
             f"expected a graph of open size for a resize that keeps the ratio of each image, got one of "
             f"{list(size_wh)} (width, height). Export it with dynamic axes, or write in model.toml, "
             '[input]: resize = "stretch", or "letterbox_topleft" with pad_value'
         )
     if values.get("resize") == "none":
-        values.setdefault("size_wh", ANY_SIZE)
-    needed = list(_CHOICES) if foreign and image.datatype != "UINT8" else ["resize", "size_wh"]
+        values.setdefault("size_wh", WARM_UP_SIZE_WH)
+    needed = (
+        list(_CHOICES) if has_no_default and image.datatype != "UINT8" else ["resize", "size_wh"]
+    )
     missing = [name for name in needed if name not in values]
-    if missing and hugging_face and not evidence.preprocessor:
+    if missing and has_image_processor and not evidence.preprocessor:
         raise LoadError(_PREPROCESSOR_MISSING)
     if missing:
         raise LoadError("\n".join(_question(name) for name in missing))
@@ -130,13 +154,16 @@ def input_of(
 
 def _question(name: str) -> str:
     key = name.removesuffix("_wh")
-    return f"expected [input] {key} in model.toml, as nothing else gives it{_CHOICES[name]}"
+    return f"[input] {key} is required in model.toml, as nothing else gives it{_CHOICES[name]}"
 
 
 def _shape(
     image: TensorInfo, written: Mapping[str, Any]
 ) -> tuple[str, tuple[int, int] | None, int | None]:
-    """Read layout, width with height, and channels; None where the graph leaves them open to model.toml."""
+    """Read layout, (width, height) and channels of an input.
+
+    Size and channels are None if the graph leaves them open.
+    """
     axis = channels_axis(image) or channels_axis(image, _ANY_CHANNELS)
     axis = {"nchw": -3, "nhwc": -1}.get(written.get("layout", ""), axis)
     height, width = image.shape[-2:] if axis == -3 else image.shape[-3:-1]
@@ -191,10 +218,10 @@ def _ultralytics_input(evidence: Evidence, family: Family, image: TensorInfo) ->
     if "task" not in metadata or "stride" not in metadata:
         return {}
     _, fixed, _ = _shape(image, evidence.written.input)
-    bands = literal(metadata.get("channels", ""))
+    bands = parse_literal(metadata.get("channels", ""))
     fields: dict[str, Any] = {"channels": bands} if bands in _ANY_CHANNELS else {}
     if metadata["task"] == "classify":
-        size = literal(metadata.get("imgsz", ""))  # height, width
+        size = parse_literal(metadata.get("imgsz", ""))  # height, width
         if fixed is None and isinstance(size, list) and len(size) == 2:
             fixed = size[1], size[0]
         if fixed:

@@ -1,11 +1,11 @@
-"""The labels of a model's classes: where they stand, and whether there are as many as classes."""
+"""The labels of a model's classes: their source, and a check that each class has one."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quadriga.engine.recognition.evidence import Evidence, literal
+from quadriga.engine.recognition.evidence import Evidence, parse_literal
 from quadriga.engine.recognition.families import Family
 from quadriga.engine.session import LoadError
 from quadriga.proto.messages import TensorInfo
@@ -16,31 +16,31 @@ _FILES = ("labels.txt", "classes.txt", "class_names.txt")
 _CONFIG_LABELS = ("id2label", "label_names", "class_labels")
 _RF_DETR_NAMES = "ONNX metadata, rfdetr_inference"
 _RF_DETR = ("rf_detr", "rf_detr_segment")
-"""Decoders of heads with one class more than there are names. Source: RF-DETR, `docs/exports/onnx`."""
+"""Decoders of heads with one class more than names. Source: RF-DETR, `docs/exports/onnx`."""
 _WRITE_LABELS = (
     'Write labels = ["first class", "second class"] in model.toml, in the order of the classes, or a file '
     "labels.txt with one label a line"
 )
 
 
-def given_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
-    """Find the class labels and where they stand."""
-    given = next((each for each in _sources(evidence) if each[0] is not None), None)
-    if given is None:
+def find_labels(evidence: Evidence) -> tuple[tuple[str, ...], str] | None:
+    """Return the class labels and their source; None if no file has any."""
+    sources = ((names, location) for names, location in _sources(evidence) if names is not None)
+    value, location = next(sources, (None, ""))
+    if value is None:
         return None
-    names, place = given
-    labels = labels_from(names)
+    labels = parse_labels(value)
     if labels is None:
         raise LoadError(
-            f"expected class names in {place}, as a list or with their numbers, got {names!r:.100}. "
+            f"expected class names in {location}, as a list or with their numbers, got {value!r:.100}. "
             f"{_WRITE_LABELS}"
         )
     numbers = sum(label == f"class_{number}" for number, label in enumerate(labels))
-    return labels, f"{place}, {numbers} without a name" if numbers else place
+    return labels, f"{location}, {numbers} without a name" if numbers else location
 
 
 def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
-    """Go through the places where labels may stand, the first of which that has some decides."""
+    """Yield the possible sources of labels, the decisive first: names, or None, and the source."""
     written = evidence.written.labels
     if isinstance(written, str):
         yield _read_file(evidence.folder / written), f"model.toml, file {written}"
@@ -55,7 +55,7 @@ def _sources(evidence: Evidence) -> Iterator[tuple[Any, str]]:
 
 
 def _read_file(path: Path) -> tuple[str, ...]:
-    """Read one label a line; an empty line within is a class without a name, so that none moves."""
+    """Read one label per line; an empty line is a class without a name, so that indices stay right."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,14 +64,14 @@ def _read_file(path: Path) -> tuple[str, ...]:
     return tuple(line or f"class_{number}" for number, line in enumerate(lines))
 
 
-def labels_from(names: Any) -> tuple[str, ...] | None:
+def parse_labels(names: Any) -> tuple[str, ...] | None:
     """Read class labels in any of their forms: a list, `{label: id}` or `{id: label}`, or their text.
 
     Returns:
         Labels by index, with `class_<i>` where an index has none; None where it is none of the forms.
     """
     if isinstance(names, str):
-        names = literal(names)
+        names = parse_literal(names)
     if isinstance(names, list | tuple):
         return tuple(str(name) for name in names) or None
     if not isinstance(names, Mapping) or not names:
@@ -106,56 +106,60 @@ def _rf_detr_names(metadata: Mapping[str, str]) -> Any:
 def decide_labels(
     evidence: Evidence, family: Family, output: OutputSpec
 ) -> tuple[tuple[str, ...], str]:
-    """Decide the label of each class, with the reason."""
-    given = given_labels(evidence)
+    """Decide the label of each class.
+
+    Returns:
+        Labels by class index, and the reason.
+    """
+    labels_and_source = find_labels(evidence)
     count = class_count(family, evidence)
     if family.task == "IMAGE_CLASSIFICATION" and count is None:
         last = evidence.outputs[0].shape[-1]
         count = last if last > 0 else None
-    if given is None and family.task not in SHORT_NAMES.values():
+    if labels_and_source is None and family.task not in SHORT_NAMES.values():
         return (), "none given"
-    if given is None and count is None:
+    if labels_and_source is None and count is None:
         raise LoadError(
-            "expected labels, as neither names nor number of the classes stand in the files, got none. "
+            "labels are required: the files give neither names nor number of the classes. "
             f"{_WRITE_LABELS}"
         )
     unnamed = tuple(f"class_{index}" for index in range((count or 0) - output.label_offset))
-    labels, reason = given or (unnamed, "no names given")
+    labels, reason = labels_and_source or (unnamed, "no names given")
     extra = output.label_offset + (output.background == len(labels))
     if count is not None and len(labels) + extra != count:
         if family.output.get("decoder") in _RF_DETR and extra == 0 and len(labels) + 1 == count:
             raise LoadError(
-                f"the files do not tell which of the {count} classes of RF-DETR is for nothing, as there are "
-                f"{len(labels)} labels ({reason}): the last, where the training counted categories from 0, or "
-                "the first, where from 1. Write one of these lines in model.toml, [output]:\n"
+                f"cannot tell which of the {count} classes of RF-DETR is the background, as there are "
+                f"{len(labels)} labels ({reason}): the last if training numbered categories from 0, "
+                "the first if from 1. Write one of these lines in model.toml, [output]:\n"
                 f"  background = {len(labels)}  # the last\n  label_offset = 1  # the first"
             )
         raise LoadError(
-            f"expected {count - extra} labels, as the model has classes, got {len(labels)} ({reason})"
+            f"expected {count - extra} labels, one per class, got {len(labels)} ({reason})"
         )
     return labels, reason
 
 
 def class_count(family: Family, evidence: Evidence) -> int | None:
-    """Read the number of classes off an output's shape, where the family shows it."""
+    """Read the number of classes from an output's shape; None if the family does not show it."""
     if family.classes is None:
         return None
-    output, axis, others = family.classes
+    output, axis, extra = family.classes
     outputs: Sequence[TensorInfo] = evidence.outputs
     decoder = family.output.get("decoder")
-    if decoder == "ultralytics_segment":  # in any order, by their axes
+    if decoder == "ultralytics_segment":  # exports vary in order; the rank tells them apart
         outputs = sorted(outputs, key=lambda tensor: len(tensor.shape))
-    elif decoder in _RF_DETR:  # as above, by their names
+    elif decoder in _RF_DETR:  # exports vary in order; the names tell them apart
         outputs = sorted(outputs, key=lambda tensor: tensor.name)
     if output >= len(outputs) or axis >= len(outputs[output].shape):
         return None
     size = outputs[output].shape[axis]
-    return size - others if size > others else None
+    return size - extra if size > extra else None
 
 
 def rf_detr_background(evidence: Evidence, family: Family) -> tuple[str, dict[str, int]]:
-    """Find the class for nothing where the file numbers its classes: the one behind them."""
-    names = labels_from(_rf_detr_names(evidence.metadata)) or ()
+    """Find the background class of RF-DETR metadata: the one after the named classes."""
+    names = parse_labels(_rf_detr_names(evidence.metadata)) or ()
     count = class_count(family, evidence) if family.output.get("decoder") in _RF_DETR else None
-    known = bool(names) and count == len(names) + 1
-    return _RF_DETR_NAMES, {"background": len(names)} if known else {}
+    has_background = bool(names) and count == len(names) + 1
+    return _RF_DETR_NAMES, {"background": len(names)} if has_background else {}

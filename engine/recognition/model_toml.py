@@ -1,7 +1,7 @@
-"""model.toml: what a user writes beside a model, checked key by key.
+"""Settings that a user writes beside a model in model.toml, checked key by key.
 
-`[input]`, `[output]` and `[defaults]` take the fields of the specification's structs; what is written
-stays a plain mapping, a layer above what the files say.
+`[input]`, `[output]` and `[defaults]` take the fields of the specification's structs and stay plain mappings:
+a layer above what the other files say.
 """
 
 import tomllib
@@ -18,52 +18,52 @@ from quadriga.engine.settings import Durability, FullPolicy
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks.specification import Defaults, InputSpec, OutputSpec, Tiling
 
-Read = TypeVar("Read", bound=msgspec.Struct)
+Table = TypeVar("Table", bound=msgspec.Struct)
 
 
 class RuntimeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table `[runtime]`: how the model is run."""
+    """Table `[runtime]`: how the model is run."""
 
     max_batch: Annotated[int, Meta(ge=1)] = 8
-    """Images of one request that run together, where the model's batch axis is variable."""
+    """Images of one request that run together if the model's batch axis is variable."""
     intra_op_threads: Annotated[int, Meta(ge=0)] = 1
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     warmup: bool = True
     version_labels: tuple[str, ...] = ()
-    """Names of this version in TF Serving's paths, `/versions/1` as `/labels/stable`."""
+    """Labels of this version in TF Serving's paths, such as `/labels/stable` for `/versions/1`."""
 
 
 class StoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table `[store]`: what is kept."""
+    """Table `[store]`: which inferences and images are stored."""
 
     enabled: bool = True
     inputs: Literal["all", "sampled", "none"] = "all"
-    """Which input images are kept as blobs."""
+    """Input images that are stored as blobs."""
     sample_rate: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """Of the images that are kept where they are sampled: chosen by their hash, so that duplicates agree."""
+    """Share of images stored under `sampled`; chosen by their hash, so that duplicates agree."""
     durability: Durability | None = None
-    """What an acknowledged inference has survived; None for the server's."""
+    """What an acknowledged inference survives; None for the server's setting."""
     journal_full: FullPolicy | None = None
-    """What becomes of inferences that there is no room for; None for the server's."""
+    """What happens to an inference when the journal is full; None for the server's setting."""
 
 
 class MonitorOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The table `[monitor]`: what is taken of an image to tell whether images have changed."""
+    """Table `[monitor]`: the signals of an image with which drift is measured."""
 
     embedding: str | None = None
-    """A tensor of the graph, `none`, or `model:<name>` for another model's; None for what is found."""
+    """Tensor of the graph, `none`, or `model:<name>` for another model's; None for the detected one."""
     signals: bool = True
-    """Whether numbers of its pixels and its embedding are kept."""
+    """Whether statistics of pixels and the embedding are stored."""
 
 
 class ModelToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole model.toml; an absent file is an empty one."""
+    """Contents of a model.toml; an absent file counts as an empty one."""
 
     task: str | None = None
     family: str | None = None
-    """A name in `quadriga.engine.recognition.families.FAMILIES`."""
+    """Key of `quadriga.engine.recognition.families.FAMILIES`."""
     labels: list[str] | dict[str, Any] | str | None = None
-    """Names by index, `{name = index}`, `{index = name}`, or the name of a file."""
+    """Labels by index, `{label = index}`, `{index = label}`, or the name of a file."""
     input: dict[str, Any] = {}
     output: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
@@ -78,52 +78,59 @@ SPECIFIED: dict[str, type[msgspec.Struct]]
 SPECIFIED = {"input": InputSpec, "output": OutputSpec, "defaults": Defaults}
 """Tables whose keys are the fields of a struct of the specification."""
 
-_SCORED = ("detection", "oriented", "segmentation")
-DECODED = frozenset(SHORT_NAMES[name] for name in _SCORED)
-"""Tasks that read outputs with a decoder."""
-_IMAGES = ("classification", *_SCORED)
-_OF_SCORED = ("score_threshold", "iou_threshold", "max_detections")
-_OF_CONTOURS = ("min_area", "simplify", "epsilon")
+_DECODED_TASKS = ("detection", "oriented", "segmentation")
+DECODED = frozenset(SHORT_NAMES[name] for name in _DECODED_TASKS)
+"""Full names of the tasks that read outputs with a decoder."""
+_IMAGE_TASKS = ("classification", *_DECODED_TASKS)
+_THRESHOLD_DEFAULTS = ("score_threshold", "iou_threshold", "max_detections")
+_CONTOUR_DEFAULTS = ("min_area", "simplify", "epsilon")
 _USES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("tiling", "output.decoder", "output.background"), _SCORED),
+    **dict.fromkeys(("tiling", "output.decoder", "output.background"), _DECODED_TASKS),
     "output.activation": ("classification", "semantic_logits", "binary", "birefnet"),
     "output.label_offset": ("detection", "oriented", "mask_rcnn", "rf_detr_segment"),
     "output.angle": ("oriented",),
     "defaults.top_k": ("classification",),
-    **dict.fromkeys((f"defaults.{name}" for name in _OF_SCORED), _SCORED),
-    **dict.fromkeys((f"defaults.{name}" for name in _OF_CONTOURS), ("segmentation",)),
+    **dict.fromkeys((f"defaults.{name}" for name in _THRESHOLD_DEFAULTS), _DECODED_TASKS),
+    **dict.fromkeys((f"defaults.{name}" for name in _CONTOUR_DEFAULTS), ("segmentation",)),
 }
-"""Tasks and decoders that read a key; the keys that are not here are read by all that take images."""
+"""Tasks and decoders that read a key; every task on images reads the keys that are not listed."""
 
 
 def check_use(written: ModelToml, task: str, decoder: str) -> None:
-    """Refuse keys that nothing reads.
+    """Refuse keys of model.toml that neither the task nor the decoder reads.
 
-    A decoder of one's own may read all that a task hands it, a task of one's own all that there is.
+    A decoder given as module:attribute may read every key of its task, such a task every key at all.
+
+    Raises:
+        LoadError: A key has no reader.
     """
     short = next((name for name, full in SHORT_NAMES.items() if full == task), None)
     if short is None:
         return
-    given = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
-    given += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
-    handed = ("output.activation", "output.label_offset") if ":" in decoder else ()
-    for key in given:
-        readers = _USES.get(key, _IMAGES)
-        if short == "segmentation" and key in handed:
+    keys = [f"{table}.{key}" for table in SPECIFIED for key in getattr(written, table)]
+    keys += [key for key in ("labels", "tiling") if getattr(written, key) is not None]
+    own_decoder_keys = ("output.activation", "output.label_offset") if ":" in decoder else ()
+    for key in keys:
+        readers = _USES.get(key, _IMAGE_TASKS)
+        if short == "segmentation" and key in own_decoder_keys:
             continue
         if short not in readers and decoder not in readers:
-            named = f" with decoder {decoder}" if decoder else ""
+            description = f" with decoder {decoder}" if decoder else ""
             raise LoadError(
-                f"expected no {key} in model.toml for {short}{named}, as it is for {', '.join(readers)}, "
-                "got one"
+                f"{key} in model.toml has no use for {short}{description}, only for {', '.join(readers)}: "
+                "remove it"
             )
 
 
-def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> ModelToml:
-    """Read the model.toml of a model's folder; `over` goes before it, table by table and key by key.
+def read_model_toml(folder: Path, overrides: Mapping[str, Any] | None = None) -> ModelToml:
+    """Read the model.toml of a model folder.
+
+    Args:
+        folder: Model folder.
+        overrides: Values that take precedence, table by table and key by key.
 
     Raises:
-        LoadError: It is no TOML, or a key or value is not one of the schema's.
+        LoadError: The file is not TOML, or a key or value is not in the schema.
     """
     path = folder / "model.toml"
     values: dict[str, Any] = {}
@@ -133,29 +140,33 @@ def read_model_toml(folder: Path, over: Mapping[str, Any] | None = None) -> Mode
         pass
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LoadError(f"expected model.toml to be TOML, got: {error}") from error
-    for key, value in (over or {}).items():
+    for key, value in (overrides or {}).items():
         table: Any = values.get(key)
-        both = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
-        values[key] = table | value if both else value
+        merge = isinstance(table, dict) and isinstance(value, dict) and key != "labels"
+        values[key] = table | value if merge else value
     written = convert(values, ModelToml, "model.toml:")
     for name, struct in SPECIFIED.items():
         _check(name, struct, getattr(written, name))
     return written
 
 
-def _check(table: str, struct: type[msgspec.Struct], given: Mapping[str, Any]) -> None:
+def _check(table: str, struct: type[msgspec.Struct], values: Mapping[str, Any]) -> None:
     fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
-    if unknown := [key for key in given if key not in fields]:
+    if unknown := [key for key in values if key not in fields]:
         raise LoadError(
             f"model.toml: expected a key of [{table}] among {', '.join(fields)}, got {unknown[0]!r}"
         )
-    some = msgspec.defstruct(table, [(key, fields[key].type) for key in given])
-    convert(given, some, f"model.toml: [{table}]")
+    struct_of_keys = msgspec.defstruct(table, [(key, fields[key].type) for key in values])
+    convert(values, struct_of_keys, f"model.toml: [{table}]")
 
 
-def convert(values: Mapping[str, Any], schema: type[Read], place: str) -> Read:
-    """Read what stands at a place as a struct, or say what is wrong there."""
+def convert(values: Mapping[str, Any], struct: type[Table], location: str) -> Table:
+    """Convert a table to a struct.
+
+    Raises:
+        LoadError: A key or value is invalid; the text begins with `location`.
+    """
     try:
-        return msgspec.convert(values, schema)
+        return msgspec.convert(values, struct)
     except msgspec.ValidationError as error:
-        raise LoadError(f"{place} {explain(error, schema)}") from error
+        raise LoadError(f"{location} {explain(error, struct)}") from error

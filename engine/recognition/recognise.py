@@ -1,7 +1,7 @@
-"""What is this model, and why: from files to a `ModelSpec`, each field with its reason.
+"""Recognition of a model: from its files to a `ModelSpec`, each field with its reason.
 
 A field is decided by the first layer that has it: model.toml, sidecar files, ONNX metadata, family, shapes,
-default. Where two readings are possible nothing is guessed: the error names them and the line to write.
+default. If several families fit, nothing is guessed: the error names them and the line to write.
 """
 
 import difflib
@@ -12,13 +12,13 @@ import msgspec
 
 from quadriga.engine.recognition import rules
 from quadriga.engine.recognition.decisions import Decision, Layer, decide
-from quadriga.engine.recognition.evidence import Evidence, gather
+from quadriga.engine.recognition.evidence import Evidence, gather_evidence
 from quadriga.engine.recognition.families import FAMILIES, Family
 from quadriga.engine.recognition.image_input import decide_input
 from quadriga.engine.recognition.labels import (
     class_count,
     decide_labels,
-    given_labels,
+    find_labels,
     rf_detr_background,
 )
 from quadriga.engine.recognition.model_toml import DECODED, ModelToml, check_use
@@ -34,12 +34,12 @@ class Recognition(msgspec.Struct, frozen=True):
 
     task: str
     family: str
-    """Empty where model.toml describes the model itself, and for `TENSOR`."""
+    """Name of the family; empty if model.toml describes the model itself, and for `TENSOR`."""
     spec: ModelSpec | None
-    """None for `TENSOR`."""
+    """Specification of an image model; None for `TENSOR`."""
     decisions: tuple[Decision, ...]
     written: ModelToml
-    """How the model is run and what is kept of its answers stands there alone."""
+    """Contents of model.toml, such as how the model is run and which inferences are stored."""
 
 
 def recognise(
@@ -47,22 +47,26 @@ def recognise(
 ) -> Recognition:
     """Decide what a model is, from its folder with sidecar files, its graph, and its model.toml.
 
-    `score_threshold` is the server's default, where the model says nothing.
+    Args:
+        folder: Model folder with the sidecar files.
+        session: The loaded graph.
+        written: Contents of model.toml.
+        score_threshold: Default of the server, used if the model has none.
 
     Raises:
-        LoadError: A field is wrong or given nowhere, or two readings are possible.
+        LoadError: A field is invalid or missing, or several families fit.
     """
-    evidence = gather(folder, session, written)
+    evidence = gather_evidence(folder, session, written)
     task = _written_task(written)
     name, reason = ("", "") if task == TENSOR else _family(evidence, task)
-    why = "model.toml"
+    task_reason = "model.toml"
     if task is None:
         if not name:
             _check_own_decoder(written)
         task = FAMILIES[name].task if name else TENSOR
-        unknown = "nothing says what the model is for; task in model.toml would"
-        why = f"family {name}" if name else unknown
-    decisions = [Decision("task", task, why)]
+        unknown = "no file says what the model is for; write task in model.toml"
+        task_reason = f"family {name}" if name else unknown
+    decisions = [Decision("task", task, task_reason)]
     spec = None
     if name:
         decisions.append(Decision("family", name, reason))
@@ -81,17 +85,17 @@ def _spec(
     task: str,
     score_threshold: float | None,
 ) -> ModelSpec:
-    written, about = evidence.written, f"family: {family.about}"
+    written, family_source = evidence.written, f"family: {family.description}"
     image_input = decide_input(decisions, evidence, family)
     output = _output(decisions, evidence, family)
     check_use(written, task, output.decoder)
-    labels, why = decide_labels(evidence, family, output)
-    decisions.append(Decision("labels", len(labels), why))
+    labels, labels_reason = decide_labels(evidence, family, output)
+    decisions.append(Decision("labels", len(labels), labels_reason))
     server = {} if score_threshold is None else {"score_threshold": score_threshold}
     layers: list[Layer] = [
         ("model.toml", written.defaults),
         ("setting of the server", server),
-        (about, family.defaults),
+        (family_source, family.defaults),
     ]
     return ModelSpec(
         task=task,
@@ -108,68 +112,68 @@ def _written_task(written: ModelToml) -> str | None:
         return written.task
     task = full_name(written.task)
     if task not in (*TASKS, TENSOR):
-        known = ", ".join(SHORT_NAMES)
+        names = ", ".join(SHORT_NAMES)
         raise LoadError(
-            f"expected task in model.toml to be one of {known}, or module:attribute, got {written.task!r}"
+            f"expected task in model.toml to be one of {names}, or module:attribute, got {written.task!r}"
         )
     return task
 
 
 def _family(evidence: Evidence, task: str | None) -> tuple[str, str]:
-    """Find the family and the reason; empty where model.toml says enough, or nothing says any."""
+    """Find the family and the reason; both empty if model.toml suffices or nothing matches."""
     written = evidence.written
     family = written.family
     if family in FAMILIES:
         return family, "model.toml"
     if family is not None:
-        known = ", ".join(FAMILIES)
+        names = ", ".join(FAMILIES)
         close = difflib.get_close_matches(family, FAMILIES, n=1)
-        hint = f"; {close[0]} is like it" if close else ""
-        raise LoadError(f"expected family in model.toml to be one of {known}, got {family!r}{hint}")
-    reading = rules.readings(evidence)
-    if reading is None:
+        hint = f"; is it {close[0]}?" if close else ""
+        raise LoadError(f"expected family in model.toml to be one of {names}, got {family!r}{hint}")
+    match = rules.match_families(evidence)
+    if match is None:
         return "", ""
-    possible = [name for name in reading.families if task in (None, FAMILIES[name].task)]
+    possible = [name for name in match.families if task in (None, FAMILIES[name].task)]
     if len(possible) == 1:
-        return possible[0], reading.reason
-    labels = given_labels(evidence) if possible else None
+        return possible[0], match.reason
+    labels = find_labels(evidence) if possible else None
     counts = {name: class_count(FAMILIES[name], evidence) for name in possible}
     if labels is not None:
         fitting = [name for name in possible if counts[name] in (None, len(labels[0]))]
         if len(fitting) == 1:
-            return fitting[0], f"{reading.reason}, and the number of labels"
+            return fitting[0], f"{match.reason}, and the number of labels"
     described = task is not None and ("resize" in written.input or "decoder" in written.output)
-    if not reading.families and task is None:
+    if not match.families and task is None:
         raise LoadError(
-            f"expected a task and an export that are served, got others ({reading.reason}). "
-            'task = "tensor" in model.toml gives its tensors as they are'
+            f"expected a supported task and export, got another ({match.reason}). "
+            'task = "tensor" in model.toml serves its tensors as they are'
         )
     if described or not possible:
         return "", ""
     if task is None:
         _check_own_decoder(written)
-    raise LoadError(_question(counts, reading.reason))
+    raise LoadError(_question(counts, match.reason))
 
 
 def _check_own_decoder(written: ModelToml) -> None:
-    """Ask for the task of a decoder of one's own, where nothing else says it."""
+    """Require a task beside a decoder given as module:attribute."""
     decoder = written.output.get("decoder", "")
     if ":" in decoder:
         raise LoadError(
-            f"expected task in model.toml beside decoder {decoder!r}, as nothing else says what its answers "
-            "are, got none"
+            f"task is required in model.toml beside decoder {decoder!r}, as nothing else says what its "
+            "predictions are"
         )
 
 
 def _question(counts: Mapping[str, int | None], reason: str) -> str:
-    """Say what the model may be, and the lines of which a person must write one."""
+    """Return an error text with the possible families and the lines to choose from."""
     lines = []
     for name, count in counts.items():
         classes = f", {count} {'class' if count == 1 else 'classes'}" if count else ""
-        lines.append(f'  family = "{name}"  # {FAMILIES[name].about}{classes}')
+        lines.append(f'  family = "{name}"  # {FAMILIES[name].description}{classes}')
     lines.append('  task = "tensor"  # tensors in and out, as they are')
     return (
-        f"the files do not tell what this model is ({reason}). "
+        f"cannot tell from its files what this model is ({reason}). "
         "Write one of these lines in model.toml, beside the file:\n" + "\n".join(lines)
     )
 
@@ -178,7 +182,7 @@ def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> Ou
     written = evidence.written
     layers: list[Layer] = [
         ("model.toml", written.output),
-        (f"family: {family.about}", family.output),
+        (f"family: {family.description}", family.output),
     ]
     if "label_offset" not in written.output:
         layers.append(rf_detr_background(evidence, family))
@@ -186,22 +190,24 @@ def _output(decisions: list[Decision], evidence: Evidence, family: Family) -> Ou
         layers.append(_activation(evidence))
     values = decide(decisions, "output", OutputSpec, layers)
     if family.task in DECODED and "decoder" not in values:
-        families = [name for name, each in FAMILIES.items() if each.task == family.task]
+        families = [
+            name for name, known_family in FAMILIES.items() if known_family.task == family.task
+        ]
         raise LoadError(
-            "expected [output] decoder in model.toml, as nothing else gives it, or family, which gives more: "
+            "[output] decoder or family is required in model.toml, as nothing else gives it; the families are "
             f"{', '.join(families)}"
         )
     return msgspec.convert(values, OutputSpec)
 
 
 def _activation(evidence: Evidence) -> Layer:
-    """Decide what is still to be applied to a classifier's output; never twice what the graph did."""
+    """Decide the activation that a classifier's output still needs, so that none is applied twice."""
     first = evidence.outputs[0].name
     producer = evidence.producers.get(first, "")
     if producer in ("Softmax", "Sigmoid"):
         return f"operator behind {first!r} is {producer}", {"activation": "none"}
     if evidence.config.get("problem_type") == "multi_label_classification":
         return "config.json, problem_type", {"activation": "sigmoid"}
-    if set(evidence.outputs[0].shape[1:]) <= {1}:  # of one alone a softmax is always 1
+    if set(evidence.outputs[0].shape[1:]) <= {1}:  # the softmax of a single value is always 1
         return "one class", {"activation": "sigmoid"}
     return f"operator behind {first!r} is {producer or 'unknown'}", {"activation": "softmax"}

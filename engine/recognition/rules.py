@@ -1,7 +1,7 @@
-"""Which family a model is of: one rule a kind of evidence, the surest first.
+"""Rules that find the family of a model: one per kind of evidence, the surest first.
 
-A rule gives every family that fits what it sees, with its reason; the first rule that sees anything
-decides. More than one family means that the files do not tell, and a person must.
+A rule returns every family that fits, with its reason; the first rule with a match decides. More than one
+family means that the files leave it open, and a person must choose.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,30 +9,30 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from quadriga.engine.recognition.evidence import Evidence, channels_axis
-from quadriga.engine.recognition.labels import labels_from
+from quadriga.engine.recognition.labels import parse_labels
 from quadriga.proto.messages import TensorInfo
 
 FLOATS = ("FP32", "FP16", "FP64")
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """What a rule says."""
+class FamilyMatch(msgspec.Struct, frozen=True):
+    """Families that fit what a rule examined, and the reason."""
 
     families: tuple[str, ...]
     reason: str
 
 
-def readings(evidence: Evidence) -> Reading | None:
-    """Give the families of the first rule that sees anything."""
-    given = (rule(evidence) for rule in _RULES)
-    return next((reading for reading in given if reading is not None), None)
+def match_families(evidence: Evidence) -> FamilyMatch | None:
+    """Return the match of the first rule that recognises anything; None if no rule does."""
+    matches = (rule(evidence) for rule in _RULES)
+    return next((match for match in matches if match is not None), None)
 
 
-def _by_ultralytics(evidence: Evidence) -> Reading | None:
-    """Metadata of Ultralytics: the task, and the shape for what is in the graph."""
+def _by_ultralytics(evidence: Evidence) -> FamilyMatch | None:
+    """Match metadata of Ultralytics by its task, and by shapes whether NMS is in the graph."""
     metadata, first = evidence.metadata, evidence.outputs[0]
     if "names" in metadata and "stride" in metadata and "task" not in metadata:
-        return Reading(("yolov5",), "ONNX metadata of YOLOv5: stride and names")
+        return FamilyMatch(("yolov5",), "ONNX metadata of YOLOv5: stride and names")
     task = metadata.get("task")
     if task is None or "names" not in metadata:
         return None
@@ -50,15 +50,15 @@ def _by_ultralytics(evidence: Evidence) -> Reading | None:
         family = "ultralytics-rtdetr-raw"
     if family is None and "stride" not in metadata:
         return None
-    return Reading((family,) if family else (), f"ONNX metadata of Ultralytics, task {task}")
+    return FamilyMatch((family,) if family else (), f"ONNX metadata of Ultralytics, task {task}")
 
 
 def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
-    """Tell whether the classes stand on the last axis, as RT-DETR has them; before 8.4 no head is named.
+    """Check whether classes are on the last axis, as in RT-DETR; before 8.4 metadata names no head.
 
-    Two classes make six columns, as NMS in the graph does: there the description decides.
+    Two classes make six columns, as NMS in the graph does; then the description decides.
     """
-    columns = 4 + len(labels_from(metadata["names"]) or ())
+    columns = 4 + len(parse_labels(metadata["names"]) or ())
     if len(output.shape) != 3 or output.shape[2] != columns or output.shape[1] == columns:
         return False
     return columns != 6 or "rtdetr" in metadata.get("description", "").lower()
@@ -67,7 +67,7 @@ def _is_older_rtdetr(output: TensorInfo, metadata: Mapping[str, str]) -> bool:
 _ARCHITECTURES = {
     "ForImageClassification": ("hf-classifier",),
     "ForSemanticSegmentation": ("segformer",),
-    # one class serves both, and the files do not tell
+    # one architecture serves both, and the files leave it open
     "ForInstanceSegmentation": ("maskformer", "maskformer-instance"),
     "ForUniversalSegmentation": ("maskformer", "maskformer-instance"),
 }
@@ -77,47 +77,47 @@ _DETECTORS = {
     **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "detr-sigmoid"),
     **dict.fromkeys(("conditional_detr", "deformable_detr", "deta"), "detr-sigmoid-100"),
 }
-"""By `model_type`."""
+"""Families of detectors by `model_type`."""
 
 
-def _by_config(evidence: Evidence) -> Reading | None:
-    """config.json of Hugging Face or timm."""
+def _by_config(evidence: Evidence) -> FamilyMatch | None:
+    """Match config.json of Hugging Face or timm."""
     config = evidence.config
     if "pretrained_cfg" in config:
-        return Reading(("timm",), "config.json of timm")
+        return FamilyMatch(("timm",), "config.json of timm")
     kind = str(config.get("model_type", ""))
     if kind in _DETECTORS:
-        return Reading((_DETECTORS[kind],), f"config.json, model_type {kind}")
+        return FamilyMatch((_DETECTORS[kind],), f"config.json, model_type {kind}")
     architectures = config.get("architectures")
     for architecture in architectures if isinstance(architectures, list) else ():
         for ending, families in _ARCHITECTURES.items():
             if str(architecture).endswith(ending):
-                two = kind == "mask2former" and "maskformer" in families
-                found = _MASK2FORMER if two else families
-                return Reading(found, f"config.json, architecture {architecture}")
+                is_mask2former = kind == "mask2former" and "maskformer" in families
+                choices = _MASK2FORMER if is_mask2former else families
+                return FamilyMatch(choices, f"config.json, architecture {architecture}")
     return None
 
 
-def _by_names(evidence: Evidence) -> Reading | None:
-    """Names of inputs and outputs that one family alone gives."""
+def _by_names(evidence: Evidence) -> FamilyMatch | None:
+    """Match names of inputs and outputs that only one family uses."""
     names = {tensor.name for tensor in evidence.outputs}
-    found: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     if {"pred_boxes", "logits"} <= names:
-        found = ("detr", "detr-sigmoid", "detr-sigmoid-100")
+        families = ("detr", "detr-sigmoid", "detr-sigmoid-100")
     elif {"class_queries_logits", "masks_queries_logits"} <= names:
-        found = ("maskformer", "maskformer-instance", "mask2former", "mask2former-instance")
+        families = ("maskformer", "maskformer-instance", "mask2former", "mask2former-instance")
     elif {"detection_boxes", "detection_scores", "detection_classes"} <= names:
-        found = ("tf-od",)
+        families = ("tf-od",)
     elif {"num_dets", "det_boxes", "det_scores", "det_classes"} <= names:
-        found = ("efficient-nms",)
+        families = ("efficient-nms",)
     elif {"labels", "boxes", "scores"} <= names:
-        found = ("mask-rcnn",) if "masks" in names else ("torchvision",)
+        families = ("mask-rcnn",) if "masks" in names else ("torchvision",)
         if any(tensor.name == "orig_target_sizes" for tensor in evidence.inputs):
-            found = ("rtdetr",)
+            families = ("rtdetr",)
     elif {"dets", "labels"} <= names:
-        found = _dets_and_labels(evidence)
+        families = _dets_and_labels(evidence)
     reason = f"names of the outputs: {', '.join(sorted(names))}"
-    return Reading(found, reason) if found else None
+    return FamilyMatch(families, reason) if families else None
 
 
 def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
@@ -129,8 +129,8 @@ def _dets_and_labels(evidence: Evidence) -> tuple[str, ...]:
     return ("mmdeploy-rotated",) if outputs["dets"].shape[-1] == 6 else ("mmdeploy",)
 
 
-def _by_shapes(evidence: Evidence) -> Reading | None:
-    """Shapes of an image model's outputs: all families that could have them."""
+def _by_shapes(evidence: Evidence) -> FamilyMatch | None:
+    """Match all families that could have an image model's output shapes."""
     image = evidence.image_input()
     if image is None:
         return None
@@ -139,27 +139,31 @@ def _by_shapes(evidence: Evidence) -> Reading | None:
     if prototypes is not None:
         first = next(tensor for tensor in evidence.outputs if tensor is not prototypes)
         if prototypes.shape[1] != _PROTOTYPES:
-            return Reading((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
+            return FamilyMatch((), f"Ultralytics segmentation through TensorFlow: {_TENSORFLOW}")
     shape, rank = first.shape, len(first.shape)
-    found: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     if rank == 2 and first.datatype in FLOATS and len(evidence.outputs) == 1:
-        found = ("yolov7-end2end",) if shape[1] == 7 and shape[0] == -1 else ()
-        found += ("torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls")
+        families = ("yolov7-end2end",) if shape[1] == 7 and shape[0] == -1 else ()
+        families += ("torchvision-classifier", "plain-classifier", "timm", "ultralytics-cls")
     elif rank == 3 and first.datatype not in FLOATS:
-        found = ("class-map", "ultralytics-semantic")
+        families = ("class-map", "ultralytics-semantic")
     elif rank == 3 and first.datatype in FLOATS:
-        found = _candidates_of_rank_3(evidence, image, first)
+        families = _candidates_of_rank_3(evidence, image, first)
     elif rank == 4 and shape[:2] == (1, 1) and shape[3] == 7:
-        found = ("ssd",)
+        families = ("ssd",)
     elif rank == 4 and shape[1] == 1:
-        found = ("birefnet", "u2net")
+        families = ("birefnet", "u2net")
     elif rank == 4 and first.datatype in FLOATS:
-        found = ("torchvision-semantic", "unet", "segformer")
-    return Reading(found, f"shape of output {first.name!r}: {list(shape)}") if found else None
+        families = ("torchvision-semantic", "unet", "segformer")
+    return (
+        FamilyMatch(families, f"shape of output {first.name!r}: {list(shape)}")
+        if families
+        else None
+    )
 
 
 _PROTOTYPES = 32
-"""Of the masks of Ultralytics' and YOLOv5's segmentation."""
+"""Number of mask prototypes in Ultralytics' and YOLOv5's segmentation."""
 _TENSORFLOW = (
     "its prototypes have their channels last, and its boxes may be pixels or fractions; export with "
     'format="onnx" instead'
@@ -167,13 +171,13 @@ _TENSORFLOW = (
 
 
 def _prototypes(evidence: Evidence) -> TensorInfo | None:
-    """Find the prototypes beside a head of boxes, classes and shares in them, in either order."""
+    """Find mask prototypes beside a head of boxes, classes and coefficients, in either order."""
     ranks = {len(tensor.shape): tensor for tensor in evidence.outputs}
     if len(evidence.outputs) != 2 or ranks.keys() != {3, 4}:
         return None
     (_, *sides), (_, first, *_, last) = ranks[3].shape, ranks[4].shape
-    known = [side for side in sides if side > 0]
-    fits = bool(known) and min(known) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
+    fixed_sides = [side for side in sides if side > 0]
+    fits = bool(fixed_sides) and min(fixed_sides) > 4 + _PROTOTYPES and _PROTOTYPES in (first, last)
     return ranks[4] if fits else None
 
 
@@ -191,7 +195,7 @@ def _candidates_of_rank_3(
         }[columns]
     all_columns = columns in (anchors, -1) or (not anchors and rows < columns)
     if has_masks and rows > 4 + _PROTOTYPES and all_columns:
-        return ("ultralytics-seg",)  # the prototypes tell, whatever the size
+        return ("ultralytics-seg",)  # prototypes are enough evidence, whatever the size
     if columns == anchors and 4 < rows < columns:
         if len(evidence.outputs) == 2 and len(evidence.outputs[1].shape) == 4:
             return ()
@@ -202,12 +206,12 @@ def _candidates_of_rank_3(
 
 
 def _anchors(image: TensorInfo) -> int:
-    """Count the cells of strides 8, 16 and 32; 0 where the size is open."""
+    """Count the cells of strides 8, 16 and 32; 0 if the size is open."""
     sides = image.shape[-2:] if channels_axis(image) == -3 else image.shape[-3:-1]
     if min(sides) <= 0:
         return 0
     return sum((sides[0] // stride) * (sides[1] // stride) for stride in (8, 16, 32))
 
 
-_RULES: tuple[Callable[[Evidence], Reading | None], ...]
+_RULES: tuple[Callable[[Evidence], FamilyMatch | None], ...]
 _RULES = (_by_ultralytics, _by_config, _by_names, _by_shapes)

@@ -1,6 +1,6 @@
 """preprocessor_config.json of Hugging Face and config.json of timm, read as fields of `InputSpec`.
 
-What a file leaves open is left out of the answer, and what no specification can express is refused.
+Fields that a file does not give are left out; settings that no specification can express are refused.
 
 Source: transformers 4.57, `image_processing_*.py`; key names of earlier releases are taken too.
 """
@@ -11,25 +11,25 @@ from typing import Any
 
 from quadriga.engine.session import LoadError
 
-FILE = "preprocessor_config.json"
-TIMM_FILE = "config.json of timm"
+PREPROCESSOR_FILE = "preprocessor_config.json"
+TIMM_SOURCE = "config.json of timm"
 
 _TIMM_INTERPOLATIONS = {"bilinear": "linear", "bicubic": "cubic", "nearest": "nearest"}
 _TIMM_CROPS = {"center": "shortest_crop", "squash": "stretch_crop"}
 _INTERPOLATIONS = {0: "nearest", 2: "linear", 3: "cubic", 4: "area"}
-"""By the number that Pillow gives a filter."""
+"""Interpolation by Pillow's number of the filter."""
 
 _BY_SHORTEST = ("CLIP", "ConvNext", "Detr", "Yolos", "LeViT", "Levit", "PoolFormer", "MobileNet")
-"""Processors that take a `size` that is one number as the shortest side; for the rest it is a square."""
+"""Processors that read a single number as the shortest side; all others read a square."""
 
 _UNSUPPORTED = (
     *("do_affine_transform", "do_align_long_axis", "do_color_quantize"),
     *("do_crop_margin", "do_image_splitting", "keep_aspect_ratio"),
 )
-"""What changes the pixels in ways that `quadriga.tasks.specification.InputSpec` does not have."""
+"""Options that change pixels in ways that `quadriga.tasks.specification.InputSpec` cannot express."""
 
 _MAX_ASPECT = 10
-"""Bound of an input whose shortest side alone is given, so that no image asks for any memory it likes."""
+"""Largest aspect ratio of an input given by its shortest side, to bound the memory of an image."""
 
 
 def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,16 +41,16 @@ def input_from_preprocessor(config: Mapping[str, Any]) -> dict[str, Any]:
     if not config.get("do_resize", True):
         return {**fields, "resize": "none"}
     resample = config.get("resample", 2)
-    if resample not in [*_INTERPOLATIONS]:  # which may be anything
-        known = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
-        raise _error("resample", f"one of {known}", resample)
+    if resample not in [*_INTERPOLATIONS]:  # JSON may hold an unhashable value
+        choices = ", ".join(f"{number} ({name})" for number, name in _INTERPOLATIONS.items())
+        raise _error("resample", f"one of {choices}", resample)
     return {**fields, "interpolation": _INTERPOLATIONS[resample], **_geometry(config)}
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what becomes of the 0 to 255 values: order, scale, mean, standard deviation.
+    """Read how values from 0 to 255 are normalised: channel order, scale, mean, standard deviation.
 
-    MobileViT takes BGR. EfficientNet may go from -1, and divides by the deviation twice.
+    MobileViT takes BGR. EfficientNet may start at -1, and divides by the deviation twice.
     """
     scale = _number(config, "rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
     fields: dict[str, Any] = {"scale": scale}
@@ -61,9 +61,9 @@ def _values(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("rescale_offset") and config.get("do_rescale", True):
         fields["mean"] = tuple(mean + 1 for mean in fields["mean"])
     if config.get("include_top", "EfficientNetImage" in _processor(config)):
-        again = _three(config, "image_std")
+        second_std = _three(config, "image_std")
         # (x - mean) / std / again, as one mean and one std
-        fields["std"] = tuple(map(operator.mul, fields["std"], again))
+        fields["std"] = tuple(map(operator.mul, fields["std"], second_std))
     if config.get("do_flip_channel_order", "MobileViT" in _processor(config)):
         fields["color"] = "bgr"
     return fields
@@ -78,15 +78,15 @@ def _three(config: Mapping[str, Any], name: str) -> tuple[float, ...]:
 
 
 def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read how the image is brought to the network's size."""
+    """Read how the image is resized to the network's size."""
     size = _size(config)
     if config.get("do_thumbnail") or size.keys() == {"max_height", "max_width"}:
         height = size.get("max_height") or size.get("height")
         width = size.get("max_width") or size.get("width")
         if height is None or width is None or not config.get("do_pad"):
             raise _error("size", "height and width with do_pad", config.get("size"))
-        middle = bool(config.get("do_thumbnail"))
-        resize = "letterbox" if middle else "letterbox_topleft"
+        is_centred = bool(config.get("do_thumbnail"))
+        resize = "letterbox" if is_centred else "letterbox_topleft"
         return {"resize": resize, "size_wh": (width, height), "pad_value": 0}
     pad_size = config.get("pad_size")
     if config.get("do_pad") and pad_size is not None:
@@ -107,7 +107,7 @@ def _geometry(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortest(config: Mapping[str, Any], shortest: int) -> dict[str, Any]:
-    """Read a resize of the shortest side: cropped to a square, or else of varying size."""
+    """Read a resize by the shortest side, with or without a crop to a square."""
     crop_wh = _crop(config)
     if "ConvNext" in _processor(config):
         if shortest >= 384:
@@ -144,7 +144,7 @@ def _cropped(resize: str, size_wh: tuple[int, int], fraction: float) -> dict[str
 
 
 def _crop(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Give width and height of the crop, None where there is none."""
+    """Return width and height of the centre crop; None if there is none."""
     if not config.get("do_center_crop"):
         return None
     value = config.get("crop_size")
@@ -157,11 +157,11 @@ def _crop(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _size(config: Mapping[str, Any]) -> dict[str, int]:
-    """Bring `size` to the form of today: an object with named sides."""
+    """Convert `size` of any release to an object with named sides."""
     value = config.get("size")
     if isinstance(value, int) and not isinstance(value, bool):
-        named = any(word in _processor(config) for word in _BY_SHORTEST)
-        if not named and not config.get("do_center_crop"):
+        uses_shortest = any(word in _processor(config) for word in _BY_SHORTEST)
+        if not uses_shortest and not config.get("do_center_crop"):
             return {"height": value, "width": value}
         longest = config.get("max_size")
         return {"shortest_edge": value} | ({"longest_edge": longest} if longest else {})
@@ -197,36 +197,36 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _error(name: str, allowed: str, value: Any, file: str = FILE) -> LoadError:
+def _error(name: str, allowed: str, value: Any, file: str = PREPROCESSOR_FILE) -> LoadError:
     return LoadError(f"expected {name} in {file} to be {allowed}, got {value!r:.80}")
 
 
 def input_from_timm(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the pre-processing of a timm model; empty where the file is none of timm's.
+    """Read the pre-processing of a timm model; empty if the file is not timm's.
 
     Source: timm 1.0, `data/config.py` resolve_data_config and `data/transforms_factory.py`
     transforms_imagenet_eval.
     """
-    written = config.get("pretrained_cfg")
-    if not isinstance(written, Mapping):
+    pretrained = config.get("pretrained_cfg")
+    if not isinstance(pretrained, Mapping):
         return {}
     fields: dict[str, Any] = {"antialias": True}
-    size = written.get("input_size")
+    size = pretrained.get("input_size")
     if isinstance(size, list) and len(size) == 3:
         fields["size_wh"] = (size[2], size[1])
     for name in ("mean", "std"):
-        if isinstance(written.get(name), list):
-            fields[name] = tuple(_timm_number(name, one) for one in written[name])
-    interpolation = written.get("interpolation", "bicubic")
-    mode = written.get("crop_mode") or "center"
-    for name, value, known in (
+        if isinstance(pretrained.get(name), list):
+            fields[name] = tuple(_timm_number(name, value) for value in pretrained[name])
+    interpolation = pretrained.get("interpolation", "bicubic")
+    mode = pretrained.get("crop_mode") or "center"
+    for name, value, choices in (
         ("interpolation", interpolation, _TIMM_INTERPOLATIONS),
         ("crop_mode", mode, _TIMM_CROPS),
     ):
-        if value not in [*known]:  # which may be anything
-            raise _error(name, f"one of {', '.join(known)}", value, TIMM_FILE)
+        if value not in [*choices]:  # JSON may hold an unhashable value
+            raise _error(name, f"one of {', '.join(choices)}", value, TIMM_SOURCE)
     fields["interpolation"] = _TIMM_INTERPOLATIONS[interpolation]
-    fields["crop_fraction"] = _timm_number("crop_pct", written.get("crop_pct") or 0.875)
+    fields["crop_fraction"] = _timm_number("crop_pct", pretrained.get("crop_pct") or 0.875)
     fields["resize"] = _TIMM_CROPS[mode]
     return fields
 
@@ -235,4 +235,4 @@ def _timm_number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise _error(name, "of numbers", value, TIMM_FILE) from error
+        raise _error(name, "of numbers", value, TIMM_SOURCE) from error

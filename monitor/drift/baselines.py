@@ -27,8 +27,8 @@ from quadriga.monitor.drift.parameters import (
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError
 from quadriga.monitor.drift.summary import from_bytes, to_bytes
 from quadriga.monitor.drift.windows import About, WindowRead
-from quadriga.monitor.kept import MOST_NAME_BYTES, read, write
-from quadriga.monitor.report import ReportedModel, Window
+from quadriga.monitor.model_files import MOST_NAME_BYTES, read, write
+from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.disk import write_whole
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, keeping
 from quadriga.store.query.json_form import parse

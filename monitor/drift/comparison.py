@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.drift import kernels, two_samples
-from quadriga.monitor.drift.decision import Settings, decide, most_permutations, status
-from quadriga.monitor.drift.dependence import Codes, Origin, Units, units
-from quadriga.monitor.drift.permutation import (
+from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
+from quadriga.monitor.drift.significance import kernels, two_samples
+from quadriga.monitor.drift.significance.decision import Settings, decide, most_permutations, status
+from quadriga.monitor.drift.significance.exchangeable_units import Codes, Origin, Units, units
+from quadriga.monitor.drift.significance.permutation import (
     Effort,
     chi_square,
     counts_of,
@@ -19,9 +20,8 @@ from quadriga.monitor.drift.permutation import (
     largest_distance,
     permuted,
 )
-from quadriga.monitor.drift.samples import Column, DriftError, Kind, Sample, alike, differ
 from quadriga.monitor.drift.summary import Summary, summarise
-from quadriga.monitor.report import Data, Effect, Histogram, Report, Signal, Window
+from quadriga.monitor.report.schema import Data, Effect, Histogram, Report, Signal, Window
 
 GRID = 128
 """Values, at most, at which permutations compare distribution functions."""

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.monitor.evaluation.reading import read
-from quadriga.monitor.report import Metric
+from quadriga.monitor.evaluation.stored_images import read
+from quadriga.monitor.report.schema import Metric
 from quadriga.store.database import run_in
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import StoredInference

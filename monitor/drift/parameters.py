@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.kernels import Kernel
+from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.store.errors import QueryError
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.moments import EXPECTED, microseconds

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, Sample
-from quadriga.monitor.report import Neighbour, Unlike
+from quadriga.monitor.report.schema import Neighbour, Unlike
 
 NEAREST = 5
 """Neighbours of which the mean distance counts."""

@@ -9,18 +9,18 @@ import msgspec
 from msgspec.structs import replace
 
 from quadriga.monitor.drift.comparison import compare
-from quadriga.monitor.drift.decision import Settings
-from quadriga.monitor.drift.derived import META
 from quadriga.monitor.drift.estimates import estimated
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.row_signals import META
 from quadriga.monitor.drift.samples import EMBEDDING, DriftError, differ
+from quadriga.monitor.drift.significance.decision import Settings
 from quadriga.monitor.drift.similarity import least_like
+from quadriga.monitor.drift.slices import slices
 from quadriga.monitor.drift.summary import Summary
-from quadriga.monitor.drift.what_moved import slices
 from quadriga.monitor.drift.windows import About, Reading, WindowRead, read_window
-from quadriga.monitor.evaluation.reading import read as read_records
-from quadriga.monitor.places import Here, Places, Tell
-from quadriga.monitor.report import (
+from quadriga.monitor.evaluation.stored_images import read as read_records
+from quadriga.monitor.executors import Here, Places, Tell
+from quadriga.monitor.report.schema import (
     Data,
     Neighbour,
     Report,

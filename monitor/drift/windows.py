@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from quadriga.monitor.drift.derived import COORDINATES, KINDS, META
 from quadriga.monitor.drift.parameters import SOURCE_KEYS, StoredWindow, where_of
-from quadriga.monitor.drift.reading import (
+from quadriga.monitor.drift.row_signals import COORDINATES, KINDS, META
+from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
+from quadriga.monitor.drift.signal_reading import (
     SHARD,
     Ids,
     Shard,
@@ -23,10 +24,9 @@ from quadriga.monitor.drift.reading import (
     source_name,
     sources_of,
 )
-from quadriga.monitor.drift.samples import EMBEDDING, Column, Kind, Sample, sample
 from quadriga.monitor.drift.summary import Summary, drawn, summarise, usual_run
-from quadriga.monitor.places import Places, Tell
-from quadriga.monitor.report import ReportedModel, Window
+from quadriga.monitor.executors import Places, Tell
+from quadriga.monitor.report.schema import ReportedModel, Window
 from quadriga.store.ids import milliseconds
 from quadriga.store.inferences import Inferences
 from quadriga.store.records import ModelReference, timestamp_text

@@ -21,17 +21,17 @@ from quadriga.monitor.evaluation.state import (
     Table,
     counted,
 )
-from quadriga.monitor.report import Confusion, Metric
+from quadriga.monitor.report.schema import Confusion, Metric
 from quadriga.store.errors import NO_JSON
 from quadriga.tasks import SHORT_NAMES, full_name
 from quadriga.tasks.references import load
 
 EVALUATORS = {
-    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.classification:Classification",
-    "OBJECT_DETECTION": "quadriga.monitor.evaluation.detection:Detection",
-    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.oriented:OrientedDetection",
-    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.segmentation:Segmentation",
-    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text:Text",
+    "IMAGE_CLASSIFICATION": "quadriga.monitor.evaluation.labels.classification:Classification",
+    "OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.detection:Detection",
+    "ORIENTED_OBJECT_DETECTION": "quadriga.monitor.evaluation.objects.oriented:OrientedDetection",
+    "IMAGE_SEGMENTATION": "quadriga.monitor.evaluation.pixels.segmentation:Segmentation",
+    "IMAGE_TEXT_TO_TEXT": "quadriga.monitor.evaluation.text.prompts:Text",
 }
 """What evaluates a task: a class without arguments that is an `Evaluator`."""
 

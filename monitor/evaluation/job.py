@@ -7,7 +7,7 @@ import msgspec
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.monitor.reports import keep
+from quadriga.monitor.report.saved import keep
 from quadriga.store.errors import StoreError
 from quadriga.store.jobs import Run
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from quadriga.monitor.evaluation.arrays import Doubles
 from quadriga.monitor.evaluation.evaluators import Evaluated, Evaluator, Findings, Headline
 from quadriga.monitor.evaluation.state import EvaluatedImage, State, counted, merge, select
-from quadriga.monitor.report import (
+from quadriga.monitor.report.schema import (
     Comparison,
     Data,
     Metric,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from quadriga.monitor.report import TIMES
+from quadriga.monitor.report.schema import TIMES
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import flatten
 

@@ -11,7 +11,9 @@ import msgspec
 
 from quadriga.monitor.evaluation.evaluators import evaluator
 from quadriga.monitor.evaluation.parameters import EvaluationParameters, OtherModel
-from quadriga.monitor.evaluation.reading import (
+from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
+from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge
+from quadriga.monitor.evaluation.stored_images import (
     SHARD,
     Selection,
     Shard,
@@ -22,10 +24,8 @@ from quadriga.monitor.evaluation.reading import (
     same_images,
     select,
 )
-from quadriga.monitor.evaluation.reporting import Asked, evaluate, with_pictures
-from quadriga.monitor.evaluation.state import EvaluationError, State, from_bytes, merge
-from quadriga.monitor.places import Here, Places, Tell
-from quadriga.monitor.report import Report, ReportedModel, Window, provenance
+from quadriga.monitor.executors import Here, Places, Tell
+from quadriga.monitor.report.schema import Report, ReportedModel, Window, provenance
 from quadriga.store.disk import write_whole
 from quadriga.store.ids import milliseconds
 from quadriga.store.inferences import Inferences

@@ -427,7 +427,7 @@ def test_a_class_more_than_labels_is_refused_until_a_line_is_written(with_masks,
         files={"labels.txt": "ant\ncat\ndog\n"},
     )
     with pytest.raises(
-        LoadError, match="which of the 4 classes of RF-DETR is for nothing"
+        LoadError, match="which of the 4 classes of RF-DETR is the background"
     ) as caught:
         load(case, tmp_path)
     lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]

@@ -18,12 +18,12 @@ from rich_click import Group
 from quadriga.engine.cli import main
 from quadriga.engine.recognition.model_toml import read_model_toml
 from quadriga.engine.repository import ModelRepository
-from quadriga.monitor.watch.history import note
+from quadriga.monitor.drift.watch.history import note
 from quadriga.proto.conformance_cases import CASES
 from tests.onnx_models import doubling
 from tests.pages import ROOT, blocks, invoke
 from tests.server_process import SAMPLE_MODELS
-from tests.unit.monitor.drift_windows import parameters, report
+from tests.unit.monitor.drift.drift_windows import parameters, report
 
 HERE = "tests/unit/test_document_blocks.py::test_"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -39,7 +39,7 @@ MOVE = "tests/e2e/test_scaling_page.py::test_a_store_in_use_moves_to_postgresql"
 CLICKHOUSE = "tests/e2e/test_scaling_page.py::test_what_is_stored_is_sent_to_clickhouse_too"
 STATEMENTS = "tests/unit/store/test_clickhouse.py::test_the_statements_of_the_page_do_what_it_says"
 PAGES = "tests/e2e/test_drift.py::test_commands_of_the_page_are_answered"
-EVALUATION = "tests/unit/monitor/"
+EVALUATION = "tests/unit/monitor/evaluation/"
 RUN_BY = {
     "README.md": [
         f"sh {HERE}words_of_make_are_there",
@@ -60,10 +60,10 @@ RUN_BY = {
         f"csv {HERE}files_are_compared_as_the_page_says",
         f"sh {PAGES}",
         f"sh {PAGES}",
-        "sh tests/unit/monitor/test_schedules.py::test_the_example_of_the_document_is_a_schedule",
+        "sh tests/unit/monitor/drift/test_schedules.py::test_the_example_of_the_document_is_a_schedule",
         f"text {HERE}an_alarm_is_logged_as_the_page_shows",
-        "json tests/unit/monitor/test_alerts.py::test_an_alert_is_signed_with_its_time",
-        "python tests/unit/monitor/test_alerts.py::test_an_alert_is_signed_with_its_time",
+        "json tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
+        "python tests/unit/monitor/drift/test_alerts.py::test_an_alert_is_signed_with_its_time",
     ],
     "docs/evaluation.md": [
         f"json {EVALUATION}test_detection.py::test_the_example_of_the_document_gives_its_numbers",
@@ -76,7 +76,7 @@ RUN_BY = {
         "sh tests/e2e/test_evaluate_command.py::test_the_command_of_the_page_is_answered",
         f"sh {HERE}files_are_evaluated_as_the_page_says",
         f"json {EVALUATION}test_files.py::test_the_record_of_the_document_is_one",
-        f"python {EVALUATION}test_page.py::test_documented_lines_write_a_page",
+        "python tests/unit/monitor/report/test_page.py::test_documented_lines_write_a_page",
         f"sh {HERE}commands_have_the_options_that_are_written",
     ],
     "docs/first-hour.md": [

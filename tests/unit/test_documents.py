@@ -189,7 +189,7 @@ def test_every_key_for_text_models_is_described():
 def test_every_family_is_described():
     text = (ROOT / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (.*) \|$", text, re.MULTILINE)
-    assert rows == [(name, family.task, family.about) for name, family in FAMILIES.items()]
+    assert rows == [(name, family.task, family.description) for name, family in FAMILIES.items()]
 
 
 def test_every_field_and_operator_of_a_query_is_described():

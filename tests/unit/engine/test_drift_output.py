@@ -6,7 +6,7 @@ import msgspec
 from rich.console import Console
 
 from quadriga.engine.commands.output import drift
-from quadriga.monitor.report import Effect, Signal
+from quadriga.monitor.report.schema import Effect, Signal
 from tests.drift_reports import watched
 
 

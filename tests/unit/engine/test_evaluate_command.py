@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from quadriga.engine.cli import main
 from quadriga.engine.commands.evaluate import evaluate_command
-from quadriga.monitor.evaluation.on_ray import Cluster
+from quadriga.monitor.evaluation.ray_executor import Cluster
 
 BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
 PAGE = Path(__file__).parents[3] / "docs" / "evaluation.md"

@@ -87,7 +87,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('tasks = "detection"', "unknown field"),
         ('task = "classification"', 'family = "torchvision-classifier"'),
         ('family = "yolo"', "ultralytics-obb"),
-        ('family = "plain-classifer"', "got 'plain-classifer'; plain-classifier is like it"),
+        ('family = "plain-classifer"', "got 'plain-classifer'; is it plain-classifier?"),
         ('family = "plain-classifier"\n[input]\nsize = 64', "[input] size: Expected 'array'"),
         ('task = "classification"\n[input]\nresize = "zoom"', "letterbox"),
         (
@@ -98,7 +98,7 @@ def test_a_task_is_named_shortly_or_as_chariot_does(tmp_path, name):
         ('task = "detection"\n[output]\ndecoder = "ultralytics"', "[input] resize"),
         (
             '[output]\ndecoder = "acme:decode"',
-            "expected task in model.toml beside decoder 'acme:decode'",
+            "task is required in model.toml beside decoder 'acme:decode'",
         ),
         ('task = "classification"\n[input]\nresize = "stretch"\nsize = [9, 9]', "[8, 8]"),
         (
@@ -155,10 +155,10 @@ def test_a_std_of_zero_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("[output]\nangle = 'le90'", "no output.angle in model.toml for detection with decoder ultralytics, as it is for oriented"),
+        ("[output]\nangle = 'le90'", "output.angle in model.toml has no use for detection with decoder ultralytics, only for oriented"),
         ("[output]\nactivation = 'sigmoid'", "for classification, semantic_logits, binary, birefnet"),
-        ("[defaults]\ntop_k = 3", "no defaults.top_k .* for classification"),
-        ("[defaults]\nmin_area = 3", "no defaults.min_area .* for segmentation"),
+        ("[defaults]\ntop_k = 3", "defaults.top_k .* only for classification"),
+        ("[defaults]\nmin_area = 3", "defaults.min_area .* only for segmentation"),
         ("[defaults]\nscore_threshold = 1.5", "score_threshold"),
         ("[defaults]\nmax_detections = 0", "max_detections"),
         ("[defaults]\nepsilon = inf", "epsilon"),
@@ -181,7 +181,7 @@ def test_a_key_that_nothing_reads_is_refused_with_what_it_is_for(tmp_path, toml,
 def test_a_classifier_takes_no_keys_of_detectors(tmp_path, line):
     path = classifier(tmp_path / "model.onnx")
     (tmp_path / "model.toml").write_text(f'family = "plain-classifier"\n{line}')
-    with pytest.raises(LoadError, match=r"for classification.*, as it is for detection, oriented"):
+    with pytest.raises(LoadError, match=r"for classification.*, only for detection, oriented"):
         recognised(path)
 
 
@@ -224,7 +224,7 @@ def test_a_missing_preprocessor_config_is_named_with_the_lines_that_replace_it(t
 def test_tensors_take_no_keys_of_images(tmp_path, line):
     path = doubling(tmp_path / "model.onnx")
     (tmp_path / "model.toml").write_text(line)
-    with pytest.raises(LoadError, match=r"for tensor, as it is for .*oriented"):
+    with pytest.raises(LoadError, match=r"for tensor, only for .*oriented"):
         recognised(path)
 
 

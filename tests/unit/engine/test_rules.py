@@ -4,8 +4,8 @@ import pytest
 
 from quadriga.engine.recognition.evidence import Evidence
 from quadriga.engine.recognition.families import FAMILIES
-from quadriga.engine.recognition.labels import labels_from
-from quadriga.engine.recognition.rules import readings
+from quadriga.engine.recognition.labels import parse_labels
+from quadriga.engine.recognition.rules import match_families
 from quadriga.proto.messages import TensorInfo
 from quadriga.tasks import TASKS
 
@@ -51,13 +51,13 @@ BY_METADATA = [
 
 @pytest.mark.parametrize(("task", "outputs", "more", "family"), BY_METADATA)
 def test_ultralytics_metadata(task, outputs, more, family):
-    reading = readings(evidence(outputs, metadata=ultralytics(task, **more)))
+    reading = match_families(evidence(outputs, metadata=ultralytics(task, **more)))
     assert reading.families == (family,)
     assert "Ultralytics" in reading.reason
 
 
 def test_yolov5_metadata():
-    found = readings(
+    found = match_families(
         evidence({"output0": floats(1, 25200, 7)}, metadata={"stride": "32", "names": "['a','b']"})
     )
     assert found.families == ("yolov5",)
@@ -76,13 +76,13 @@ BY_CONFIG = [
 
 @pytest.mark.parametrize(("config", "outputs", "family"), BY_CONFIG)
 def test_config_json(config, outputs, family):
-    assert readings(evidence(outputs, config=config)).families == (family,)
+    assert match_families(evidence(outputs, config=config)).families == (family,)
 
 
 @pytest.mark.parametrize("value", [-1, True, "Net", {"a": 1}, [3], None])
 def test_architectures_that_are_no_list_of_names_say_nothing(value):
     named = evidence({"logits": floats(1, 10)}, config={"architectures": value})
-    assert readings(named) == readings(evidence({"logits": floats(1, 10)}))
+    assert match_families(named) == match_families(evidence({"logits": floats(1, 10)}))
 
 
 ORIG_SIZE = TensorInfo("orig_target_sizes", "INT64", (-1, 2))
@@ -108,12 +108,12 @@ OPEN_NAMES = [
 
 @pytest.mark.parametrize(("outputs", "families"), OPEN_NAMES)
 def test_names_that_several_families_give(outputs, families):
-    assert set(readings(evidence(outputs)).families) == families
+    assert set(match_families(evidence(outputs)).families) == families
 
 
 @pytest.mark.parametrize(("outputs", "inputs", "family"), BY_NAMES)
 def test_names_of_inputs_and_outputs(outputs, inputs, family):
-    assert readings(evidence(outputs, inputs)).families == (family,)
+    assert match_families(evidence(outputs, inputs)).families == (family,)
 
 
 BY_SHAPE = [
@@ -134,7 +134,7 @@ BY_SHAPE = [
 
 @pytest.mark.parametrize(("output", "image", "families"), BY_SHAPE)
 def test_shapes_alone_name_every_family_that_has_them(output, image, families):
-    assert set(readings(evidence({"out": output}, (image,))).families) == families
+    assert set(match_families(evidence({"out": output}, (image,))).families) == families
 
 
 OPEN = TensorInfo("images", "FP32", (-1, 3, -1, -1))
@@ -152,7 +152,7 @@ WITH_PROTOTYPES = [
 
 @pytest.mark.parametrize(("outputs", "image", "families"), WITH_PROTOTYPES)
 def test_prototypes_tell_instance_segmentation_in_either_order(outputs, image, families):
-    found = readings(evidence(dict(zip("ab", outputs, strict=True)), (image,)))
+    found = match_families(evidence(dict(zip("ab", outputs, strict=True)), (image,)))
     assert found.families == families
     assert families or 'format="onnx"' in found.reason
 
@@ -167,7 +167,7 @@ def test_prototypes_tell_instance_segmentation_in_either_order(outputs, image, f
     ],
 )
 def test_what_no_rule_sees_is_tensors(output, inputs):
-    assert readings(evidence({"out": output}, inputs)) is None
+    assert match_families(evidence({"out": output}, inputs)) is None
 
 
 def test_every_family_of_a_rule_is_in_the_table():
@@ -201,4 +201,4 @@ def test_every_family_of_a_rule_is_in_the_table():
     ],
 )
 def test_labels_in_every_form(names, labels):
-    assert labels_from(names) == labels
+    assert parse_labels(names) == labels

@@ -7,7 +7,7 @@ import pytest
 
 from quadriga.engine.processes import worker
 from quadriga.engine.settings import Settings
-from quadriga.monitor.watch.schedules import Schedules
+from quadriga.monitor.drift.watch.schedules import Schedules
 
 pytest.importorskip("clickhouse_connect")
 
@@ -79,7 +79,7 @@ def test_schedules_are_looked_after_once_there_is_one(tmp_path, monkeypatch) -> 
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("quadriga.monitor.watch.schedules.keep_scheduled", keep_scheduled)
+    monkeypatch.setattr("quadriga.monitor.drift.watch.schedules.keep_scheduled", keep_scheduled)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()

@@ -1,0 +1,1 @@
+"""Drift between two files of rows."""

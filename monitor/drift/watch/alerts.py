@@ -1,0 +1,212 @@
+"""Alerts: deliveries to webhooks wait in a folder, each as a file, until they are taken or given up.
+
+Standard Webhooks' idea with headers of our own: the id of a delivery is the same at each try, and the signature
+is of its time and body.
+"""
+
+import hashlib
+import hmac
+import http.client
+import logging
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from quadriga.monitor.drift.watch.schedules import Schedules, Webhook
+from quadriga.monitor.model_files import path_of, read, write
+from quadriga.store.errors import NotFoundError
+from quadriga.store.records import timestamp_text
+
+OUTBOX = "outbox"
+DELIVERIES = "deliveries.json"
+
+POLL_S = 1.0
+TIMEOUT_S = 10.0
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 3600.0
+MOST_TRIES = 10
+_log = logging.getLogger(__name__)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One message to one webhook."""
+
+    id: str
+    model: str
+    url: str
+    body: str
+    tries: int = 0
+    due_s: float = 0.0
+    """When to try next, in seconds since 1970."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """How deliveries to a webhook went."""
+
+    delivered_at: str | None = None
+    """RFC 3339, UTC, of the last that was taken."""
+    failed_at: str | None = None
+    """Of the last try that failed."""
+    error: str | None = None
+    """Of that try."""
+    given_up: int = 0
+    """Deliveries that were never taken."""
+
+
+class _ToldByUrl(msgspec.Struct, frozen=True):
+    urls: dict[str, Told] = {}
+
+
+class Outbox:
+    """The deliveries that wait in a folder of schedules."""
+
+    def __init__(self, directory: Path) -> None:
+        self._schedules = Schedules(directory)
+        self._directory = directory
+        self._folder = directory / OUTBOX
+
+    def queue(self, model: str, event: str, about: dict[str, Any]) -> None:
+        """Let the webhooks of a model's schedule know of a report.
+
+        What is queued again has the same ids, so that it is delivered once if the first still waits, and can
+        be told apart by its receiver if not.
+
+        Raises:
+            OSError: It could not be kept.
+        """
+        body = msgspec.json.encode({"event": event, "model": model, **about}).decode()
+        report = about["report"].rpartition("/")[2]
+        for url in self._hooks(model):
+            place = hashlib.sha256(url.encode()).hexdigest()[:8]
+            delivery = Delivery(f"{report}-{event}-{place}", model, url, body)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write(self._folder / f"{delivery.id}.json", delivery)
+
+    def deliver(self, now_s: float | None = None) -> None:
+        """Try what is due; a webhook that fails is not tried again within this call.
+
+        Raises:
+            OSError: What became of one could not be kept.
+        """
+        failed: set[str] = set()
+        for path, delivery in self._waiting():
+            now = time.time() if now_s is None else now_s
+            if delivery.due_s > now or delivery.url in failed:
+                continue
+            hook = self._hooks(delivery.model).get(delivery.url)
+            if hook is None:  # it is told no more
+                path.unlink(missing_ok=True)
+                continue
+            error = post(hook, delivery, now)
+            if error is None:
+                self._tell(delivery, delivered_at=_text(now))
+                path.unlink(missing_ok=True)
+            else:
+                failed.add(delivery.url)
+                self._put_off(path, delivery, error, now)
+
+    def told(self, model: str) -> dict[str, Told]:
+        """Return how deliveries to the webhooks of a model went, by URL."""
+        return (read(path_of(self._directory, model, DELIVERIES), _ToldByUrl) or _ToldByUrl()).urls
+
+    def waiting(self, model: str) -> dict[str, int]:
+        """Return how many deliveries of a model wait, by URL."""
+        return Counter(one.url for _, one in self._waiting() if one.model == model)
+
+    def _waiting(self) -> Iterator[tuple[Path, Delivery]]:
+        for path in sorted(self._folder.glob("*.json")):
+            delivery = read(path, Delivery)
+            if delivery is not None:  # else it is gone, or damaged
+                yield path, delivery
+
+    def _hooks(self, model: str) -> dict[str, Webhook]:
+        """Return who is told of a model, by URL; nobody where its schedule was removed since."""
+        with suppress(NotFoundError):
+            return {hook.url: hook for hook in self._schedules.get(model).schedule.webhooks}
+        return {}
+
+    def _put_off(self, path: Path, delivery: Delivery, error: str, now: float) -> None:
+        tries = delivery.tries + 1
+        ended = tries >= MOST_TRIES
+        if ended:
+            path.unlink(missing_ok=True)
+        else:
+            due = now + min(FIRST_PAUSE_S * 3 ** (tries - 1), LONGEST_PAUSE_S)
+            write(path, replace(delivery, tries=tries, due_s=due))
+        if ended or tries == 1:
+            place = urlsplit(delivery.url).netloc  # the path may be a secret
+            end = "given up" if ended else "tried again"
+            _log.warning("alert of %s to %s is %s: %s", delivery.model, place, end, error)
+        self._tell(delivery, ended, failed_at=_text(now), error=error)
+
+    def _tell(self, delivery: Delivery, given_up: int = 0, **changed: str) -> None:
+        urls = self.told(delivery.model)
+        before = urls.get(delivery.url, Told())
+        given_up += before.given_up
+        urls[delivery.url] = replace(before, given_up=given_up, **changed)
+        write(path_of(self._directory, delivery.model, DELIVERIES), _ToldByUrl(urls))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: what is signed for one place goes to no other."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def post(hook: Webhook, delivery: Delivery, now_s: float) -> str | None:
+    """Deliver once; returns what was wrong, or None."""
+    timestamp, body = str(int(now_s)), delivery.body.encode()
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "quadriga",
+        "Quadriga-Delivery": delivery.id,
+        "Quadriga-Timestamp": timestamp,
+    }
+    if hook.secret is not None:
+        headers["Quadriga-Signature"] = signature(hook.secret, timestamp, body)
+    request = urllib.request.Request(hook.url, body, headers)  # noqa: S310 - http or https, as was checked
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
+            status = answer.status
+    except urllib.error.HTTPError as error:
+        status = error.code
+        error.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
+        return f"expected an answer, got: {reason}"
+    return None if 200 <= status < 300 else f"expected a status of 200 to 299, got {status}"
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return what `Quadriga-Signature` says of a body."""
+    signed = timestamp.encode() + b"." + body
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def keep_delivering(outbox: Outbox, stop: threading.Event) -> None:
+    """Deliver what is due, as it comes, until `stop` is set."""
+    failing = ""
+    while not stop.is_set():
+        try:
+            outbox.deliver()
+            failing = ""
+        except Exception as error:  # noqa: BLE001 - as on a full disk; whatever it is, later alerts are told
+            if str(error) != failing:
+                _log.warning("the alerts wait: %s", error, exc_info=not isinstance(error, OSError))
+            failing = str(error)
+        stop.wait(POLL_S)
+
+
+def _text(seconds: float) -> str:
+    return timestamp_text(int(seconds * 1000))

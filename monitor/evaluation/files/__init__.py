@@ -1,0 +1,1 @@
+"""Files as input: COCO, records, datasets."""

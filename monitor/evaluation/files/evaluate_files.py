@@ -1,0 +1,249 @@
+"""Evaluation of files: JSON lines, each an `EvaluatedImage` in the wire's own JSON, Parquet, and COCO's files.
+
+Lines are read in shards, so that what is held at once is the state and one shard.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from quadriga.monitor.evaluation.evaluators import decode, evaluator, state_of, unreadable
+from quadriga.monitor.evaluation.files.coco import state_of_coco
+from quadriga.monitor.evaluation.files.coco_wire import images_of_coco
+from quadriga.monitor.evaluation.reporting import USUAL, Asked, evaluate, with_pictures
+from quadriga.monitor.evaluation.state import (
+    EvaluatedImage,
+    EvaluationError,
+    State,
+    counted,
+    from_bytes,
+    merge,
+    to_bytes,
+)
+from quadriga.monitor.report.schema import Report, Window
+from quadriga.store.errors import NO_PYARROW, QueryError
+from quadriga.tasks import full_name
+
+SHARD = 1000
+"""Images that are read at once."""
+
+Each = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
+Tell = Callable[[int], None]
+"""Is told after every shard how many lines are read."""
+
+
+class _Input(msgspec.Struct, frozen=True):
+    hash: str | None = None
+    width: int | None = None
+    height: int | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """An `EvaluatedImage`, or an inference as `quadriga export` writes it."""
+
+    id: str | int
+    predictions: msgspec.Raw = msgspec.Raw(b"[]")
+    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
+    width: int | None = None
+    height: int | None = None
+    metadata: dict[str, Any] | None = None
+    created_at: str | None = None
+    image: str | None = None
+    input: _Input = _Input()
+    status: int = 200
+
+
+class _Numbered(NamedTuple):
+    """An image, the line it stands in, and whether the model failed."""
+
+    line: int
+    image: EvaluatedImage
+    failed: bool
+
+
+_Times = tuple[str, ...]
+"""The first and the last; nothing of none."""
+
+
+def evaluate_records(
+    file: BinaryIO,
+    task: str,
+    *,
+    name: str,
+    by: Sequence[str] = (),
+    asked: Asked = USUAL,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """Evaluate a file of records.
+
+    Args:
+        file: JSON lines; read twice, the second time for the worst images.
+        task: Theirs; see `evaluator`.
+        name: Of the file, for messages.
+        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
+        asked: What to compute.
+        tell: See `Tell`.
+
+    Raises:
+        EvaluationError: A line is none, or not of this task; the message begins with the file's name and
+            the line's number.
+    """
+    state, times = _read(task, by, name, file, tell)
+
+    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+        file.seek(0)
+        return (one.image for one in _lines(file, name))
+
+    return _report(task, state, times, asked, again, records=name)
+
+
+def evaluate_parquet(
+    path: Path,
+    task: str,
+    *,
+    by: Sequence[str] = (),
+    asked: Asked = USUAL,
+    each: Each = map,
+    tell: Tell = lambda _: None,
+) -> Report:
+    """Evaluate a Parquet file, as `quadriga export` writes it.
+
+    Args:
+        path: Of the file; every process that reads it finds it there.
+        task: Of all of its inferences; see `evaluator`.
+        by: What to slice by; see `quadriga.monitor.evaluation.slicing`.
+        asked: What to compute.
+        each: Reads its row groups, one after the other or on many machines; as the built-in `map`.
+        tell: See `Tell`.
+
+    Raises:
+        EvaluationError: It is no Parquet file of inferences of this task.
+    """
+    if find_spec("pyarrow") is None:
+        raise EvaluationError(NO_PYARROW)
+    from quadriga.store.exchange.parquet import read_parquet, row_groups  # noqa: PLC0415 - it is an extra
+
+    states, rows = [state_of(evaluator(task), [], by)], 0
+    times: _Times = ()
+
+    def again(_: set[str]) -> Iterator[EvaluatedImage]:
+        lines = (line for line, _ in read_parquet(path, images=False))
+        return (one.image for one in _lines(lines, path.name))
+
+    try:
+        for data, span in each(partial(_row_group, path, task, tuple(by)), range(row_groups(path))):
+            states.append(from_bytes(data))
+            times = _span((*times, *span))
+            rows += len(states[-1].ids)
+            tell(rows)
+        return _report(task, merge(states), times, asked, again, records=path.name)
+    except QueryError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _row_group(path: Path, task: str, by: Sequence[str], group: int) -> tuple[bytes, _Times]:
+    from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - it is an extra
+
+    lines = (line for line, _ in read_parquet(path, group, images=False))
+    state, times = _read(task, by, f"{path.name}[{group}]", lines)
+    return to_bytes(state), times
+
+
+def _report(
+    task: str,
+    state: State,
+    times: _Times,
+    asked: Asked,
+    again: Callable[[set[str]], Iterable[EvaluatedImage]],
+    **names: str,
+) -> Report:
+    """Write the report, with the names of what was read; the worst images are read again, by their ids."""
+    report = evaluate(
+        evaluator(task),
+        state,
+        task=full_name(task),
+        window=Window(times[0], times[-1]) if times else Window(),
+        asked=asked,
+    )
+    if shown := {one.inference_id for one in report.worst}:
+        report = with_pictures(report, again(shown))
+    told = {what: name.encode(errors="replace").decode() for what, name in names.items()}
+    return msgspec.structs.replace(report, parameters=report.parameters | told)
+
+
+def _span(times: Sequence[str]) -> _Times:
+    return (min(times), max(times)) if times else ()
+
+
+def _read(
+    task: str, by: Sequence[str], name: str, lines: Iterable[bytes], tell: Tell = lambda _: None
+) -> tuple[State, _Times]:
+    """Turn lines into a state, shard by shard."""
+    evaluation = evaluator(task)
+    states, failed = [state_of(evaluation, [], by)], 0
+    ids: set[str] = set()
+    times: _Times = ()
+    numbered = _lines(lines, name)
+    while shard := list(islice(numbered, SHARD)):
+        for one in shard:
+            if one.image.id in ids:
+                raise EvaluationError(
+                    f"{name}:{one.line}: expected each id once, got {one.image.id!r:.80} again"
+                )
+            ids.add(one.image.id)
+        answered = [one for one in shard if not one.failed]
+        failed += len(shard) - len(answered)
+        images = [one.image for one in answered]
+        try:
+            states.append(state_of(evaluation, images, by))
+        except EvaluationError:
+            for at, error in unreadable(evaluation, images, by).items():
+                raise EvaluationError(f"{name}:{answered[at].line}: {error}") from error
+            raise
+        times = _span((*times, *(one.created_at for one in images if one.created_at is not None)))
+        tell(len(ids))
+    state = merge(states)
+    return state._replace(excluded=state.excluded | counted(failed=failed)), times
+
+
+def _lines(lines: Iterable[bytes], name: str) -> Iterator[_Numbered]:
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        line = decode(_Line, text, f"{name}:{number}")
+        image = EvaluatedImage(
+            str(line.id),
+            line.predictions,
+            line.ground_truth,
+            line.input.width if line.width is None else line.width,
+            line.input.height if line.height is None else line.height,
+            line.metadata or {},
+            line.created_at,
+            line.input.hash if line.image is None else line.image,
+        )
+        yield _Numbered(number, image, line.status != 200)
+
+
+def evaluate_coco(
+    truth: Path,
+    predictions: Path,
+    task: str | None = None,
+    *,
+    by: Sequence[str] = (),
+    asked: Asked = USUAL,
+) -> Report:
+    """Evaluate COCO's files; see `state_of_coco`.
+
+    Raises:
+        EvaluationError: A file is none of COCO's, or they do not belong together.
+        OSError: A file cannot be read.
+    """
+    task, state = state_of_coco(truth, predictions, by, task)
+    again = partial(images_of_coco, truth, predictions, task)
+    names = {"truth": truth.name, "predictions": predictions.name}
+    return _report(task, merge([state]), (), asked, again, **names)

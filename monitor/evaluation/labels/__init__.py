@@ -1,0 +1,1 @@
+"""One label for each image or several: counts, curves and calibration."""

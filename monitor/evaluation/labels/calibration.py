@@ -1,0 +1,76 @@
+"""Whether scores are probabilities: of answers with a score of 0.8, 80 % should be right.
+
+Bins are of equal width and hold their upper edge; the first holds 0, too.
+
+Source: Guo et al., On Calibration of Modern Neural Networks, 2017, section 2.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.labels.label_counts import totals
+from quadriga.monitor.evaluation.reporting import number
+
+BINS = 15
+RULE = "equal width, upper edge included"
+_EDGES: Doubles = np.linspace(0, 1, BINS + 1)
+_SCORE_BINS = 20
+
+
+def are_probabilities(scores: Doubles) -> bool:
+    """Tell whether all lie from 0 to 1, but for rounding in single precision."""
+    return bool((scores >= -1e-6).all() and (scores <= 1 + 1e-6).all())
+
+
+class Reliability:
+    """Answers (N,) by the bins of their scores: whose image, which score, and whether it is right.
+
+    Where scores are no probabilities, nothing is defined.
+    """
+
+    def __init__(self, image: Integers, score: Doubles, right: Flags) -> None:
+        self._image, self._score, self._right = image, score, right
+        self._bin = np.clip(np.searchsorted(_EDGES, score) - 1, 0, BINS - 1)
+        self._is_defined = are_probabilities(score)
+
+    def _bins(self, weights: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+        """Return how many answers, their scores and how many right ones (B, BINS) are in each bin."""
+        count, score, right = (
+            totals(weights, self._image, self._bin, BINS, values)
+            for values in (None, self._score, self._right)
+        )
+        return count, score, right
+
+    def errors(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+        """Return the expected and the maximum calibration error (B,), NaN without answers."""
+        if not self._is_defined:
+            return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
+        count, score, right = self._bins(weights)
+        gaps = np.abs(right - score)
+        expected = ratio(gaps.sum(axis=1), count.sum(axis=1))
+        most = np.where(count > 0, ratio(gaps, count), -1.0).max(axis=1)
+        return expected, np.where(most < 0, np.nan, most)
+
+    def curves(self, weights: Doubles) -> dict[str, list[dict[str, Any]]]:
+        """Draw the reliability, and the scores of what is right and wrong, over the whole (1, I)."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        if self._is_defined and len(self._score):
+            count, score, right = (values[0] for values in self._bins(weights))
+            curve = {
+                "label": None,
+                "edges": _EDGES.tolist(),
+                "confidence": [number(one) for one in ratio(score, count)],
+                "accuracy": [number(one) for one in ratio(right, count)],
+                "count": count.astype(np.int64).tolist(),
+            }
+            found["reliability"] = [curve]
+        if len(self._score):
+            low, high = min(0.0, self._score.min()), max(1.0, self._score.max())
+            edges = np.linspace(low, high, _SCORE_BINS + 1)
+            curve = {"label": None, "edges": edges.tolist()}
+            for side, which in (("right", self._right), ("wrong", ~self._right)):
+                curve[side] = np.histogram(self._score[which], edges)[0].tolist()
+            found["scores"] = [curve]
+        return found

@@ -1,0 +1,261 @@
+"""Image classification: one label for each image, or any number of them.
+
+A set of images is multi-label as soon as one image has not exactly one true label; then each label is a
+question of its own, decided at a threshold. Of images with one label each, the answer is the label with the
+highest score, of equal scores the first in the model's list.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import (
+    Doubles,
+    Flags,
+    Integers,
+    joined,
+    ratio,
+    starts,
+    within,
+)
+from quadriga.monitor.evaluation.evaluators import Evaluated, Findings, Headline
+from quadriga.monitor.evaluation.item_tables import read_lists
+from quadriga.monitor.evaluation.labels.calibration import (
+    BINS,
+    RULE,
+    Reliability,
+    are_probabilities,
+)
+from quadriga.monitor.evaluation.labels.label_counts import (
+    LabelCounts,
+    averaged,
+    confusion,
+    per_label,
+)
+from quadriga.monitor.evaluation.labels.label_scores import LabelScores, curves
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.evaluation.state import EvaluatedImage, Labels, Number, State, Table
+from quadriga.monitor.report.schema import Example, Metric
+
+THRESHOLD = 0.5
+"""Least score of a label that an image is said to have."""
+
+_EXAMPLES, _OF_A_CELL = 300, 3
+_CALIBRATION = {"bins": BINS, "rule": RULE}
+_UNRANKED = np.iinfo(np.int64).max
+
+
+class _Found(msgspec.Struct, frozen=True):
+    label: str
+    score: Number
+
+
+class _There(msgspec.Struct, frozen=True):
+    label: str
+
+
+class Classification:
+    """Evaluates `IMAGE_CLASSIFICATION`.
+
+    Tables: "predictions" with image, label, score and number, the position in the image's answer, in the
+    order of the answer; "truths" with image and label. A label that an image has twice counts once, with
+    its higher score.
+    """
+
+    def tables(self, images: Sequence[EvaluatedImage], labels: Labels) -> dict[str, Table]:
+        """Read scores and true labels; see `Evaluator.tables`."""
+        found = read_lists(images, "predictions", list[_Found], labels)
+        there = read_lists(images, "ground_truth", list[_There], labels)
+        answers = {**found.table, "score": found.numbers("score")[:, 0]}
+        return {
+            "predictions": _once(answers, answers["score"]),
+            "truths": _once({name: there.table[name] for name in ("image", "label")}),
+        }
+
+    def evaluate(self, state: State) -> Evaluated:
+        """Look into a whole state, by the one true label of each image or by all of its labels."""
+        truths = np.bincount(state.tables["truths"]["image"], minlength=len(state.ids))
+        return SingleLabel(state) if (truths == 1).all() else MultiLabel(state)
+
+
+def _once(table: Table, score: Doubles | None = None) -> Table:
+    """Keep of rows of one image and label the one with the highest score; of equal ones the first."""
+    keys = joined(table["image"], table["label"])
+    order = np.lexsort((np.zeros(len(keys)) if score is None else -score, keys))
+    kept = np.sort(order[starts(keys[order])])
+    return {name: column[kept] for name, column in table.items()}
+
+
+class _Answers(NamedTuple):
+    """What a model says to each image (I,)."""
+
+    label: Integers
+    """The best, -1 where there is none."""
+    score: Doubles
+    """Of the best, 0 where there is none."""
+    number: Integers
+    """Position of the best in the image's answer."""
+    true_rank: Integers
+    """Place of the true label by falling score, from 0; huge where it is not answered."""
+    true_score: Doubles
+
+
+def _answers(rows: Table, right: Flags, images: int) -> _Answers:
+    order = np.lexsort((-rows["score"], rows["image"]))
+    image = rows["image"][order]
+    rank = within(image)
+    best = order[rank == 0]
+    at = rows["image"][best]
+    label, numbers = np.full(images, -1), np.zeros(images, np.int64)
+    score, true_score = np.zeros(images), np.zeros(images)
+    label[at], score[at] = rows["label"][best], rows["score"][best]
+    numbers[at] = rows["number"][best]
+    true_rank = np.full(images, _UNRANKED)
+    found = right[order]
+    true_rank[image[found]] = rank[found]
+    true_score[image[found]] = rows["score"][order][found]
+    return _Answers(label, score, numbers, true_rank, true_score)
+
+
+class SingleLabel:
+    """A whole state, looked into once."""
+
+    def __init__(self, state: State) -> None:
+        rows = state.tables["predictions"]
+        self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
+        self._true: Integers = state.tables["truths"]["label"]
+        right = rows["label"] == self._true[rows["image"]]
+        self._answers = answers = _answers(rows, right, self._images)
+        self._is_right = answers.label == self._true
+        said = np.flatnonzero(answers.label >= 0)
+        self._reliability = Reliability(said, answers.score[said], self._is_right[said])
+        self._brier = np.full(self._images, np.nan)
+        if are_probabilities(rows["score"]):
+            squares = (rows["score"] - right) ** 2
+            self._brier = np.bincount(rows["image"], squares, self._images)
+            self._brier += answers.true_rank == _UNRANKED
+        every = np.arange(self._images)
+        shape = self._images, self._labels
+        self._scores = LabelScores(rows, right, (every, self._true), shape)
+        both = np.where(self._is_right, self._true, -1)
+        self._rows = (every, both), (every, answers.label), (every, self._true)
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines over weightings (B, I) of the images."""
+        count = weights.sum(axis=1)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
+        expected, _ = self._reliability.errors(weights)
+        return [
+            Headline("Accuracy", {}, ratio(weights @ self._is_right, count)),
+            self._top(5, weights),
+            *counts.headlines(),
+            *self._scores.headlines(weights),
+            Headline("ECE", _CALIBRATION, expected),
+            Headline("Brier", {"rule": "sum over labels"}, ratio(weights @ self._brier, count)),
+        ]
+
+    def _top(self, k: int, weights: Doubles) -> Headline:
+        """Tell how often the truth is among the best `k`; undefined where it could not but be."""
+        found = weights @ (self._answers.true_rank < k)
+        return Headline(
+            "TopKAccuracy", {"k": k}, ratio(found, weights.sum(axis=1) * (self._labels > k))
+        )
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        weights = np.ones((1, self._images))
+        counts = LabelCounts.of(weights, self._rows, self._labels)
+        roc, precision = self._scores.areas(weights)
+        values = {**counts.rates(), "ROCAUC": roc, "AveragePrecision": precision}
+        _, most = self._reliability.errors(weights)
+        top = self._top(3, weights)
+        answers, ones = self._answers, np.ones(self._images, np.int64)
+        wrong = (answers.label >= 0) & ~self._is_right
+        lead = np.where(wrong, answers.score - answers.true_score, 0.0)
+        taken = confusion(self._state.labels, self._true, answers.label, ones, of="images")
+        metrics = [
+            Metric(top.type, number(top.values[0]), top.parameters, None, self._images),
+            *averaged(counts, self._images),
+            Metric("MCE", number(most[0]), _CALIBRATION, None, self._images),
+            *per_label(self._state.labels, values, counts.true),
+        ]
+        return Findings(
+            metrics=metrics,
+            curves=curves(self._scores, self._state.labels) | self._reliability.curves(weights),
+            confusion=msgspec.structs.replace(taken, examples=self._examples()),
+            badness={"wrong_label": lead, "miss": (answers.label < 0).astype(np.float64)},
+            parameters={"multi_label": False, "absent_score": 0, "ties": "first in the answer"},
+        )
+
+    def _examples(self) -> list[Example]:
+        """Choose a few of each cell off the diagonal, surest first, of the fullest cells."""
+        answers, labels = self._answers, [*self._state.labels, None]
+        wrong = np.flatnonzero(~self._is_right)
+        cell = self._true[wrong] * (self._labels + 1) + answers.label[wrong]
+        _, cells, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        order = np.lexsort((-answers.score[wrong], cells))
+        order = order[within(cells[order]) < _OF_A_CELL]
+        fullest = order[np.argsort(-counts[cells[order]], kind="stable")][:_EXAMPLES]
+        found = []
+        for at in wrong[fullest]:
+            place = None if answers.label[at] < 0 else str(answers.number[at])
+            pair = labels[self._true[at]], labels[answers.label[at]]
+            found.append(Example(*pair, self._state.ids[at], "0", place))
+        return found
+
+
+class MultiLabel:
+    """A whole state, looked into once."""
+
+    def __init__(self, state: State) -> None:
+        rows, truths = state.tables["predictions"], state.tables["truths"]
+        self._state, self._images, self._labels = state, len(state.ids), len(state.labels)
+        self._truths = truths["image"], truths["label"]
+        right = np.isin(joined(rows["image"], rows["label"]), joined(*self._truths))
+        shape = self._images, self._labels
+        self._scores = LabelScores(rows, right, self._truths, shape)
+        said = rows["score"] >= THRESHOLD
+        self._rows = (
+            *((rows["image"][of], rows["label"][of]) for of in (said & right, said)),
+            self._truths,
+        )
+        found, answered, true = (np.bincount(of, minlength=self._images) for of, _ in self._rows)
+        self._wrong = answered + true - 2 * found
+        self._f1 = np.nan_to_num(ratio(2 * found, answered + true))
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Compute the headlines over weightings (B, I) of the images."""
+        count = weights.sum(axis=1)
+        counts = LabelCounts.of(weights, self._rows, self._labels)
+        at = {"score": THRESHOLD}
+        right = ratio(weights @ (self._wrong == 0), count)
+        return [
+            Headline("Accuracy", {**at, "rule": "all labels"}, right),
+            Headline("F1", {**at, "average": "micro"}, counts.micro()["F1"]),
+            *counts.headlines(**at),
+            Headline("F1", {**at, "average": "samples"}, ratio(weights @ self._f1, count)),
+            Headline("HammingLoss", at, ratio(weights @ self._wrong, count * self._labels)),
+            *self._scores.headlines(weights),
+        ]
+
+    def findings(self) -> Findings:
+        """Compute everything else, over all images."""
+        weights = np.ones((1, self._images))
+        counts = LabelCounts.of(weights, self._rows, self._labels)
+        roc, precision = self._scores.areas(weights)
+        areas = {"ROCAUC": roc, "AveragePrecision": precision}
+        rates = averaged(counts, self._images, score=THRESHOLD)
+        headline = "F1", "micro"
+        metrics = [
+            *(one for one in rates if (one.type, one.parameters["average"]) != headline),
+            *per_label(self._state.labels, counts.rates(), counts.true, score=THRESHOLD),
+            *per_label(self._state.labels, areas, counts.true),
+        ]
+        return Findings(
+            metrics=metrics,
+            curves=curves(self._scores, self._state.labels),
+            badness={"wrong_label": self._wrong.astype(np.float64)},
+            parameters={"multi_label": True, "score": THRESHOLD, "absent_score": 0},
+        )

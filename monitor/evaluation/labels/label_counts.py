@@ -1,0 +1,152 @@
+"""Precision, recall, F1 and intersection over union from counts, per label and averaged.
+
+A rate without anything to count is NaN, but for the precision of a label that is there and never answered:
+that is 0, as scikit-learn has it.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, ratio
+from quadriga.monitor.evaluation.evaluators import Headline
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.report.schema import Confusion, Metric
+
+MOST_LABELS = 1000
+"""Of a confusion matrix."""
+
+
+def totals(
+    weights: Doubles,
+    image: Integers,
+    group: Integers,
+    groups: int,
+    values: Doubles | Integers | Flags | None = None,
+) -> Doubles:
+    """Add up rows by group, each as often as its image is there.
+
+    Args:
+        weights: (B, I) how often each image is there.
+        image: (N,) of each row.
+        group: (N,) of each row, below `groups` (G); rows of a negative one are left out.
+        groups: How many there are.
+        values: (N,) what is added; ones if not given.
+
+    Returns:
+        (B, G).
+    """
+    kept = group >= 0
+    values = np.ones(len(group)) if values is None else values.astype(np.float64)
+    matrix = sparse.csr_matrix(
+        (values[kept], (group[kept], image[kept])), shape=(groups, weights.shape[1])
+    )
+    return np.ascontiguousarray((matrix @ weights.T).T)
+
+
+class LabelCounts(NamedTuple):
+    """How often each label is answered, is true, and is both: (B, K) each."""
+
+    right: Doubles
+    answered: Doubles
+    true: Doubles
+
+    @classmethod
+    def of(
+        cls,
+        weights: Doubles,
+        rows: tuple[tuple[Integers, Integers], ...],
+        labels: int,
+        values: Integers | None = None,
+    ) -> "LabelCounts":
+        """Count images and labels that are right, answered and true; the rest as of `totals`."""
+        return cls(*(totals(weights, *of, labels, values) for of in rows))
+
+    def rates(self) -> dict[str, Doubles]:
+        """Return precision, recall and F1 (B, K) by their names."""
+        never = (self.answered == 0) & (self.true > 0)
+        return {
+            "Precision": np.where(never, 0.0, ratio(self.right, self.answered)),
+            "Recall": ratio(self.right, self.true),
+            "F1": ratio(2 * self.right, self.answered + self.true),
+        }
+
+    def iou(self) -> Doubles:
+        """Return intersection over union (B, K)."""
+        return ratio(self.right, self.answered + self.true - self.right)
+
+    def macro(self, values: Doubles) -> Doubles:
+        """Average (B,) over the labels that are true or answered at all; there NaN counts 0."""
+        present = self.answered + self.true > 0
+        known = np.where(present & ~np.isnan(values), values, 0.0)
+        return ratio(known.sum(axis=1), present.sum(axis=1))
+
+    def headlines(self, **parameters: Any) -> list[Headline]:
+        """Return precision, recall and F1, each averaged by `macro`."""
+        named = {**parameters, "average": "macro"}
+        return [Headline(name, named, self.macro(rate)) for name, rate in self.rates().items()]
+
+    def weighted(self, values: Doubles) -> Doubles:
+        """Average (B,) over the labels by how often each is true."""
+        known = np.where(self.true > 0, values, 0.0)
+        return ratio((self.true * known).sum(axis=1), self.true.sum(axis=1))
+
+    def micro(self) -> dict[str, Doubles]:
+        """Return precision, recall and F1 (B,) of all labels together."""
+        together = LabelCounts(*(counts.sum(axis=1, keepdims=True) for counts in self))
+        return {name: values[:, 0] for name, values in together.rates().items()}
+
+
+def confusion(
+    labels: list[str], true: Integers, answered: Integers, count: Integers, *, of: str
+) -> Confusion:
+    """Count what is taken for what, among the `MOST_LABELS` labels that are true most often.
+
+    Args:
+        labels: All (K).
+        true: (N,) true labels of rows, -1 for nothing.
+        answered: (N,) answered ones, likewise.
+        count: (N,) how often each row is there.
+        of: What is counted, as the report names it.
+    """
+    named = true >= 0
+    often = np.bincount(true[named], count[named], len(labels))
+    shown = np.sort(np.argsort(-often, kind="stable")[:MOST_LABELS])
+    side = len(shown) + 1
+    place = np.full(len(labels) + 1, -1)
+    place[shown], place[-1] = np.arange(len(shown)), len(shown)
+    row, column = place[true], place[answered]
+    kept = (row >= 0) & (column >= 0)
+    cells = np.bincount(row[kept] * side + column[kept], count[kept], side * side)
+    matrix = cells.astype(np.int64).reshape(side, side)
+    names = [labels[label] for label in shown]
+    hallucinations, misses = (
+        {name: count for name, count in zip(names, counts.tolist(), strict=True) if count}
+        for counts in (matrix[-1, :-1], matrix[:-1, -1])
+    )
+    parameters = {"of": of, "labels": len(labels)}
+    return Confusion(
+        names, matrix[:-1, :-1].tolist(), hallucinations, misses, parameters=parameters
+    )
+
+
+def per_label(
+    labels: list[str], values: dict[str, Doubles], true: Doubles, **parameters: Any
+) -> list[Metric]:
+    """Name numbers (1, K) of labels, each taken over the `true` (1, K) ones."""
+    return [
+        Metric(name, number(value), {**parameters, "label": label}, None, int(count))
+        for name, column in values.items()
+        for label, value, count in zip(labels, column[0], true[0], strict=True)
+    ]
+
+
+def averaged(counts: LabelCounts, n: int, **parameters: Any) -> list[Metric]:
+    """Name rates (1, K) of all labels together, and weighted by how often each is true, over `n` images."""
+    weighted = {name: counts.weighted(rate) for name, rate in counts.rates().items()}
+    return [
+        Metric(name, number(found[0]), {**parameters, "average": average}, None, n)
+        for average, of in (("micro", counts.micro()), ("weighted", weighted))
+        for name, found in of.items()
+    ]

@@ -1,0 +1,192 @@
+"""How well scores rank what is there above what is not: areas under curves, per label, and the curves.
+
+Every image has a score of every label; one that the model did not give is 0. Equal scores are one step of
+a curve, as scikit-learn has it.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, before, mean_known, ratio
+from quadriga.monitor.evaluation.evaluators import Headline
+from quadriga.monitor.evaluation.labels.label_counts import totals
+from quadriga.monitor.evaluation.state import Table
+
+_POINTS = 200
+"""Most of one curve."""
+
+_CURVES = 100
+"""Most labels that are drawn, those with the most truths; the mean is over all."""
+
+_GRID: Doubles = np.linspace(0, 1, 101)
+
+
+class Steps(NamedTuple):
+    """A curve (S,): what is found and what is wrongly found at each score or above."""
+
+    score: Doubles
+    """Falling, each once."""
+    found: Integers
+    wrong: Integers
+
+
+class LabelScores:
+    """All scores of all labels, sorted once.
+
+    Args:
+        rows: What the model gave (N,): `image`, `label` and `score`, no label of an image twice.
+        right: (N,) whether the image has the label.
+        truths: Positions of image and label (M,) of what is there.
+        shape: How many images and labels there are.
+    """
+
+    def __init__(
+        self, rows: Table, right: Flags, truths: tuple[Integers, Integers], shape: tuple[int, int]
+    ) -> None:
+        self._images, self._labels = shape
+        self._truths = truths
+        order = np.lexsort((-rows["score"], rows["label"]))
+        self._image, self._score = rows["image"][order], rows["score"][order]
+        self._right = right[order]
+        self._bounds = np.searchsorted(rows["label"][order], np.arange(self._labels + 1))
+
+    def areas(self, weights: Doubles) -> tuple[Doubles, Doubles]:
+        """Compute the area under the ROC curve, and the average precision, of labels (B, K).
+
+        By weights (B, I) of images; NaN where no image, or for the first every image, has the label.
+        """
+        used = weights.max(axis=0, initial=0) > 0
+        per_image = np.concatenate([weights.T, np.zeros((1, len(weights)))])
+        whole = weights.sum(axis=1)
+        true = totals(weights, *self._truths, self._labels)
+        roc, precision = np.empty(true.shape), np.empty(true.shape)
+        for label, (low, high) in enumerate(pairwise(self._bounds)):
+            kept = low + np.flatnonzero(used[self._image[low:high]])
+            rows = _Rows.of(self._image[kept], self._score[kept], self._right[kept], self._images)
+            roc[:, label], precision[:, label] = rows.areas(per_image, whole, true[:, label])
+        return roc, precision
+
+    def headlines(self, weights: Doubles) -> list[Headline]:
+        """Average both areas over labels."""
+        named = zip(("ROCAUC", "AveragePrecision"), self.areas(weights), strict=True)
+        return [Headline(name, {"average": "macro"}, mean_known(area)) for name, area in named]
+
+    def steps(self) -> Iterator[tuple[int, Steps]]:
+        """Draw the curve of each label that some images have and some have not."""
+        true = np.bincount(self._truths[1], minlength=self._labels)
+        for label, (low, high) in enumerate(pairwise(self._bounds)):
+            if not 0 < true[label] < self._images:
+                continue
+            score, right = self._score[low:high], self._right[low:high]
+            others = self._images - len(score)
+            hidden = int(true[label] - right.sum())
+            place = int(np.searchsorted(-score, 0.0))
+            score = np.insert(score, place, 0.0)
+            found = np.cumsum(np.insert(right.astype(np.int64), place, hidden))
+            wrong = np.cumsum(np.insert(1 - right.astype(np.int64), place, others - hidden))
+            last = np.append(score[1:] != score[:-1], True)
+            if not others:
+                last[place] = False  # nobody stands there
+            yield label, Steps(score[last], found[last], wrong[last])
+
+
+class _Rows(NamedTuple):
+    """Scores of one label, falling, and between them one row for all images without any."""
+
+    image: Integers
+    """(N + 1,) the row of those without has the number of images."""
+    absent: int
+    """Where that row is."""
+    right: Integers
+    """(P,) rows that have the label; the row of those without is one of them."""
+    first: Integers
+    """(P,) first row of the same score, of each of these."""
+    after: Integers
+    """(P,) row after the last of the same score."""
+
+    @classmethod
+    def of(cls, image: Integers, score: Doubles, right: Flags, images: int) -> "_Rows":
+        absent = int(np.searchsorted(-score, 0.0))
+        score = np.insert(score, absent, 0.0)
+        rows = np.flatnonzero(np.insert(right, absent, True))
+        starts = np.append(True, score[1:] != score[:-1])
+        firsts = np.flatnonzero(np.append(starts, True))
+        group = np.cumsum(starts)[rows] - 1
+        return cls(np.insert(image, absent, images), absent, rows, firsts[group], firsts[group + 1])
+
+    def areas(self, per_image: Doubles, whole: Doubles, true: Doubles) -> tuple[Doubles, Doubles]:
+        """Compute both areas (B,) from weights (I + 1, B), their sums (B,) and the label's (B,)."""
+        weights = per_image[self.image]
+        weights[self.absent] = whole - weights.sum(axis=0)
+        own = weights[self.right]
+        absent = int(np.searchsorted(self.right, self.absent))
+        own[absent] = 0
+        own[absent] = true - own.sum(axis=0)
+        every, found = before(weights), before(own)
+        above = found[np.searchsorted(self.right, self.first)]
+        to = found[np.searchsorted(self.right, self.after)]
+        wrong_above, wrong_to = every[self.first] - above, every[self.after] - to
+        wrong = whole - true
+        roc = (own * (wrong - (wrong_above + wrong_to) / 2)).sum(axis=0)
+        precision = np.where(own > 0, ratio(to, every[self.after]), 0.0)
+        return ratio(roc, true * wrong), ratio((own * precision).sum(axis=0), true)
+
+
+def curves(scores: LabelScores, labels: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Draw the curves of labels, the mean of each kind first, its label None.
+
+    The mean precision is over the best that each label has at each of 101 recalls or above.
+    """
+    steps = dict(scores.steps())
+    if not steps:
+        return {}
+    best, score, found = (np.zeros((len(steps), len(_GRID))) for _ in range(3))
+    drawn = sorted(sorted(steps, key=lambda label: -steps[label].found[-1])[:_CURVES])
+    pr, roc = [], []
+    for row, (label, step) in enumerate(steps.items()):
+        recall, alarms = step.found / step.found[-1], step.wrong / step.wrong[-1]
+        precision = ratio(step.found, step.found + step.wrong)
+        at = np.searchsorted(recall, _GRID)
+        best[row] = np.maximum.accumulate(precision[::-1])[::-1][at]
+        score[row] = step.score[at]
+        rates = np.append(0.0, alarms), np.append(0.0, recall)
+        found[row] = np.interp(_GRID, *rates)
+        if label in drawn:
+            pr.append(_pr(labels[label], recall, precision, step.score))
+            roc.append(_roc(labels[label], *rates, [None, *step.score.tolist()]))
+    mean_pr = _pr(None, _GRID, best.mean(axis=0), score.mean(axis=0))
+    mean_roc = _roc(None, _GRID, found.mean(axis=0), [None] * len(_GRID))
+    return {"pr": [mean_pr, *pr], "roc": [mean_roc, *roc]}
+
+
+def _pr(label: str | None, recall: Doubles, precision: Doubles, score: Doubles) -> dict[str, Any]:
+    at = _thinned(recall, precision)
+    named = {"recall": recall, "precision": precision, "score": score}
+    return {"label": label} | {name: column[at].tolist() for name, column in named.items()}
+
+
+def _roc(
+    label: str | None, alarms: Doubles, recall: Doubles, threshold: list[float | None]
+) -> dict[str, Any]:
+    at = _thinned(alarms, recall)
+    named = {"false_positive_rate": alarms, "true_positive_rate": recall}
+    curve = {"label": label} | {name: column[at].tolist() for name, column in named.items()}
+    return curve | {"threshold": [threshold[one] for one in at]}
+
+
+def _thinned(x: Doubles, y: Doubles) -> Integers:
+    """Choose the points to draw: corners, and of too many of those some evenly along the curve."""
+    if len(x) <= _POINTS:
+        return np.arange(len(x))
+    straight = np.diff(x[:-1]) * np.diff(y[1:]) == np.diff(x[1:]) * np.diff(y[:-1])
+    corners = np.flatnonzero(~np.concatenate([[False], straight, [False]]))
+    if len(corners) <= _POINTS:
+        return corners
+    x, y = x[corners], y[corners]
+    way = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    at = np.searchsorted(way, np.linspace(0, way[-1], _POINTS)).clip(0, len(x) - 1)
+    chosen: Integers = corners[np.unique(at)]
+    return chosen

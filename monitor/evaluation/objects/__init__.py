@@ -1,0 +1,1 @@
+"""Objects with boxes: matching, average precision and what it is lost to."""

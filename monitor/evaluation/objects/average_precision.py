@@ -1,0 +1,180 @@
+"""Average precision and recall over many images, as COCO defines them, and how a report has them.
+
+Source: `pycocotools.cocoeval.COCOeval.accumulate` and `summarize`, whose numbers these are; where those say
+-1 for "nothing to find", ours are NaN.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, mean_known, nth
+from quadriga.monitor.evaluation.objects.matching import RIGHT, WRONG, Ranking
+from quadriga.monitor.evaluation.reporting import number
+from quadriga.monitor.report.schema import Metric
+
+THRESHOLDS: Doubles = np.linspace(0.5, 0.95, 10)
+RECALLS: Doubles = np.linspace(0, 1, 101)
+AREAS: Doubles = np.array([(0, 1e10), (0, 32**2), (32**2, 96**2), (96**2, 1e10)], np.float64)
+"""All, small, medium and large, in square pixels, both ends included."""
+
+MOST = (1, 10, 100)
+"""Predictions of an image and a label that count."""
+
+
+class Curves(NamedTuple):
+    """Precision over recall, per label (K) and threshold (T)."""
+
+    precision: Doubles
+    """(K, T, R) at each of `RECALLS`, the best that is had at that recall or more."""
+    scores: Doubles
+    """(K, T, R) of the prediction at which the recall is reached; 0 where it never is."""
+    recall: Doubles
+    """(K, T) in the end."""
+
+
+def curves(ranking: Ranking) -> Curves:
+    """Draw precision over recall for each label, at all thresholds, in the first range of area."""
+    labels = len(ranking.bounds) - 1
+    shape = labels, len(ranking.outcome)
+    precision = np.full((*shape, len(RECALLS)), np.nan)
+    scores = np.full_like(precision, np.nan)
+    recall = np.full(shape, np.nan)
+    to_find = ranking.to_find.sum(axis=1)[:labels].astype(np.int64)
+    for at in np.flatnonzero(to_find).tolist():
+        of = ranking.of_labels(at, at + 1)
+        outcome = ranking.outcome[:, 0, of]
+        precision[at], scores[at], recall[at] = _curve(
+            outcome == RIGHT, outcome == WRONG, ranking.score[of], int(to_find[at])
+        )
+    return Curves(precision, scores, recall)
+
+
+def _curve(
+    right: Flags, wrong: Flags, score: Doubles, to_find: int
+) -> tuple[Doubles, Doubles, Doubles | float]:
+    """Return precision (T, R), score (T, R) and the last recall (T,) of predictions by falling score.
+
+    The best precision from some prediction on is that of one that is right, so only those are looked at.
+    """
+    thresholds, count = right.shape
+    precision = np.zeros((thresholds, len(RECALLS)))
+    scores = np.zeros_like(precision)
+    if not count:
+        return precision, scores, 0.0
+    found = right.sum(axis=1)
+    row, at = np.nonzero(right)
+    right_before = nth(found)
+    position = np.zeros((thresholds, found.max() + 1), np.int64)  # of the n-th that is right
+    position[row, right_before] = at
+    best = np.zeros(position.shape)
+    wrongs = np.cumsum(wrong, axis=1)
+    hits = right_before + 1
+    best[row, right_before] = hits / (hits + wrongs[row, at] + np.spacing(1))
+    best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+    needed = np.searchsorted(np.arange(to_find + 1) / to_find, RECALLS, "left")
+    reached = needed <= found[:, None]
+    which = np.minimum(np.maximum(needed - 1, 0), found.max())
+    precision[reached] = best[:, which][reached]
+    scores[reached] = np.where(needed, score[position[:, which]], score[0])[reached]
+    return precision, scores, found / to_find
+
+
+def average_precisions(label: Integers, score: Doubles, right: Flags, to_find: Integers) -> Doubles:
+    """Return the average precision (K,) of each label at one threshold, NaN with nothing to find.
+
+    Args:
+        label: (N,) of predictions, none of which is to be ignored.
+        score: (N,) of equal ones the earlier comes first.
+        right: (N,) whether each is.
+        to_find: (K,) objects of each label.
+    """
+    order = np.lexsort((-score, label))
+    bounds = np.searchsorted(label[order], np.arange(len(to_find) + 1))
+    averages = np.full(len(to_find), np.nan)
+    for one in np.flatnonzero(to_find):
+        of = order[bounds[one] : bounds[one + 1]]
+        precision, *_ = _curve(right[None, of], ~right[None, of], score[of], int(to_find[one]))
+        averages[one] = precision.mean()
+    return averages
+
+
+AREA_NAMES = ("all", "small", "medium", "large")
+"""Of `AREAS`."""
+
+AVERAGED = "0.50:0.95"
+"""How COCO writes the mean over its ten thresholds."""
+
+_LABEL_IOUS = (0.5, 0.75)
+"""Thresholds that each label's curve is drawn at."""
+
+
+def twelve() -> list[tuple[str, dict[str, Any]]]:
+    """Return the type and the parameters of COCO's twelve numbers, in its order."""
+    sizes, most = AREA_NAMES[1:], MOST[-1]
+    asked: list[tuple[str, str | float, str, int]] = [
+        *(("AP", iou, "all", most) for iou in (AVERAGED, 0.5, 0.75)),
+        *(("AP", AVERAGED, area, most) for area in sizes),
+        *(("AR", AVERAGED, "all", few) for few in MOST),
+        *(("AR", AVERAGED, area, most) for area in sizes),
+    ]
+    return [(kind, _parameters(iou, area, count, None)) for kind, iou, area, count in asked]
+
+
+def label_parameters(iou: str | float, label: str) -> dict[str, Any]:
+    """Return the parameters of a label's number."""
+    return {**_parameters(iou, "all", MOST[-1], label), "n": "objects"}
+
+
+def _parameters(iou: str | float, area: str, most: int, label: str | None) -> dict[str, Any]:
+    return {"rule": "COCO", "iou": iou, "area": area, "max_dets": most, "label": label}
+
+
+def label_metrics(drawn: Curves, labels: list[str], to_find: Integers) -> list[Metric]:
+    """Return the AP of labels (K,), also at each of two thresholds, and AR; None where nothing is to find."""
+    precision = drawn.precision.mean(axis=2)  # (K, T)
+    values: list[tuple[str, str | float, Doubles]] = [("AP", AVERAGED, precision.mean(axis=1))]
+    values += [("AP", iou, precision[:, _nearest(iou)]) for iou in _LABEL_IOUS]
+    values += [("AR", AVERAGED, drawn.recall.mean(axis=1))]
+    return [
+        Metric(kind, number(of[at]), label_parameters(iou, label), n=int(to_find[at]))
+        for kind, iou, of in values
+        for at, label in enumerate(labels)
+    ]
+
+
+def precision_curves(drawn: Curves, labels: list[str]) -> list[dict[str, Any]]:
+    """Return precision over recall with its scores: the mean at each threshold, each label at two.
+
+    A score is None where the recall is not reached; the mean's is taken over the labels that reach it.
+    """
+    known = np.flatnonzero(~np.isnan(drawn.recall[:, 0]))
+    if not known.size:
+        return []
+    precision = drawn.precision[known]
+    reached = (drawn.recall[known, :, None] >= RECALLS) & (precision > 0)
+    score = np.where(reached, drawn.scores[known], np.nan)
+    mean = mean_known(np.stack([*score], axis=-1))
+    found = [
+        _drawn(None, float(iou), precision[:, at].mean(axis=0), mean[at])
+        for at, iou in enumerate(THRESHOLDS.round(2))
+    ]
+    for at, label in enumerate(known):
+        for iou in _LABEL_IOUS:
+            of = at, _nearest(iou)
+            found.append(_drawn(labels[label], iou, precision[of], score[of]))
+    return found
+
+
+def _drawn(label: str | None, iou: float, precision: Doubles, score: Doubles) -> dict[str, Any]:
+    return {
+        "label": label,
+        "iou": iou,
+        "recall": RECALLS.round(2).tolist(),
+        "precision": precision.tolist(),
+        "score": [number(one) for one in score],
+    }
+
+
+def _nearest(iou: float) -> int:
+    return int(np.abs(THRESHOLDS - iou).argmin())

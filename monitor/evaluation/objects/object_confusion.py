@@ -1,0 +1,85 @@
+"""Which label was taken for which: COCO's greedy match, of all labels of an image at once.
+
+What takes only a crowd or a difficult object does not count. A prediction without an object, and an object
+that nothing took, stand against the background.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from quadriga.monitor.evaluation.arrays import Doubles, Flags, Integers, within
+from quadriga.monitor.evaluation.labels.label_counts import confusion as confusion_of
+from quadriga.monitor.evaluation.objects.matching import IGNORED, Overlap, match
+from quadriga.monitor.evaluation.state import State, Table
+from quadriga.monitor.report.schema import Confusion, Example
+
+IOU = 0.5
+SCORE = 0.3
+_PER_CELL = 5
+_EXAMPLES = 2000
+_ANY_AREA: Doubles = np.array([[0, np.inf]])
+
+
+class Confused(NamedTuple):
+    """Pairs of prediction and truth (N,), -1 for the background, by falling score, misses last."""
+
+    prediction: Integers
+    truth: Integers
+
+
+def confused(predictions: Table, truths: Table, rows: Integers, overlap: Overlap) -> Confused:
+    """Match all labels of an image at once, of the predictions at these rows."""
+    rows = np.sort(rows)
+    image, none = predictions["image"][rows], np.zeros(len(rows), np.int64)
+    asked = {"image": image, "label": none}
+    ranking = match(
+        asked | {name: predictions[name][rows] for name in ("score", "area")},
+        truths | {"label": np.zeros_like(truths["label"])},
+        lambda prediction, truth: overlap(rows[prediction], truth),
+        thresholds=np.array([IOU]),
+        areas=_ANY_AREA,
+        most=max(len(rows), 1),
+        shape=(1, int(max(image.max(initial=-1), truths["image"].max(initial=-1))) + 1),
+    )
+    counts = ranking.outcome[0, 0] != IGNORED
+    taken = ranking.truth[counts]
+    free: Flags = ~ranking.truth_ignored[0]
+    free[taken[taken >= 0]] = False
+    missed = np.flatnonzero(free)
+    return Confused(
+        np.append(rows[ranking.row[counts]], np.full(len(missed), -1)), np.append(taken, missed)
+    )
+
+
+def confusion(state: State, pairs: Confused) -> Confusion:
+    """Count pairs by their labels, and name some of each."""
+    found, there = state.tables["predictions"], state.tables["truths"]
+    predicted = np.append(found["label"], -1)[pairs.prediction]
+    true = np.append(there["label"], -1)[pairs.truth]
+    names = [*state.labels, None]
+    examples = []
+    for at in _chosen(true % len(names) * len(names) + predicted % len(names)):
+        prediction, truth = int(pairs.prediction[at]), int(pairs.truth[at])
+        image = found["image"][prediction] if prediction >= 0 else there["image"][truth]
+        ids = (
+            str(table["number"][one]) if one >= 0 else None
+            for table, one in ((there, truth), (found, prediction))
+        )
+        taken = names[true[at]], names[predicted[at]]
+        examples.append(Example(*taken, state.ids[image], *ids))
+    ones = np.ones(len(true), np.int64)
+    counted = confusion_of(state.labels, true, predicted, ones, of="objects")
+    rule = {"iou": IOU, "score": SCORE, "rule": "all labels of an image, by falling score"}
+    return msgspec.structs.replace(
+        counted, examples=examples, parameters={**counted.parameters, **rule}
+    )
+
+
+def _chosen(cell: Integers) -> Integers:
+    """Return the first ones of each cell; the firsts of all cells before the seconds."""
+    order = np.argsort(cell, kind="stable")
+    place = within(cell[order])
+    few = place < _PER_CELL
+    return np.sort(order[few][np.argsort(place[few], kind="stable")][:_EXAMPLES])

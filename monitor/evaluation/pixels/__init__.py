@@ -1,0 +1,1 @@
+"""Masks of objects and labels of pixels."""

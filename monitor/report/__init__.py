@@ -1,0 +1,1 @@
+"""Reports as data, as JSON in their jobs and as pages."""

@@ -1,0 +1,183 @@
+"""From a matplotlib figure to an SVG that lives inside a page and takes the page's colours and font.
+
+Inks are drawn as colours that nobody would choose and then replaced by CSS variables; so the same picture
+is readable on light, dark and printed paper. The page defines the variables: see `VARIABLES`.
+"""
+
+import io
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import matplotlib as mpl
+import msgspec
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from quadriga.monitor.report.schema import Metric
+from quadriga.monitor.report.texts import plain
+
+INK, FAINT, PAPER = "#010203", "#010204", "#010205"
+TRUTH, WRONG = "#010206", "#010207"
+SERIES = ("#010211", "#010212", "#010213", "#010214", "#010215", "#010216")
+
+_NAMES = ("ink", "faint", "paper", "truth", "wrong", *(f"series-{at}" for at in range(len(SERIES))))
+VARIABLES = {
+    color: f"--{name}"
+    for color, name in zip((INK, FAINT, PAPER, TRUTH, WRONG, *SERIES), _NAMES, strict=True)
+}
+"""What the page must define, by the colour that stands for it here."""
+
+_DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (9, 2)), (0, (3, 1)))
+
+LINES: list[dict[str, Any]] = [
+    {"color": color, "linestyle": dash, "linewidth": 1.4}
+    for color, dash in zip(SERIES, _DASHES, strict=True)
+]
+"""How one line after the other is drawn: told apart by dashes as well as by colour."""
+
+MOST_LETTERS = 24
+WIDE, NARROW = 7.4, 4.2
+"""Inches of a picture that has a row of the page, and of one of two in a row."""
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "quadriga",
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same measures on every machine
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 8.5,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "hatch.linewidth": 0.6,
+    "hatch.color": PAPER,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    **dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), FAINT),
+}
+_LOCK = threading.Lock()
+_UNNAMED = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """A picture of a report."""
+
+    name: str
+    """One of its kind on a page: its ids begin with it."""
+    title: str
+    caption: str
+    svg: Markup
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw within this: matplotlib's settings belong to the process, so one thread at a time has them."""
+    with _LOCK, warnings.catch_warnings(), mpl.rc_context(_STYLE):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        yield
+
+
+def figure(height: float, width: float = WIDE) -> Figure:
+    """Return an empty sheet, in inches."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def single(height: float, width: float = NARROW) -> tuple[Figure, Axes]:
+    """Return a sheet, in inches, with one pair of axes."""
+    sheet = figure(height, width)
+    return sheet, sheet.subplots()
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name rows one below the other, the first above."""
+    axes.set_yticks(np.arange(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def chart(sheet: Figure, name: str, title: str, caption: str) -> Chart:
+    """Turn a figure into an SVG that can stand inside a page beside others."""
+    written = io.BytesIO()
+    sheet.savefig(written, format="svg", metadata=_UNNAMED)
+    root = ET.fromstring(written.getvalue())  # noqa: S314 - matplotlib wrote it just now
+    _, _, width, height = root.get("viewBox", "").split()
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag.endswith(("}style", "}metadata")):
+                parent.remove(child)
+    for element in root.iter():
+        _adopt(element, name)
+    root.attrib = {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": f"0 0 {width} {height}",
+        "width": f"{float(width) * 4 / 3:.0f}",
+        "height": f"{float(height) * 4 / 3:.0f}",
+        "class": "chart",
+        "role": "img",
+        "aria-label": f"{title}. {caption}",
+    }
+    return Chart(name, title, caption, Markup(ET.tostring(root, "unicode")))  # noqa: S704 - ours
+
+
+def _adopt(element: ET.Element, name: str) -> None:
+    """Give an element ids of its own and the colours and font of the page."""
+    element.tag = element.tag.rpartition("}")[2]
+    element.text = element.text if element.text and element.text.strip() else None
+    element.tail = None
+    given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    if given.get("transform", "").startswith("rotate(-0 "):
+        del given["transform"]
+    if "id" in given:
+        given["id"] = f"{name}-{given['id']}"
+    if "href" in given:
+        given["href"] = f"#{name}-{given['href'][1:]}"
+    if given.get("fill", "").startswith("#"):  # of a hatch; variables stand in styles alone
+        given["style"] = f"fill: {given.pop('fill')}"
+    if "style" in given:
+        given["style"] = _restyle(given["style"])
+    if "d" in given:
+        given["d"] = " ".join(given["d"].split())
+    element.attrib = {key: value.replace("url(#", f"url(#{name}-") for key, value in given.items()}
+
+
+def _restyle(style: str) -> str:
+    style = re.sub(r"font-family: [^;]*(; )?", "", style)
+    return re.sub(r"#0102\w\w", lambda found: f"var({VARIABLES[found[0]]})", style)
+
+
+def shown(text: str | None, most: int = MOST_LETTERS) -> str:
+    """Return a text of a user as matplotlib and XML take it, its middle cut out where it is long."""
+    return plain(text, most).replace("$", r"\$")  # or matplotlib would read mathematics
+
+
+def unit_square(axes: Axes, x: str, y: str) -> None:
+    """Let both axes go from 0 to 1."""
+    axes.set(xlim=(0, 1.005), ylim=(0, 1.02), xlabel=x, ylabel=y)
+    axes.grid(visible=True)
+
+
+def whiskers(axes: Axes, metric: Metric, at: float, **style: Any) -> None:
+    """Draw a number as a dot at a height, with its interval."""
+    if metric.value is None:
+        where = "axes fraction", "data"
+        axes.annotate("undefined", (0, at), (3, 0), where, "offset points", va="center", fontsize=7)
+        return
+    low, high = metric.ci95 or (None, None)
+    if low is not None and high is not None:
+        axes.plot((low, high), (at, at), linewidth=2.5, alpha=0.45, solid_capstyle="butt", **style)
+    axes.plot(metric.value, at, "o", markersize=5, **style)

@@ -1,0 +1,326 @@
+"""Windows against baselines: alarms only with all three gates, and few where nothing changed."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quadriga.monitor.drift.comparison import compare
+from quadriga.monitor.drift.samples import DriftError, kind_of, sample
+from quadriga.monitor.drift.significance.decision import Settings, decide
+from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.report.schema import Effect, Report, Signal
+
+RNG = np.random.default_rng(3)
+
+
+def only(before, now, rule=None, **of):
+    report = compare(sample({"x": before}, **of), sample({"x": now}, **of), rule)
+    return report.signals[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.5, None, 1.5], "numeric"),
+        ([1, 2, 3, None], "count"),
+        ([1.0, 2.0], "count"),
+        (list(range(100)), "numeric"),
+        (["a", None], "categorical"),
+        ([True, False], "categorical"),
+        ([1, "a"], "categorical"),
+        ([[0.5, 1.0], None], "embedding"),
+        (np.zeros((3, 2)), "embedding"),
+        (np.array(["a"]), "categorical"),
+        (np.array([True]), "categorical"),
+        ([], "numeric"),
+    ],
+)
+def test_kinds_are_inferred(values, kind):
+    assert kind_of(values) == kind
+
+
+def test_numbers_at_the_end_of_what_there_is_are_compared():
+    before, now = np.random.default_rng(0).normal(size=(2, 80)) * 1e306
+    found = only(before, now)
+    assert np.isfinite([found.effect.value, *found.histogram.edges]).all()
+    assert only([1.0, 2.0] * 40, [1e308, -1e308] * 40).alarm
+
+
+def test_what_is_not_finite_is_missing():
+    made = sample(
+        {
+            "x": [1.0, float("nan"), None, float("inf")],
+            "e": [[1, 2], None, [0, float("nan")], [3, 4]],
+        }
+    )
+    assert [column.rows.tolist() for column in made.columns] == [[0], [0, 3]]
+
+
+def test_rows_are_put_in_time_order():
+    made = sample({"x": [1.5, None, 2.5]}, sources=["b", "a", "a"], order=[30, 10, 20])
+    assert made.order.tolist() == [10, 20, 30]
+    assert made.columns[0].rows.tolist() == [1, 2]
+    assert made.columns[0].values.tolist() == [2.5, 1.5]
+    assert [made.source_names[at] for at in made.sources] == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "message"),
+    [
+        ({"x": [1], "y": [1, 2]}, {}, "expected 1 rows of y, got 2"),
+        ({"x": [1]}, {"sources": []}, "expected 1 rows of sources, got 0"),
+        ({"x": ["a"]}, {"kinds": {"x": "numeric"}}, "expected x to hold numeric values"),
+        ({"x": [[1.0], [1.0, 2.0]]}, {}, "expected x to hold embedding values"),
+        ({"x": [1.0]}, {"kinds": {"x": "embedding"}}, "expected x to hold embedding values"),
+    ],
+)
+def test_values_that_are_not_of_a_kind_are_refused(columns, more, message):
+    with pytest.raises(DriftError, match=message):
+        sample(columns, **more)
+
+
+def test_a_shift_raises_an_alarm():
+    found = only(RNG.normal(size=1000), RNG.normal(1, 1, 200))
+    assert found.alarm
+    assert (found.test, found.kind, found.units, found.status) == ("ks", "numeric", "rows", "ok")
+    assert found.effect.name == "wasserstein_iqr"
+    assert found.n == (1000, 200)
+    assert sum(found.histogram.baseline) == 1000
+    assert len(found.histogram.edges) == len(found.histogram.current) + 1
+    assert found.psi.value > found.psi.expected
+
+
+@pytest.mark.parametrize(
+    ("p", "effect", "status", "alarm"),
+    [
+        (0.001, 0.2, "ok", True),
+        (0.001, 0.1, "low_power", True),
+        (0.06, 0.2, "ok", False),
+        (0.001, 0.09, "ok", False),
+        (0.001, None, "ok", False),
+        (0.001, 0.2, "insufficient", False),
+    ],
+)
+def test_an_alarm_takes_all_three_gates(p, effect, status, alarm):
+    one = Signal("x", "numeric", "ks", Effect("e", effect, 0.1), (200, 200), p=p, status=status)
+    assert decide([one], Settings())[0].alarm is alarm
+
+
+def test_alpha_is_dealt_out_among_signals_and_windows():
+    effect = Effect("e", 1.0, 0.1)
+    ps = [0.004, 0.9, 0.8, None]
+    signals = [Signal(str(at), "numeric", "ks", effect, (200, 200), p=p) for at, p in enumerate(ps)]
+    signals[3] = msgspec.structs.replace(signals[3], status="insufficient")
+    alone = decide(signals, Settings())
+    assert alone[0].p_adjusted == pytest.approx(0.012)
+    assert alone[3].p_adjusted is None
+    assert [one.alarm for one in alone] == [True, False, False, False]
+    assert decide(signals, Settings(windows=24))[0].p_adjusted == pytest.approx(0.288)
+    assert not any(one.alarm for one in decide(signals, Settings(windows=24)))
+
+
+@pytest.mark.parametrize(
+    ("n", "status"),
+    [(1, "insufficient"), (29, "insufficient"), (30, "low_power"), (99, "low_power"), (100, "ok")],
+)
+def test_few_rows_say_little(n, status):
+    assert only(RNG.normal(size=500), RNG.normal(size=n)).status == status
+
+
+@pytest.mark.parametrize("values", [[None] * 50, []])
+@pytest.mark.parametrize(
+    "before", [RNG.normal(size=200), ["a", "b"] * 100, RNG.normal(size=(200, 4)), [1] * 200]
+)
+def test_a_column_without_values_is_insufficient(before, values):
+    found = only(before, values)
+    assert found.status == "insufficient"
+    assert not found.alarm
+    assert found.effect.value is None
+
+
+def test_a_column_that_is_gone_is_insufficient():
+    report = compare(sample({"x": [0.5] * 100}), sample({"y": [0.5] * 100}))
+    assert report.status == "insufficient"
+    assert [one.name for one in report.signals] == ["x"]
+
+
+@pytest.mark.parametrize("value", [0.25, 7, "same"])
+def test_a_constant_stays_silent_and_a_change_of_it_does_not(value):
+    still = only([value] * 200, [value] * 200)
+    assert not still.alarm
+    assert still.p == 1.0
+    other = value + 1 if value != "same" else "other"
+    assert only([value] * 200, [other] * 200).alarm
+
+
+def test_counts_are_compared_by_their_cells():
+    found = only(RNG.poisson(3, 1000), RNG.poisson(5, 200))
+    assert (found.kind, found.test, found.alarm) == ("count", "chi_square", True)
+
+
+def test_counts_that_became_many_are_numbers():
+    found = only(RNG.integers(1, 5, 200), RNG.permutation(200))
+    assert (found.kind, found.alarm) == ("numeric", True)
+
+
+def test_new_labels_are_named():
+    now = RNG.permutation(["car"] * 90 + ["bus"] * 90 + ["tram"] * 20)
+    found = only(RNG.permutation(["car", "bus"] * 500), now)
+    assert found.new_labels == ["tram"]
+    assert found.alarm
+    assert found.effect.value == pytest.approx(0.1)
+    assert found.histogram.edges == ["bus", "car", "tram"]
+    assert found.histogram.current == [90, 90, 20]
+
+
+def test_a_label_that_was_there_but_not_drawn_is_not_new():
+    baseline = summarise(sample({"x": ["car"] * 999 + ["tram"]}), rows=100, run=1)
+    found = compare(baseline, sample({"x": ["car"] * 199 + ["tram"]})).signals[0]
+    assert found.new_labels == []
+
+
+@pytest.mark.parametrize("kernel", ["energy", "mmd"])
+def test_embeddings_are_compared(kernel):
+    rng = np.random.default_rng(0)
+    before = rng.normal(size=(300, 16))
+    rule = Settings(kernel=kernel)
+    assert not only(before, rng.normal(size=(200, 16)), rule).alarm
+    moved = only(before, rng.normal(0.5, 1, (200, 16)), rule)
+    assert moved.alarm
+    assert moved.test == kernel
+    assert 0 < moved.effect.value < 1
+    assert 0 < moved.p < 1e-6
+
+
+def test_embeddings_of_another_length_are_refused():
+    with pytest.raises(DriftError, match="expected x to be of length 4 as in the baseline, got 5"):
+        only(RNG.normal(size=(100, 4)), RNG.normal(size=(100, 5)))
+
+
+def test_a_column_of_another_kind_is_refused():
+    with pytest.raises(DriftError, match="expected x to be categorical as in the baseline, got nu"):
+        only(["a"] * 100, RNG.normal(size=100))
+
+
+def test_repeated_frames_of_sources_do_not_cry_wolf():
+    alarms = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        frames = np.repeat(rng.normal(size=300), 5)
+        sources = [str(at // 5) for at in range(1500)]
+        report = compare(
+            sample({"x": frames[:1000]}, sources=sources[:1000]),
+            sample({"x": frames[1000:]}, sources=sources[1000:]),
+        )
+        assert report.signals[0].units == "groups"
+        alarms += report.signals[0].alarm
+    assert alarms <= 6
+
+
+def test_a_few_recordings_are_insufficient():
+    rng = np.random.default_rng(0)
+    sources = [f"recording {at // 100}" for at in range(1000)]
+    report = compare(
+        sample({"x": rng.normal(size=700)}, sources=sources[:700]),
+        sample({"x": rng.normal(2, 1, 300)}, sources=sources[700:]),
+    )
+    assert report.status == "insufficient"
+    assert report.signals[0].reason == "expected 20 groups on both sides, got 10"
+
+
+def test_one_new_source_is_insufficient_however_much_it_differs():
+    rng = np.random.default_rng(0)
+    sources = [f"camera {at % 30}" for at in range(600)]
+    before, now = ({name: rng.normal(mean, 1, 600) for name in "xyz"} for mean in (0, 9))
+    report = compare(sample(before, sources=sources), sample(now, sources=["new"] * 600))
+    assert report.status == "insufficient"
+    wanted = "expected more groups on each side, got 30 and 1: too few to deal out"
+    assert report.signals[0].reason == wanted
+
+
+def test_few_new_sources_have_an_alarm_together_and_low_power():
+    rng = np.random.default_rng(0)
+    sources = [f"camera {at % 18}" for at in range(540)]
+    before, now = ({name: rng.normal(mean, 1, 540) for name in "wxyz"} for mean in (0, 9))
+    new = [f"new {at % 2}" for at in range(540)]
+    report = compare(sample(before, sources=sources), sample(now, sources=new))
+    assert {(one.alarm, one.status) for one in report.signals} == {(True, "ok")}
+    settings = Settings(windows=3)
+    report = compare(sample(before, sources=sources), sample(now, sources=new), settings)
+    assert {(one.alarm, one.status) for one in report.signals} == {(True, "low_power")}
+
+
+def test_rows_in_no_order_of_time_are_told_from_independent_ones():
+    found = only(sorted("abcdefgh" * 100), sorted("abcdefgh" * 25))
+    assert (found.status, found.units) == ("insufficient", "blocks")
+    assert "independent values" in found.reason
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        lambda rng, n: rng.normal(size=n),
+        lambda rng, n: np.round(rng.beta(8, 1.5, n), 1),
+        lambda rng, n: rng.poisson(2, n),
+        lambda rng, n: rng.choice(
+            list("abcdefgh"), n, p=[0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.01, 0.01]
+        ),
+    ],
+)
+def test_one_window_in_twenty_is_below_alpha_where_nothing_changed(world):
+    rng = np.random.default_rng(11)
+    columns = [{str(at): world(rng, n) for at in range(300)} for n in (400, 60)]
+    found = compare(sample(columns[0]), sample(columns[1]), Settings(permutations=299))
+    below = np.mean([one.p < 0.05 for one in found.signals])
+    assert 0.015 < below < 0.09
+    assert found.status == "ok"
+
+
+def test_the_same_rows_give_the_same_report():
+    before = sample({"x": RNG.choice(["a", "b"], 400), "e": RNG.normal(size=(400, 4))})
+    now = sample({"x": RNG.choice(["a", "b"], 50), "e": RNG.normal(size=(50, 4))})
+    first, second = compare(before, now), compare(before, now)
+    assert first.signals == second.signals
+
+
+def test_a_report_is_json_and_back():
+    report = compare(sample({"x": RNG.normal(size=100)}), sample({"x": RNG.normal(size=100)}))
+    assert report.parameters["spending"] == "bonferroni/1"
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+SIDE = st.integers(0, 60)
+VALUES = st.one_of(
+    st.none(),
+    st.floats(-1e100, 1e100),
+    st.sampled_from([0.0, 1.0, 2.0, 1.7e18, 1.7e18 + 256]),
+    st.floats(allow_nan=True, allow_infinity=True, width=16),
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    pool=st.lists(VALUES, min_size=1, max_size=6),
+    sizes=st.tuples(SIDE, SIDE),
+    names=st.sampled_from([None, "a", "abc"]),
+    seed=st.integers(0, 99),
+)
+def test_whatever_the_values_there_is_a_report(pool, sizes, names, seed):
+    rng = np.random.default_rng(seed)
+    sides = []
+    for n in sizes:
+        columns = {
+            "x": [pool[at] for at in rng.integers(0, len(pool), n)],
+            "label": [[None, "a", "b"][at] for at in rng.integers(0, 3, n)],
+            "e": np.round(rng.normal(size=(n, 2))),
+        }
+        kinds = {"x": "numeric", "label": "categorical"}
+        sources = [names[at % len(names)] for at in range(n)] if names else None
+        sides.append(sample(columns, kinds=kinds, sources=sources))
+    report = compare(*sides, Settings(insufficient=0, permutations=19))
+    for signal in report.signals:
+        assert signal.p is None or 0 < signal.p <= 1
+        assert signal.effect.value is None or np.isfinite(signal.effect.value)
+    msgspec.json.decode(msgspec.json.encode(report), type=Report)

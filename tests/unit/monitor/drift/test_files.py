@@ -1,0 +1,357 @@
+"""Drift of files: what is read, what a column is taken for, and what is said about a bad one."""
+
+import csv
+import json
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quadriga.monitor.drift.files.compare_files import Asked, compare_files
+from quadriga.monitor.drift.files.tables import read_table
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.store.exchange.parquet import SCHEMA
+
+N = 120
+
+
+def rows(n=N, seed=0, shift=0.0, labels=("cat", "dog")):
+    draw = np.random.default_rng(seed)
+    return [
+        {
+            "id": at,
+            "score": float(draw.normal(shift)),
+            "boxes": int(draw.poisson(3)),
+            "label": str(draw.choice(labels)),
+            "is_day": bool(draw.random() < 0.5),
+            "embedding": [float(one) for one in draw.normal(shift, size=3)],
+            "note": f"row {draw.integers(1 << 40)}",
+        }
+        for at in range(n)
+    ]
+
+
+def to_csv(path, found):
+    cells = [
+        {key: json.dumps(value) if isinstance(value, list | bool) else value for key, value in row.items()}
+        for row in found
+    ]  # fmt: skip
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, cells[0])
+        writer.writeheader()
+        writer.writerows(cells)
+
+
+def to_json_lines(path, found):
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+def to_parquet(path, found):
+    pq.write_table(pa.Table.from_pylist(found), path)
+
+
+WRITERS = {".csv": to_csv, ".jsonl": to_json_lines, ".ndjson": to_json_lines, ".parquet": to_parquet}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to(name, found):
+        path = tmp_path / name
+        if isinstance(found, str | bytes):
+            path.write_bytes(found.encode() if isinstance(found, str) else found)
+        else:
+            WRITERS[path.suffix](path, found)
+        return path
+
+    return to
+
+
+def compared(baseline, current, **asked):
+    report = compare_files(baseline, current, Asked(**asked))
+    return report, {one.name: one for one in report.signals}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("other", [".csv", ".parquet"])
+def test_formats_say_the_same(write, suffix, other):
+    report, signals = compared(
+        write(f"a{suffix}", rows()), write(f"b{other}", rows(seed=1, shift=1))
+    )
+    assert {name: one.kind for name, one in signals.items()} == {
+        "score": "numeric",
+        "boxes": "count",
+        "label": "categorical",
+        "is_day": "categorical",
+        "embedding": "embedding",
+    }
+    assert all(one.n == (N, N) for one in signals.values())
+    assert {name for name, one in signals.items() if one.alarm} == {"score", "embedding"}
+    assert signals["is_day"].histogram.edges == ["false", "true"]
+    assert report.status == "drift"
+    assert set(report.parameters["left_out"]) == {"id", "note"}
+    same = compared(write("a.jsonl", rows()), write("b.jsonl", rows(seed=1, shift=1)))[1]
+    assert signals["score"] == same["score"]
+
+
+def test_nothing_changed_is_ok(write):
+    report, _ = compared(write("a.csv", rows()), write("b.csv", rows(seed=1)))
+    assert (report.status, report.kind) == ("ok", "drift")
+    assert [one.alarm for one in report.signals] == [False] * 5
+
+
+def test_new_labels_are_named(write):
+    baseline = write("a.csv", rows())
+    _, signals = compared(baseline, write("b.csv", rows(labels=("cat", "dog", "<fox>"))))
+    assert signals["label"].new_labels == ["<fox>"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_nested_objects_have_dotted_names(write, suffix):
+    found = [{"metadata": {"a": at, "deep": {"b": at / 7}}} for at in range(40)]
+    _, signals = compared(write(f"a{suffix}", found), write("b.jsonl", found))
+    assert set(signals) == {"metadata.a", "metadata.deep.b"}
+
+
+def test_what_is_missing_does_not_count(write):
+    baseline = write("a.csv", "x,y\n1.5,\n,b\n2.5,c\nNaN,\n")
+    current = write("b.jsonl", '{"x": 1.5, "y": null}\n\n{}\n{"x": 2}\n')
+    report, signals = compared(baseline, current)
+    assert (signals["x"].n, signals["y"].n) == ((2, 2), (2, 0))
+    assert (report.data.baseline.n, report.data.current.n) == (4, 3)
+    assert report.status == "insufficient"
+
+
+def test_a_column_of_one_file_is_insufficient(write):
+    found = rows()
+    _, signals = compared(
+        write("a.jsonl", [{"x": row["score"], "a": 1} for row in found]),
+        write("b.jsonl", [{"x": row["score"], "b": row["embedding"]} for row in found]),
+    )
+    assert {name: one.n for name, one in signals.items() if one.status == "insufficient"} == {
+        "a": (N, 0),
+        "b": (0, N),
+    }
+
+
+def test_labels_that_look_like_numbers_in_one_file_are_labels(write):
+    baseline = write("a.csv", "zone\n" + "1\n2\n" * 60)
+    current = write("b.csv", "zone\n" + "1\n2\nx\n" * 40)
+    _, signals = compared(baseline, current)
+    assert signals["zone"].kind == "categorical"
+    assert signals["zone"].new_labels == ["x"]
+
+
+def test_underscores_are_no_numbers(write):
+    baseline = write("a.csv", "zone\n" + "1_0\n10\n" * 60)
+    _, signals = compared(baseline, baseline)
+    assert signals["zone"].histogram.edges == ["10", "1_0"]
+
+
+def test_numbers_as_categories_are_the_same_in_each_format(write):
+    found = [{"class": at % 3} for at in range(90)]
+    whole = write("a.parquet", [{"class": float(row["class"])} for row in found])
+    for name in ("b.csv", "b.jsonl", "b.parquet"):
+        _, signals = compared(whole, write(name, found), categorical=("class",))
+        assert signals["class"].kind == "categorical"
+        assert signals["class"].new_labels == []
+
+
+def test_few_integers_are_numbers_where_it_is_said(write):
+    path = write("a.csv", rows())
+    _, signals = compared(path, path, numeric=("boxes",))
+    assert (signals["boxes"].kind, signals["boxes"].test) == ("numeric", "ks")
+
+
+def test_an_embedding_may_be_columns(write):
+    text = "e_0,e_1,e_3,x\n" + "1,2,9,0\n,2,9,0\n" * 30
+    path = write("a.csv", text)
+    _, signals = compared(path, path, embedding=("e",))
+    assert {name: one.kind for name, one in signals.items()} == {
+        "e_3": "count",
+        "x": "count",
+        "e": "embedding",
+    }
+    assert signals["e"].n == (30, 30)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_lists_that_are_no_embedding_are_left_out_by_name(write, suffix):
+    path = write(f"a{suffix}", [{"x": 1.5, "l": [1.0] * (at % 3)} for at in range(40)])
+    other = write(f"b{suffix}", [{"x": 1.5, "l": [{"label": "a"}]} for at in range(40)])
+    report, signals = compared(path, other)
+    assert set(signals) == {"x"}
+    assert "l" in report.parameters["left_out"]
+    with pytest.raises(DriftError, match="1: expected l to be a list of numbers, got"):
+        compared(path, other, embedding=("l",))
+
+
+def test_a_line_of_an_export_is_a_row(write):
+    found = [
+        {"id": str(at), "created_at": "2026-01-31T12:00:00.000Z", "latency_ms": at / 7,
+         "model": {"name": "m"}, "predictions": [{"label": "a"}], "ground_truth": None,
+         "metadata": {"camera_id": f"c{at % 2}", "altitude": at / 3}} for at in range(40)
+    ]  # fmt: skip
+    path = write("a.jsonl", found)
+    report, signals = compared(path, path)
+    assert set(signals) == {"latency_ms", "model.name", "metadata.altitude"}
+    assert set(report.parameters["left_out"]) == {"id", "predictions"}
+    assert report.parameters["source_key"] == "metadata.camera_id"
+    assert report.data.current.start == "2026-01-31T12:00:00.000Z"
+
+
+def test_a_row_of_an_exported_parquet_is_nested_again(write):
+    found = [
+        {"id": at, "model": "m", "task": "TENSOR", "latency_ms": at / 7, "predictions": "[]",
+         "metadata": json.dumps({"camera_id": f"c{at % 2}", "altitude": at / 3})} for at in range(40)
+    ]  # fmt: skip
+    path = write("a.jsonl", "").with_suffix(".parquet")
+    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    report, signals = compared(path, path)
+    assert {"latency_ms", "model.name", "metadata.altitude"} <= set(signals)
+    assert report.parameters["source_key"] == "metadata.camera_id"
+    found[1]["metadata"] = "{"
+    pq.write_table(pa.Table.from_pylist(found, SCHEMA), path)
+    with pytest.raises(DriftError, match=r"a\.parquet:2: "):
+        compared(path, path)
+
+
+def test_the_first_source_key_that_both_have_is_used(write):
+    found = [{"stream": "s", "camera_id": f"c{at % 4}", "x": at / 3} for at in range(80)]
+    baseline = write("a.jsonl", found)
+    current = write("b.jsonl", [{"stream": "s", "x": row["x"]} for row in found])
+    report, signals = compared(baseline, baseline)
+    assert report.parameters["source_key"] == "camera_id"
+    assert set(signals) == {"stream", "x"}
+    assert compared(baseline, current)[0].parameters["source_key"] == "stream"
+    ignored = compared(baseline, baseline, ignore=("camera_id", "stream"))
+    assert ignored[0].parameters["source_key"] is None
+    both = compared(baseline, baseline, categorical=("camera_id",))
+    assert both[1]["camera_id"].kind == "categorical"
+
+
+def test_frames_of_cameras_are_not_independent(write):
+    draw = np.random.default_rng(0)
+
+    def frames(camera):
+        level = np.repeat(draw.normal(size=8), 100)
+        return [{"camera_id": camera, "x": float(one)} for one in level + draw.normal(size=800) / 9]
+
+    _, signals = compared(write("a.jsonl", frames("a")), write("b.jsonl", frames("a")))
+    assert signals["x"].units == "blocks"
+    assert max(signals["x"].n_eff) < 100
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [f"2026-01-31T12:{at:02d}:00+01:00" for at in range(60)],
+        [f"2026-01-31 11:{at:02d}:00" for at in range(60)],
+        list(range(60)),
+        [at / 7 for at in range(60)],
+    ],
+    ids=["zone", "no zone", "integers", "numbers"],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_rows_are_put_in_order_of_time(write, times, suffix):
+    draw = np.random.default_rng(0)
+    found = [
+        {"timestamp": time, "x": value}
+        for time, value in zip(times, draw.normal(size=60).cumsum().tolist(), strict=True)
+    ]
+    shuffled = [found[at] for at in draw.permutation(60)]
+    sorted_file, mixed_file = write(f"a{suffix}", found), write(f"b{suffix}", shuffled)
+    _, mixed = compared(mixed_file, mixed_file)
+    report, ordered = compared(sorted_file, sorted_file)
+    assert mixed["x"].n_eff == ordered["x"].n_eff
+    assert compared(mixed_file, mixed_file, ignore=("timestamp",))[1]["x"].units == "rows"
+    start = "2026-01-31T11:00:00.000Z" if isinstance(times[0], str) else None
+    assert report.data.baseline.start == start
+
+
+def test_dates_of_parquet_are_times(write):
+    moments = pa.array([1_769_860_800_000 + at for at in range(40)], pa.timestamp("ms", "UTC"))
+    table = pa.table({"seen": moments, "x": [at / 3 for at in range(40)]})
+    path = write("a.jsonl", "").with_suffix(".parquet")
+    pq.write_table(table, path)
+    report, signals = compared(path, path, time="seen")
+    assert set(signals) == {"x"}
+    assert report.data.current.end == "2026-01-31T12:00:00.039Z"
+
+
+BAD = {
+    "no file of rows": ("a.txt", "x", {}, r"expected a file .csv, .jsonl, .ndjson or .parquet, got"),
+    "an empty CSV": ("a.csv", "", {}, "a.csv:1: expected names of columns, got nothing"),
+    "a column without name": ("a.csv", "a,,b\n", {}, "a.csv:1: expected a name for column 2"),
+    "a column twice": ("a.csv", "a,a\n", {}, "a.csv:1: expected each column once, got 'a' again"),
+    "too few cells": ("a.csv", 'a,b\n"1\n",2\n3\n', {}, "a.csv:4: expected 2 cells, got 1"),
+    "too many cells": ("a.csv", "a,b\n1,2,3\n", {}, "a.csv:2: expected 2 cells, got 3"),
+    "an open quote": ("a.csv", 'a\n"1\n', {}, "a.csv:2: expected CSV, got"),
+    "not UTF-8": ("a.csv", b"a\n\xff\n", {}, "a.csv: expected UTF-8"),
+    "not UTF-8 in JSON": ("a.jsonl", b'{"a": "\xff"}\n', {}, "a.jsonl: expected UTF-8"),
+    "no JSON": ("a.jsonl", '{"a": 1}\n{"a"\n', {}, "a.jsonl:2: "),
+    "a huge number": ("a.jsonl", '{"a": 1e999}', {}, "a.jsonl:1: Number out of range"),
+    "no object": ("a.jsonl", "[1]\n", {}, "a.jsonl:1: expected a JSON object, got"),
+    "too deep": ("a.jsonl", '{"a":' * 40 + "1" + "}" * 40, {}, "a.jsonl:1: expected objects at most"),
+    "far too deep": ("a.jsonl", '{"a":' * 9999 + "1" + "}" * 9999, {}, "a.jsonl:1: "),
+    "a path twice": ("a.jsonl", '{"a.b": 1, "a": {"b": 2}}', {}, "expected 'a.b' once"),
+    "no Parquet": ("a.parquet", "PAR1", {}, "a.parquet: expected Parquet, got"),
+    "no number": ("a.csv", "a\n1\nx\n", {"numeric": ("a",)}, "a.csv:3: expected a to be a number, got 'x'"),
+    "text as number": ("a.jsonl", '{"a": "1"}', {"numeric": ("a",)}, "a.jsonl:1: expected a to be a number"),
+    "no list": ("a.csv", "a\n[1]\nx\n", {"embedding": ("a",)}, "a.csv:3: expected a to be a list of numbers"),
+    "an empty list": ("a.jsonl", '{"a": []}', {"embedding": ("a",)}, "a.jsonl:1: expected a to be a list"),
+    "a longer list": ("a.csv", 'a\n[1]\n"[1,2]"\n', {"embedding": ("a",)}, "a.csv:3: expected a to have 1 numbers"),
+    "far out": ("a.csv", "e_0,e_1\n1,2\n3,\n-7e4,1\n", {"embedding": ("e",)}, "a.csv:4: expected e to have numbers up to 65504, got -70000"),
+    "farther out": ("a.jsonl", '{"e": [1e300]}', {"embedding": ("e",)}, "up to 65504, got inf"),
+    "a list as label": ("a.jsonl", '{"a": [1]}', {"categorical": ("a",)}, "expected a to be a label, got a list"),
+    "no such column": ("a.csv", "a,b\n", {"numeric": ("c",)}, "expected a column 'c' in a.csv or a.csv, got a, b"),
+    "no such key": ("a.csv", "a,b\n", {"source_key": "c"}, "expected a column 'c' in a.csv, got a, b"),
+    "no such time": ("a.jsonl", "", {"time": "c"}, "expected a column 'c' in a.jsonl, got none"),
+    "two kinds": ("a.csv", "a\n", {"numeric": ("a",), "ignore": ("a",)}, "told once what 'a' is, got it 2 times"),
+    "no time": ("a.csv", "created_at\n2026-01-31\nsoon\n", {}, "a.csv:3: expected created_at to be a time"),
+    "a time without end": ("a.csv", "timestamp\ninf\n", {}, "a.csv:2: .*got inf"),
+    "a time before all": ("a.csv", "timestamp\n0001-01-01T00:00:00+23:00\n", {}, "a.csv:2: .*got 0001"),
+    "a time in parts": ("a.jsonl", '{"timestamp": [2026, 1]}', {}, "a.jsonl:1: expected timestamp to be a time"),
+    "a time that is missing": ("a.jsonl", '{"timestamp": 1}\n{}', {}, "a.jsonl:2: .*got nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "asked", "said"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_named(write, name, text, asked, said):
+    path = write(name, text)
+    with pytest.raises(DriftError, match=said):
+        compared(path, path, **asked)
+
+
+def test_times_may_be_dates_and_numbers(write):
+    path = write("a.jsonl", '{"timestamp": 1e300}\n{"timestamp": "9999-12-31T23:59:59.9999Z"}\n')
+    assert compared(path, path)[0].data.current.end is None
+    last = write("b.jsonl", '{"timestamp": "9999-12-31T23:59:59.9999Z"}\n')
+    assert compared(last, last)[0].data.current.end == "9999-12-31T23:59:59.999Z"
+
+
+def test_a_name_beyond_unicode_is_no_obstacle(write):
+    path = write("b\udcff.csv", "a\n1\n")
+    report, _ = compared(path, path)
+    assert b"b?.csv" in msgspec.json.encode(report)
+    with pytest.raises(DriftError, match="expected a column"):
+        compared(path, path, ignore=("x",))
+
+
+def test_embeddings_of_other_length_are_refused(write):
+    with pytest.raises(DriftError, match="expected e to be of length 2 as in the baseline, got 3"):
+        compared(
+            write("a.jsonl", '{"e": [1, 2]}\n' * 5), write("b.jsonl", '{"e": [1, 2, 3]}\n' * 5)
+        )
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_no_rows_are_insufficient(write, name):
+    path = write(name, "a,b\n" if name == "a.csv" else "")
+    report, _ = compared(path, path)
+    assert (report.status, report.data.current.n) == ("insufficient", 0)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(write):
+    assert list(read_table(write("a.csv", "\ufeffa,b\r\n1,2\r\n")).columns) == ["a", "b"]

@@ -1,0 +1,160 @@
+"""The history of a model's windows, and what is told of them."""
+
+import json
+import logging
+
+import pytest
+
+from quadriga.monitor.drift.watch import history as history_module
+from quadriga.monitor.drift.watch.change_detectors import WARM_UP
+from quadriga.monitor.drift.watch.history import history, note, note_failure, with_history
+from quadriga.monitor.drift.watch.schedules import Schedules
+from quadriga.monitor.schedule_routes import schedule_routes
+from tests.unit.http_client import client_of
+from tests.unit.monitor.drift.drift_windows import MODEL, parameters, report
+
+HOOK = "http://127.0.0.1:9/hook"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    made = tmp_path / "drift"
+    asked = {"every": "1h", "webhooks": [{"url": HOOK}]}
+    Schedules(made).put(MODEL, json.dumps(asked).encode())
+    return made
+
+
+def queued(directory):
+    """Return what waits to be told, and forget it."""
+    told = []
+    for path in sorted((directory / "outbox").glob("*.json")):
+        body = json.loads(json.loads(path.read_bytes())["body"])
+        told.append((body["event"], [signal["name"] for signal in body["signals"]]))
+        path.unlink()
+    return told
+
+
+def test_windows_are_answered_oldest_first(directory):
+    for hour in range(4):
+        note(directory, report(hour, alarms="a" * (hour == 2)), parameters(hour))
+    with client_of(schedule_routes(directory)) as client:
+        path = f"/api/models/{MODEL}/drift"
+        windows = client.get(path).json()["windows"]
+        assert [one["status"] for one in windows] == ["ok", "ok", "drift", "ok"]
+        assert windows[2]["from"] == "1970-01-01T02:00:00.000Z"
+        assert windows[2]["to"] == "1970-01-01T03:00:00.000Z"
+        assert (windows[2]["n"], windows[2]["report"]) == (200, f"{2:019d}-0000")
+        assert windows[2]["signals"]["a"] == {
+            "p_adjusted": 0.001, "effect": 0.5, "alarm": True, "status": "ok",
+        }  # fmt: skip
+        some = {"from": "1970-01-01T01:00:00Z", "to": "1970-01-01T03:00:00Z", "signal": "b"}
+        found = client.get(path, params=some).json()
+        assert found["windows"] == [
+            {**one, "signals": {"b": one["signals"]["b"]}} for one in windows[1:3]
+        ]
+        assert found["detectors"] == {"b": {"windows": 4, "is_learning": True, "changes": {}}}
+        assert client.get(path, params={"from": "-1h"}).json()["windows"] == []
+        ever = {"from": "0001-01-01T00:00:00+23:00", "to": "9999-12-31T23:59:59-23:00"}
+        assert client.get(path, params=ever).json()["windows"] == windows
+        answer = client.get(path, params={"to": "later"})
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("expected to to be a moment such as")
+        assert client.get("/api/models/nobody/drift").json() == {"windows": [], "detectors": {}}
+
+
+def test_a_report_has_the_windows_of_its_baseline(directory, monkeypatch):
+    monkeypatch.setattr(history_module, "MOST_SHOWN", 3)
+    note(directory, report(0, baseline_n=500), parameters(0))
+    for hour in range(1, 4):
+        note(directory, report(hour), parameters(hour))
+    note_failure(directory, "failed", parameters(4), "expected a baseline, got none")
+    now = report(5, alarms="b")
+    found = with_history(directory, now, parameters(5))
+    assert [(one.start[11:13], one.status) for one in found.history] == [
+        ("03", "ok"), ("04", "error"), ("05", "drift"),
+    ]  # fmt: skip
+    note(directory, now, parameters(5))
+    assert with_history(directory, now, parameters(5)) == found
+
+
+def test_a_report_that_is_noted_again_is_nothing_new(directory, caplog):
+    for _ in range(2):
+        note(directory, report(1, alarms="a"), parameters(1))
+    (window,) = history(directory, MODEL).windows
+    assert window.report == f"{1:019d}-0000"
+    assert queued(directory) == [("drift", ["a"])]
+    assert len(caplog.messages) == 1
+    (directory / f"{MODEL}.watch.json").unlink()  # it died before that was kept
+    note(directory, report(1, alarms="a"), parameters(1))
+    assert len(history(directory, MODEL).windows) == 1
+    assert history(directory, MODEL).detectors["a"].windows == 1
+
+
+def test_a_line_that_was_not_written_to_its_end_is_passed_over(directory):
+    note(directory, report(1), parameters(1))
+    path = directory / f"{MODEL}.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\n" + whole[: len(whole) // 2])
+    note(directory, report(2), parameters(2))
+    assert [one.start[11:13] for one in history(directory, MODEL).windows] == ["01", "02"]
+
+
+def test_the_older_half_of_a_large_history_is_dropped(directory, monkeypatch):
+    monkeypatch.setattr(history_module, "MOST_BYTES", 3000)
+    for hour in range(20):
+        note(directory, report(hour), parameters(hour))
+    found = [one.start[11:13] for one in history(directory, MODEL).windows]
+    assert found == [f"{hour:02d}" for hour in range(20)][-len(found) :]
+    assert 2 < len(found) < 12
+
+
+@pytest.mark.parametrize(
+    ("windows", "told"),
+    [
+        (["", "", ""], []),
+        (["a", "a", "a"], [("drift", ["a"])]),
+        (["a", "a", "", ""], [("drift", ["a"]), ("recovered", ["a"])]),
+        (["a", "ab", "ab"], [("drift", ["a"]), ("drift", ["b", "a"])]),
+        (["ab", "b", ""], [("drift", ["b", "a"]), ("recovered", ["b"])]),
+        (["a", "", "a"], [("drift", ["a"]), ("recovered", ["a"]), ("drift", ["a"])]),
+        (["a", "?", "a"], [("drift", ["a"])]),
+        (["a", "?", ""], [("drift", ["a"]), ("recovered", ["a"])]),
+        (["a", "b?a"], [("drift", ["a"]), ("drift", ["b"])]),
+        (["a", "b?a", "a"], [("drift", ["a"]), ("drift", ["b"])]),
+    ],
+    ids=lambda value: "-".join(value) if value and isinstance(value[0], str) else "",
+)
+def test_the_same_alarm_is_told_once_and_when_it_is_over(directory, windows, told):
+    found = []
+    for hour, signals in enumerate(windows):
+        alarms, unknown, silent = signals.partition("?")
+        silent = silent or ("abcd" if unknown else "")
+        note(directory, report(hour, alarms=alarms, silent=silent), parameters(hour))
+        found += queued(directory)
+    assert found == told
+
+
+def test_an_alarm_is_a_line_of_the_log_in_every_window(directory, caplog):
+    with caplog.at_level(logging.WARNING):
+        for hour in range(2):
+            note(directory, report(hour, alarms="abcd"), parameters(hour))
+        note(directory, report(2), parameters(2))
+    assert len(caplog.messages) == 2
+    assert caplog.messages[0] == (
+        f"drift of {MODEL} from 1970-01-01T00:00:00.000Z to 1970-01-01T01:00:00.000Z: "
+        "d (wasserstein_iqr 0.8), c (wasserstein_iqr 0.7), b (wasserstein_iqr 0.6) and 1 more, "
+        f"report {0:019d}-0000"
+    )
+
+
+def test_detectors_follow_the_effects_until_the_baseline_is_made_anew(directory):
+    for hour in range(WARM_UP + 30):
+        effect = 0.02 if hour < WARM_UP + 5 else 0.2
+        note(directory, report(hour, effect=effect), parameters(hour))
+    found = history(directory, MODEL).detectors["c"]
+    assert (found.windows, found.is_learning) == (WARM_UP + 30, False)
+    assert found.changes.keys() == {"adwin", "page_hinkley"}
+    assert found.changes["adwin"][0] > "1970-01-03T05"
+    assert queued(directory) == []
+    note(directory, report(99, baseline_n=77), parameters(99))
+    assert history(directory, MODEL).detectors["c"].windows == 1

@@ -1,0 +1,280 @@
+"""Drift of stored inferences, on both databases."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from quadriga.monitor.drift import windows
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow, absolute
+from quadriga.monitor.drift.samples import DriftError
+from quadriga.monitor.drift.stored import compare_stored
+from quadriga.monitor.drift.summary import summarise
+from quadriga.monitor.drift.windows import Reading, read_window
+from quadriga.monitor.executors import Here
+from quadriga.monitor.signals import PICTURE
+from quadriga.store.ids import LARGEST
+from quadriga.store.records import (
+    ImageSignals,
+    InputReference,
+    ModelReference,
+    SignalsOfImages,
+)
+from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.store.conftest import make_record
+
+MODEL = ModelReference("one", "1", "aa" * 32)
+SPACE, OTHER_SPACE = "ab" * 8, "cd" * 8
+MIDDLE = 1000
+"""The second in which the baseline ends."""
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch):
+    monkeypatch.setattr(windows, "SHARD", 37)
+
+
+def answer(second, draw, *, shift=0.0, label="a", camera=None, **fields):
+    predictions = [
+        {"label": label, "score": round(float(np.clip(draw.normal(0.5 + shift, 0.1), 0, 1)), 4),
+         "xmin": 10, "ymin": 10, "xmax": 10 + int(draw.integers(10, 90)), "ymax": 60}
+    ]  # fmt: skip
+    image = InputReference("image", f"blake3:{second:064x}", 640, 480, "image/jpeg", bytes=9000)
+    metadata = {} if camera is None else {"camera_id": camera}
+    metadata |= {"frame": f"{second:09d}", "lux": float(draw.normal())}
+    values = {"model": MODEL, "predictions": predictions, "input": image, "metadata": metadata}
+    return make_record(seq_of(second), **values | fields)
+
+
+def fill(place, seconds, **of):
+    draw = np.random.default_rng(min(seconds, default=0))
+    place.move(*(answer(one, draw, **of) for one in seconds))
+
+
+def signals(place, seconds, shift=5.0, space=SPACE):
+    draw = np.random.default_rng(min(seconds))
+    made = [
+        ImageSignals(
+            seq_of(one),
+            draw.normal(size=len(PICTURE)).astype("<f4").tobytes(),
+            draw.normal(shift, size=4).astype("<f2").tobytes(),
+            space,
+        )
+        for one in seconds
+    ]
+    place.change(SignalsOfImages(made))
+
+
+def compared(place, baseline=None, **parameters):
+    asked = DriftParameters(
+        "one",
+        start=moment(MIDDLE),
+        baseline=baseline or StoredWindow(end=moment(MIDDLE)),
+        **parameters,
+    )
+    return compare_stored(place.inferences, asked)
+
+
+def windowed(place, **of):
+    asked = Reading("one", StoredWindow(), LARGEST, 0, **{"rows": 10_000} | of)
+    return read_window(place.inferences, asked, lambda *_: None, Here(place.inferences))
+
+
+def signal(report, name):
+    return next(one for one in report.signals if one.name == name)
+
+
+def test_silent_where_nothing_changed(place):
+    fill(place, range(1, 120), camera="north")
+    fill(place, range(MIDDLE, MIDDLE + 90), camera="north")
+    report = compared(place, where={"meta.camera_id": "north"})
+    assert (report.kind, report.task, report.status) == ("drift", "OBJECT_DETECTION", "ok")
+    assert report.model.sha256 == "aa" * 32
+    now, before = report.data.current, report.data.baseline
+    assert (now.start, now.end, now.n) == (moment(MIDDLE), moment(MIDDLE + 89), 90)
+    assert now.filter == {"meta.camera_id": "north"}
+    assert (before.start, before.end, before.n) == (moment(1), moment(119), 119)
+    assert report.parameters["source_key"] == "camera_id"
+    assert report.parameters["left_out"] == {"meta.frame": "hardly any text is there twice"}
+    names = {one.name: one.kind for one in report.signals}
+    assert names.items() >= {"label": "categorical", "score": "numeric", "area": "numeric"}.items()
+    assert "meta.camera_id" not in names
+
+
+def test_a_change_is_named_with_the_slice_that_carries_it(place):
+    cameras = [{"camera": one, "label": label} for one in ("north", "south") for label in "ab"]
+    for at, of in enumerate(cameras * 2):
+        start = (MIDDLE if at >= 4 else 1) + at % 4
+        changed = at >= 4 and of["camera"] == "south"
+        new = {"shift": 0.3, "label": "new"} if changed else {}
+        fill(place, range(start, start + 400, 4), **of | new)
+    report = compared(place)
+    assert report.status == "drift"
+    assert {one.name for one in report.signals if one.alarm} == {"label", "score"}
+    assert signal(report, "label").new_labels == ["new"]
+    found = {(one.by, one.value) for one in report.slices}
+    assert found == {("meta.camera_id", "south")}
+    assert compared(place, by=["camera_id"]).slices == report.slices
+    chosen = compared(place, signals=["score", "area"], ignore=["area"])
+    assert [one.name for one in chosen.signals] == ["score"]
+
+
+def test_what_is_compared_is_drawn_as_summaries_draw(place):
+    for at, camera in enumerate(["north", "south", "west"]):
+        fill(place, range(1 + at, 301, 3), camera=camera)
+    signals(place, range(1, 301, 2))
+    whole = windowed(place).summary
+    drawn = windowed(place, rows=150, embeddings=40).summary
+    expected = summarise(whole.sample, rows=150, embeddings=40)
+    assert drawn.run == expected.run
+    assert drawn.n == 300
+    assert drawn.first_left == expected.first_left
+    assert drawn.sample.order.tolist() == expected.sample.order.tolist()
+    assert drawn.sample.source_names == expected.sample.source_names
+    for one, other in zip(drawn.sample.columns, expected.sample.columns, strict=True):
+        assert one.rows.tolist() == other.rows.tolist()
+        assert one.values.tolist() == other.values.tolist()
+    assert 0 < len(drawn.sample.columns[-1].rows) <= 40
+    assert drawn.drawn("embedding")
+
+
+def test_a_label_that_nobody_drew_is_known(place):
+    of = {"camera": "north", "model": ModelReference("other", "1", "bb" * 32)}
+    fill(place, range(1, 1001), camera="north")
+    for second in range(1, 1001, 50):
+        fill(place, [5000 + second], camera="north", label=f"rare {second}")
+    fill(place, [5500], **of | {"label": "another's"})
+    found = windowed(place, rows=100).summary
+    assert len(found.sample.order) <= 100
+    drawn = next(one for one in found.sample.columns if one.name == "label").labels
+    rare = {f"rare {second}" for second in range(1, 1001, 50)}
+    assert len(rare & {*drawn}) < 20
+    assert found.labels["label"].keys() == {"a", *rare}
+
+
+def test_a_label_beside_the_one_that_is_looked_at_is_known(place):
+    both = [{"label": one, "score": 0.5} for one in ("a", "rare")]
+    fill(place, range(1, 60), predictions=both)
+    fill(place, range(MIDDLE, MIDDLE + 60), predictions=[*both, {"label": "new", "score": 0.1}])
+    assert signal(compared(place), "label").new_labels == ["new"]
+
+
+def test_of_a_classifier_the_best_label_counts(place):
+    of = {"task": "IMAGE_CLASSIFICATION"}
+    second = [{"label": "a", "score": 0.7}, {"label": "second", "score": 0.3}]
+    fill(place, range(1, 500), predictions=second, **of)
+    fill(place, [600], predictions=[{"label": "rare" * 100, "score": 0.6}], **of)
+    assert windowed(place, rows=20).summary.labels["label"].keys() == {"a", "rare" * 64}
+
+
+def test_sources_are_told_apart_though_hardly_any_is_there_twice(place):
+    draw = np.random.default_rng(1)
+    seconds = (*range(1, 91), *range(MIDDLE, MIDDLE + 90))
+    recordings = [{"recording": f"{second // 1.5:.0f}"} for second in seconds]
+    of_each = zip(seconds, recordings, strict=True)
+    place.move(*(answer(one, draw, metadata=recording) for one, recording in of_each))
+    report = compared(place)
+    assert report.parameters["source_key"] == "recording"
+    assert signal(report, "score").units == "groups"
+
+
+def test_few_detections_are_a_signal_still(place, monkeypatch):
+    monkeypatch.setattr(windows, "SHARD", 1000)
+    fill(place, range(1, 251), predictions=[])
+    fill(place, [400, 401])
+    summary = windowed(place).summary
+    assert next(len(one.rows) for one in summary.sample.columns if one.name == "score") == 2
+
+
+def test_of_what_was_not_read_as_many_count(place):
+    fill(place, range(1, 301))
+    fill(place, range(301, 401), status=500, predictions=[])
+    assert windowed(place).summary.n == 300
+    assert windowed(place, rows=200).summary.n == pytest.approx(300, abs=60)
+
+
+def test_signals_that_are_damaged_are_passed_over(place):
+    fill(place, range(1, 61))
+    signals(place, range(1, 61))
+    damaged = [b"odd", np.full(4, np.nan, "<f2").tobytes(), np.zeros(3, "<f2").tobytes()]
+    place.change(
+        SignalsOfImages(
+            [ImageSignals(seq_of(at), b"torn", one, SPACE) for at, one in enumerate(damaged, 1)]
+        )
+    )
+    names = {one.name: len(one.rows) for one in windowed(place).summary.sample.columns}
+    assert (names["embedding"], names["image.blur"]) == (57, 57)
+
+
+def test_what_does_not_count_is_counted(place):
+    fill(place, range(1, 81))
+    fill(place, [81, 82], status=500, predictions=[])
+    fill(place, [83], task="IMAGE_CLASSIFICATION")
+    fill(place, range(84, 90))
+    signals(place, range(1, 50))
+    signals(place, range(50, 60), space=OTHER_SPACE)
+    found = windowed(place)
+    assert (found.about.task, found.about.space) == ("OBJECT_DETECTION", SPACE)
+    assert found.about.excluded == {
+        "failed": 2, "other_task": 1, "no_signals": 27, "other_space": 10,
+    }  # fmt: skip
+    assert found.summary.n == len(found.summary.sample.order) == 86
+    names = {one.name: len(one.rows) for one in found.summary.sample.columns}
+    assert (names["embedding"], names["image.blur"], names["score"]) == (49, 59, 86)
+    other = windowed(place, space=OTHER_SPACE)
+    assert len(other.summary.sample.columns[-1].rows) == 10
+
+
+def test_the_images_least_like_the_baseline_are_shown_beside_their_neighbours(place):
+    for start in (1, MIDDLE):
+        fill(place, range(start, start + 60))
+        signals(place, range(start, start + 60))
+    fill(place, [MIDDLE + 70])
+    signals(place, [MIDDLE + 70], shift=-20)
+    report = compared(place)
+    assert len(report.unlike) == 12
+    first = report.unlike[0]
+    assert first.inference_id == str(seq_of(MIDDLE + 70))
+    assert first.score == 1 / 61
+    assert (first.image, first.width) == (f"blake3:{MIDDLE + 70:064x}", 640)
+    distances = [one.distance for one in first.nearest]
+    assert len(distances) == 3
+    assert distances == sorted(distances)
+    assert all(int(one.inference_id) < seq_of(MIDDLE) for one in first.nearest)
+    assert msgspec.json.decode(msgspec.json.encode(first.nearest[0].predictions))[0]["label"] == "a"
+
+
+def test_signals_of_another_kind_are_left_out(place):
+    fill(place, range(1, 60), metadata={"floor": 3})
+    fill(place, range(MIDDLE, MIDDLE + 60), metadata={"floor": "three"})
+    report = compared(place)
+    assert report.parameters["left_out"] == {
+        "meta.floor": "count in the baseline, categorical in the window"
+    }
+
+
+def test_a_quiet_window_is_insufficient(place):
+    fill(place, range(1, 60))
+    report = compared(place)
+    assert (report.status, report.data.current.n) == ("insufficient", 0)
+
+
+def test_what_is_wrong_is_named(place):
+    with pytest.raises(DriftError, match="expected inferences of 'one', got none"):
+        compared(place)
+    fill(place, range(MIDDLE, MIDDLE + 9))
+    with pytest.raises(DriftError, match="in the baseline, got none"):
+        compared(place)
+    fill(place, range(1, 9))
+    with pytest.raises(DriftError, match=r"expected a signal among area, .*, got 'scor'"):
+        compared(place, signals=["scor"])
+    with pytest.raises(DriftError, match="expected the baseline 'x' to be at hand"):
+        compared(place, baseline="x")
+
+
+def test_times_become_moments_of_a_millisecond():
+    asked = DriftParameters(
+        "one", start="-1s", baseline=StoredWindow(end="2026-01-01T01:00:00+01:00")
+    )
+    found = absolute(asked, 1_000_000_000_500)
+    assert (found.start, found.end) == ("1970-01-12T13:46:39.001Z", "1970-01-12T13:46:40.001Z")
+    assert found.baseline == StoredWindow(None, "2026-01-01T00:00:00.000Z")

@@ -1,0 +1,81 @@
+"""Accuracy of stored inferences without truth, on both databases."""
+
+import numpy as np
+import pytest
+
+from quadriga.monitor.drift.estimates import estimated
+from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
+from quadriga.monitor.drift.stored import compare_stored
+from quadriga.store.records import InputReference, ModelReference, TruthStatement
+from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.store.conftest import make_record
+
+MODEL = ModelReference("one", "1", "aa" * 32)
+TASK = "IMAGE_CLASSIFICATION"
+KNOWN, ASKED = 200, 150
+
+
+IDS = np.array([seq_of(second) for second in range(1, KNOWN + ASKED + 1)])
+
+
+def fill(place, *, labels=2):
+    """Answer with the chance to be right as score; of the first the truth is known."""
+    draw = np.random.default_rng(3)
+    records, truths = [], []
+    for second in range(1, KNOWN + ASKED + 1):
+        score = float(draw.uniform(0.5, 1.0 if second <= KNOWN else 0.7))
+        said = [{"label": "a", "score": score}, {"label": "b", "score": 1 - score}][:labels]
+        image = InputReference("image", f"blake3:{second:064x}", 64, 48, "image/jpeg", bytes=900)
+        records.append(
+            make_record(seq_of(second), model=MODEL, task=TASK, predictions=said, input=image)
+        )
+        truth = "a" if draw.random() < score else "b"
+        truths.append(TruthStatement("id", str(seq_of(second)), [{"label": truth}]))
+    place.move(*records)
+    place.change(*truths[:KNOWN])
+
+
+def test_the_report_of_a_classifier_has_its_estimated_accuracy(place):
+    fill(place)
+    times = [moment(second) for second in (0, KNOWN + 1)]
+    asked = DriftParameters("one", start=times[1], baseline=StoredWindow(*times))
+    found = compare_stored(place.inferences, asked).metrics
+    assert [one.parameters["method"] for one in found] == [
+        "atc_max_confidence",
+        "atc_negative_entropy",
+        "cbpe",
+    ]
+    assert found[2].value == pytest.approx(0.6, abs=0.1)
+    assert (found[2].n, found[2].parameters["n_baseline"]) == (ASKED, KNOWN)
+    assert found == estimated(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_of_the_best_label_alone_there_is_no_entropy(place):
+    fill(place, labels=1)
+    found = estimated(place.inferences, TASK, IDS[:KNOWN], IDS[KNOWN:])
+    assert [one.parameters["method"] for one in found] == ["atc_max_confidence", "cbpe"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("task", "baseline"),
+    [("OBJECT_DETECTION", IDS[:KNOWN]), (TASK, IDS[:99]), (TASK, IDS[KNOWN:]), (TASK, IDS[:0])],
+    ids=["task", "few", "none", "empty"],
+)
+def test_without_truth_nothing_is_estimated(place, task, baseline):
+    fill(place)
+    assert estimated(place.inferences, task, baseline, IDS[KNOWN:]) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_says_nothing_is_passed_over(place):
+    fill(place)
+    image = InputReference("image", None, 64, 48, "image/jpeg")
+    for at, said in enumerate(([], [{"label": "a", "score": 0.9}])):
+        seq = seq_of(1000 + at)
+        place.move(make_record(seq, model=MODEL, task=TASK, predictions=said, input=image))
+        place.change(TruthStatement("id", str(seq), [{"label": "a"}] * (1 + at)))
+    more = [seq_of(1000), seq_of(1001)]
+    found = estimated(place.inferences, TASK, np.array([*IDS[:KNOWN], *more]), np.array(more))
+    assert [(one.n, one.parameters["n_baseline"]) for one in found] == [(1, KNOWN)] * 2

@@ -1,0 +1,29 @@
+"""Images with what was answered and what is true of them, for tests of evaluations."""
+
+from typing import Any
+
+import msgspec
+
+from quadriga.monitor.evaluation.evaluators import Evaluator, state_of
+from quadriga.monitor.evaluation.state import EvaluatedImage, State, merge
+from quadriga.monitor.report.schema import Report
+from tests.reports import raw
+
+
+def evaluated_image(
+    name: Any, predictions: Any, truths: Any, *size: int, **more: Any
+) -> EvaluatedImage:
+    """An image of a width and a height, or of neither, as it comes from the wire."""
+    return EvaluatedImage(str(name), raw(predictions), raw(truths), *size, **more)
+
+
+def merged(
+    evaluator: Evaluator, images: list[EvaluatedImage], shards: int = 1, by: Any = ()
+) -> State:
+    """Deal images out, and put them together again."""
+    return merge([state_of(evaluator, images[at::shards], by) for at in range(shards)])
+
+
+def told(report: Report) -> Report:
+    """Return what does not depend on when and how a report was computed."""
+    return msgspec.structs.replace(report, id="", created="", provenance={})

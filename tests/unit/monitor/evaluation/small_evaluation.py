@@ -1,0 +1,67 @@
+"""An evaluation for tests: an image is right where the labels that were found are those that are there."""
+
+import msgspec
+import numpy as np
+
+from quadriga.monitor.evaluation.evaluators import Findings, Headline
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
+from tests.unit.monitor.evaluation.evaluated import evaluated_image
+
+
+def image_of(number, found="a", there="a", **more) -> EvaluatedImage:
+    """An image whose labels are single letters; `there` is None where nobody knows."""
+    predictions = [{"label": label, "score": 0.5} for label in found]
+    truth = None if there is None else [{"label": label} for label in there]
+    return evaluated_image(number, predictions, truth, 4, 3, **more)
+
+
+class Small:
+    """As `quadriga.monitor.evaluation.evaluators.Evaluator`."""
+
+    def tables(self, images, labels):
+        rows = [
+            (at, labels[one["label"]], kind)
+            for at, image in enumerate(images)
+            for kind, given in enumerate((image.predictions, image.ground_truth))
+            for one in self.read(given)
+        ]
+        image, label, kind = np.array(rows, np.int64).reshape(-1, 3).T
+        return {"rows": {"image": image, "label": label, "is_truth": kind.astype(bool)}}
+
+    def read(self, given):
+        found = msgspec.json.decode(given)
+        if any("label" not in one for one in found):
+            raise EvaluationError("expected a label, got none")
+        return found
+
+    def evaluate(self, state):
+        rows = state.tables["rows"]
+        right = np.ones(len(state.ids))
+        for at in range(len(right)):
+            of = rows["image"] == at
+            found, there = (
+                sorted(rows["label"][of & (rows["is_truth"] == kind)].tolist()) for kind in (0, 1)
+            )
+            right[at] = found == there
+        return Evaluated(right)
+
+
+class Evaluated:
+    def __init__(self, right):
+        self.right = right
+
+    def headlines(self, weights):
+        assert weights.dtype == np.float64
+        with np.errstate(invalid="ignore"):
+            share = weights @ self.right / weights.sum(axis=1)
+        return [
+            Headline("Accuracy", {}, share),
+            Headline("Wrong", {"label": None}, weights @ (1 - self.right)),
+        ]
+
+    def findings(self):
+        return Findings(
+            badness={"wrong_label": 1 - self.right},
+            parameters={"rule": "small"},
+            excluded={"unseen_label": 0},
+        )

@@ -1,0 +1,141 @@
+"""Datasets in the layouts of Chariot, COCO and ImageFolder, as folders and as zips."""
+
+import json
+from zipfile import ZipFile
+
+import pytest
+
+from quadriga.monitor.evaluation.files.datasets import read_dataset
+from quadriga.monitor.evaluation.state import EvaluationError
+
+BOX = {"xmin": 1, "ymin": 2, "xmax": 4, "ymax": 6}
+
+
+def jsonl(*rows):
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+@pytest.fixture(params=["folder", "zip"])
+def dataset(request, tmp_path):
+    """Write files as a folder or as a zip, and read them as a dataset."""
+
+    def make(files, task="OBJECT_DETECTION"):
+        place = tmp_path / ("set.zip" if request.param == "zip" else "set")
+        if request.param == "zip":
+            with ZipFile(place, "w") as archive:
+                for name, text in files.items():
+                    archive.writestr(name, text)
+        for name, text in files.items() if request.param == "folder" else ():
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return read_dataset(place, task)
+
+    return make
+
+
+def test_chariots_layout_with_metadata(dataset) -> None:
+    images = dataset(
+        {
+            "top/annotations.jsonl": jsonl(
+                {"path": "images/a.jpg", "split": "val",
+                 "annotations": [{"class_label": "ship", "bbox": BOX}]},
+                {"datum_id": "b", "annotations": []},
+                {"path": "images/c.jpg", "annotations": [{"class_label": "ship"}]},
+            ) + "\n\n",
+            "top/metadata.jsonl": jsonl(
+                {"path": "images/a.jpg",
+                 "metadata": {"camera": "north", "inference_id": "1", "GPSLatitude": 5.5}},
+                {"path": "images/c.jpg", "metadata": {"annotations_from": "predictions"}},
+            ),
+            "top/images/a.jpg": "A",
+            "top/b.png": "B",
+        }
+    )  # fmt: skip
+    first, second, third = images
+    assert first.truth == [{"label": "ship", **BOX}]
+    assert first.metadata == {"camera": "north", "latitude": 5.5}
+    assert (first.path, first.split, first.read()) == ("images/a.jpg", "val", b"A")
+    assert (second.path, second.truth, second.read()) == ("b", [], b"B")
+    assert third.truth is None, "what a model said is not true"
+    with pytest.raises(OSError, match=r"c\.jpg"):
+        third.read()
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "a.jpg", "width": 8, "height": 8}],
+    "categories": [{"id": 3, "name": "ship"}],
+    "annotations": [
+        {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 9, "iscrowd": 1,
+         "segmentation": {"size": [8, 8], "counts": [9, 2, 6, 2, 45]}},
+        {"image_id": 1, "category_id": 3, "bbox": [1, 2, 3, 4],
+         "segmentation": [[1, 1, 3, 1, 3, 3, 1, 3]]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("json_name", "image_name", "split"),
+    [
+        ("annotations.json", "images/a.jpg", None),
+        ("annotations/instances_val2017.json", "val2017/a.jpg", "val2017"),
+        ("annotations/instances_test.json", "images/test/a.jpg", "test"),
+        ("instances.json", "deep/down/a.jpg", None),
+        ("train/annotations.json", "train/a.jpg", None),
+    ],
+)
+def test_coco_in_the_places_where_its_images_lie(dataset, json_name, image_name, split) -> None:
+    (image,) = dataset({json_name: json.dumps(COCO), image_name: "A", "results.json": "[]"})
+    assert (image.path, image.split, image.read()) == (image_name, split, b"A")
+    assert image.truth == [
+        {"label": "ship", **BOX, "crowd": True, "area": 9},
+        {"label": "ship", **BOX},
+    ]
+
+
+def test_coco_for_each_task(dataset) -> None:
+    files = {"annotations.json": json.dumps(COCO), "a.jpg": ""}
+    (masks,) = dataset(files, "IMAGE_SEGMENTATION")
+    corners = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, {"x": 2, "y": 2}, {"x": 2, "y": 1}]
+    assert [one["contour"] for one in masks.truth] == [[corners], [corners]]
+    (labels,) = dataset(files, "IMAGE_CLASSIFICATION")
+    assert labels.truth == [{"label": "ship"}]
+    with pytest.raises(EvaluationError, match=r"annotations\[0\]: expected an oriented_bbox"):
+        dataset(files, "ORIENTED_OBJECT_DETECTION")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["cat/1.jpg", "dog/deep/2.PNG"], [("cat", None), ("dog", None)]),
+        (["val/cat/1.jpg", "train/dog/2.jpg"], [("dog", "train"), ("cat", "val")]),
+        (["val/1.jpg"], [("val", None)]),
+    ],
+)
+def test_a_folder_for_each_label(dataset, names, found) -> None:
+    images = dataset({name: name for name in (*names, "cat/readme.txt", "4.jpg")})
+    images = [one for one in images if one.path in names]
+    assert [(one.truth[0]["label"], one.split) for one in images] == found
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"a.txt": ""}, "expected set.* to hold annotations.jsonl"),
+        ({"annotations.jsonl": "{"}, "annotations.jsonl:1: expected JSON"),
+        ({"annotations.jsonl": "{}"}, "annotations.jsonl:1: expected a path or a datum_id"),
+        ({"annotations.jsonl": '{"path": "a", "annotations": 1}'}, "annotations.jsonl:1: annotations: expected a list"),
+        ({"instances.json": '{"images": [{"id": 1}], "categories": [], "annotations": []}'}, "expected a file_name of image 1"),
+        ({"instances.json": '{"images": [], "categories": [], "annotations": [{"image_id": 1, "category_id": 1}]}'},
+         r"annotations\[0\]: expected category_id to be one of the categories"),
+    ],
+)  # fmt: skip
+def test_what_is_no_dataset_is_said(dataset, files, said) -> None:
+    with pytest.raises(EvaluationError, match=said):
+        dataset(files)
+
+
+def test_a_file_that_is_no_zip_is_said(tmp_path) -> None:
+    (tmp_path / "a.zip").write_text("no")
+    with pytest.raises(EvaluationError, match=r"expected a\.zip to be a folder or a zip"):
+        read_dataset(tmp_path / "a.zip", "OBJECT_DETECTION")

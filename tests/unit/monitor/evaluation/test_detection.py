@@ -1,0 +1,453 @@
+"""Detections from the wire to the report, beside pycocotools and hotcoco."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import hotcoco
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+from quadriga.monitor.evaluation.objects.detection import Detection
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError, merge
+from tests import coco_reference
+from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+
+LABELS = ("bus", "car", "dog")
+
+
+def box(label, *corners, **fields):
+    return {
+        "label": label,
+        **dict(zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True)),
+    } | fields
+
+
+def whole(images, shards=1, by=()):
+    """Deal images out, and put them together again."""
+    return merged(Detection(), images, shards, by)
+
+
+def headlines(images, weights=None):
+    state = whole(images)
+    weights = np.ones((1, len(state.ids))) if weights is None else weights
+    return np.stack([one.values for one in Detection().evaluate(state).headlines(weights)[:12]])
+
+
+def made(seed, *, images=12, ties=True, crowds=True, labels=LABELS):
+    """Make images with all that evaluators differ on; without ties, all scores differ."""
+    pick = np.random.default_rng(seed)
+    step = 8.0 if seed % 2 == 0 and ties else 0.37
+    result = []
+    for number in range(images):
+        truths, predictions = [], []
+        for _ in range(pick.integers(0, 7)):
+            low, sides = pick.integers(0, 20, 2) * step, (pick.integers(1, 15, 2)) * step
+            one = box(str(pick.choice(labels)), *low.tolist(), *(low + sides).tolist())
+            if pick.random() < 0.2:
+                one["area"] = float(pick.choice([32**2, 96**2, 32**2 - 0.5, 3.5]))
+            if crowds and pick.random() < 0.1:
+                one["crowd"] = True
+            truths.append(one)
+        most = 350 if seed % 5 == 0 and number == 0 else 10
+        for _ in range(pick.integers(0, most + 1)):
+            low, sides = pick.integers(0, 20, 2) * step, (pick.integers(1, 15, 2)) * step
+            label = str(pick.choice([*labels, "unseen"] if seed % 3 == 0 else labels))
+            if truths and pick.random() < 0.7:
+                of = truths[pick.integers(len(truths))]
+                low = np.array([of["xmin"], of["ymin"]]) + pick.integers(-1, 2, 2) * step
+                sides = np.array([of["xmax"], of["ymax"]]) - low + pick.integers(0, 2, 2) * step
+                label = label if pick.random() < 0.2 else of["label"]
+            score = round(float(pick.random()), 1) if ties else float(pick.random())
+            predictions.append(box(label, *low.tolist(), *(low + sides).tolist(), score=score))
+        result.append(evaluated_image(1000 + number, predictions, truths))
+    return result
+
+
+def coco_of(images):
+    """Return images as COCO has them: dataset and results."""
+    annotations, results = [], []
+    names = sorted(
+        {
+            one["label"]
+            for each in images
+            for side in (each.predictions, each.ground_truth)
+            for one in msgspec.json.decode(side)
+        }
+    )
+    for each in images:
+        for one in msgspec.json.decode(each.ground_truth):
+            sides = [one["xmax"] - one["xmin"], one["ymax"] - one["ymin"]]
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": int(each.id),
+                    "category_id": names.index(one["label"]) + 1,
+                    "bbox": [one["xmin"], one["ymin"], *sides],
+                    "area": one.get("area", sides[0] * sides[1]),
+                    "iscrowd": int(one.get("crowd", False)),
+                }
+            )
+        for one in msgspec.json.decode(each.predictions):
+            sides = [one["xmax"] - one["xmin"], one["ymax"] - one["ymin"]]
+            results.append(
+                {
+                    "image_id": int(each.id),
+                    "category_id": names.index(one["label"]) + 1,
+                    "bbox": [one["xmin"], one["ymin"], *sides],
+                    "score": one["score"],
+                }
+            )
+    dataset = {
+        "info": {},
+        "images": [{"id": int(each.id), "width": 500, "height": 500} for each in images],
+        "categories": [{"id": number, "name": name} for number, name in enumerate(names, 1)],
+        "annotations": annotations,
+    }
+    return dataset, results
+
+
+def hotcoco_of(images):
+    dataset, results = coco_of(images)
+    truth = hotcoco.COCO(dataset)
+    evaluation = hotcoco.COCOeval(truth, truth.load_res(results), "bbox")
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation.run()
+    return evaluation
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_from_the_wire_to_the_numbers_all_is_as_pycocotools_has_it(seed):
+    images = made(seed)
+    state = whole(images, shards=3)
+    evaluated = Detection().evaluate(state)
+    found = evaluated.headlines(np.ones((1, len(images))))[:12]
+    mine = [*coco_reference.curves_of(evaluated.ranking), [one.values[0] for one in found]]
+    for our, their in zip(mine, coco_reference.reference(*coco_of(images), "bbox"), strict=True):
+        np.testing.assert_allclose(our, their, rtol=0, atol=1e-12)
+
+
+def test_headlines_are_named_in_the_order_of_coco():
+    evaluated = Detection().evaluate(whole(made(0)))
+    names = [
+        (one.type, one.parameters["iou"], one.parameters["area"], one.parameters["max_dets"])
+        for one in evaluated.headlines(np.ones((1, 12)))[:12]
+    ]
+    ten = "0.50:0.95"
+    assert names == [
+        *(("AP", iou, "all", 100) for iou in (ten, 0.5, 0.75)),
+        *(("AP", ten, area, 100) for area in ("small", "medium", "large")),
+        *(("AR", ten, "all", most) for most in (1, 10, 100)),
+        *(("AR", ten, area, 100) for area in ("small", "medium", "large")),
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.data())
+def test_a_weight_is_how_often_an_image_is_there(seed, data):
+    images = made(seed * 2 + 1, images=6, ties=False)
+    times = data.draw(st.lists(st.integers(0, 3), min_size=6, max_size=6))
+    copies = [
+        msgspec.structs.replace(each, id=f"{each.id}{copy}")
+        for each, count in zip(images, times, strict=True)
+        for copy in range(count)
+    ]
+    weights = np.array([[1] * 6, times, [1, 0] * 3], np.float64)
+    found = headlines(images, weights)
+    np.testing.assert_allclose(found[:, [1]], headlines(copies), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found[:, [2]], headlines(images[::2]), rtol=0, atol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000), st.data())
+def test_any_dealing_of_the_images_gives_the_same_report(seed, data):
+    images = made(seed)
+    shards = data.draw(st.lists(st.integers(0, 3), min_size=12, max_size=12))
+    order = data.draw(st.permutations(range(12)))
+    dealt = merge(
+        [
+            state_of(Detection(), [images[at] for at in order if shards[at] == shard], [])
+            for shard in range(4)
+        ]
+    )
+    reports = [
+        evaluate(Detection(), state, task="OBJECT_DETECTION", asked=Asked(resamples=20))
+        for state in (whole(images), dealt)
+    ]
+    one, other = (
+        msgspec.json.encode(msgspec.structs.replace(report, id="", created="", provenance={}))
+        for report in reports
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("seed", range(1, 12, 2))
+def test_errors_and_confusion_are_those_of_hotcoco(seed):
+    images = made(seed, ties=False, crowds=False)
+    found = Detection().evaluate(whole(images)).findings()
+    reference = hotcoco_of(images)
+    theirs = reference.tide_errors()["delta_ap"]
+    mine = dict(found.errors_tide)
+    mine["FP"], mine["FN"] = mine.pop("FalsePos"), mine.pop("FalseNeg")
+    for kind, worth in mine.items():
+        # Objects of equal overlap may be told apart by their order.
+        assert worth == pytest.approx(theirs[kind], abs=0.04), kind
+    matrix = reference.confusion_matrix(iou_thr=0.5, min_score=0.3, max_det=1000)["matrix"]
+    labels = found.confusion.labels
+    assert found.confusion.matrix == matrix[:-1, :-1].tolist()
+    assert [found.confusion.hallucinations.get(one, 0) for one in labels] == matrix[
+        -1, :-1
+    ].tolist()
+    assert [found.confusion.misses.get(one, 0) for one in labels] == matrix[:-1, -1].tolist()
+
+
+def metric(findings, kind, **parameters):
+    [found] = [
+        one
+        for one in findings.metrics
+        if one.type == kind and parameters.items() <= one.parameters.items()
+    ]
+    return found.value
+
+
+PLAIN = [
+    evaluated_image(1, [box("car", 0, 0, 10, 10, score=0.9)], [box("car", 0, 0, 10, 10)]),
+    evaluated_image(2, [box("bus", 0, 0, 10, 10, score=0.8)], [box("car", 0, 0, 10, 10)]),
+    evaluated_image(3, [box("bus", 0, 0, 10, 10, score=0.7)], []),
+    evaluated_image(4, [box("bus", 0, 0, 10, 4, score=0.6)], [box("bus", 0, 0, 10, 10)]),
+    evaluated_image(
+        5, [box("dog", 0, 0, 10, 10, score=0.4)], [box("car", 50, 50, 60, 60, difficult=True)]
+    ),
+]
+
+
+def test_of_many_labels_the_most_common_are_in_the_confusion(monkeypatch):
+    monkeypatch.setattr("quadriga.monitor.evaluation.labels.label_counts.MOST_LABELS", 1)
+    confusion = Detection().evaluate(whole(PLAIN)).findings().confusion
+    assert confusion.labels == ["car"]
+    assert confusion.matrix == [[1]]
+    assert confusion.parameters["labels"] == 3
+
+
+def test_what_is_behind_each_number_is_named():
+    findings = Detection().evaluate(whole(PLAIN)).findings()
+    assert findings.confusion.labels == ["bus", "car", "dog"]
+    assert findings.confusion.matrix == [[0, 0, 0], [1, 1, 0], [0, 0, 0]]
+    assert findings.confusion.hallucinations == {"bus": 2, "dog": 1}
+    assert findings.confusion.misses == {"bus": 1}
+    named = [
+        (one.truth, one.predicted, one.inference_id, one.ground_truth_id, one.prediction_id)
+        for one in findings.confusion.examples
+    ]
+    assert named == [
+        ("car", "car", "1", "0", "0"),
+        ("car", "bus", "2", "0", "0"),
+        (None, "bus", "3", None, "0"),
+        (None, "bus", "4", None, "0"),
+        (None, "dog", "5", None, "0"),
+        ("bus", None, "4", "0", None),
+    ]
+    assert {reason: values.tolist() for reason, values in findings.badness.items()} == {
+        "miss": [0, 0, 0, 1, 0],
+        "false_positive": [0, 0, 0.7, 0, 0.4],
+        "wrong_label": [0, 0.8, 0, 0, 0],
+        "low_overlap": [0, 0, 0, 0.6, 0],
+    }
+    assert findings.excluded == {"unseen_label": 1}
+
+
+def test_rates_at_a_score_and_at_the_best_one():
+    findings = Detection().evaluate(whole(PLAIN)).findings()
+    half = {"score": 0.5, "iou": 0.5}
+    assert metric(findings, "Precision", **half, label=None) == 1 / 4
+    assert metric(findings, "Recall", **half, label=None) == 1 / 3
+    assert metric(findings, "Counts", **half, label=None, of="false positives") == 3
+    assert metric(findings, "Counts", **half, label="car", of="false negatives") == 1
+    assert metric(findings, "F1", chosen="best F1", label=None) == 1 / 2
+    assert metric(findings, "Precision", chosen="best F1", score=0.9, label=None) == 1
+    assert metric(findings, "F1", chosen="best F1 of the label", label="car") == 2 / 3
+    assert metric(findings, "AP", iou=0.5, label="bus") == 0
+    assert metric(findings, "AP", iou="0.50:0.95", label="dog") is None
+
+
+def test_curves_have_their_scores_and_end_where_the_recall_does():
+    findings = Detection().evaluate(whole(PLAIN)).findings()
+    curve, unfound = (
+        next(one for one in findings.curves["pr"] if one["label"] == label and one["iou"] == 0.5)
+        for label in ("car", "bus")
+    )
+    assert curve["recall"][50] == 0.5
+    assert curve["precision"][50:52] == [pytest.approx(1), 0]
+    assert curve["score"][50:52] == [0.9, None]
+    assert (set(unfound["precision"]), set(unfound["score"])) == ({0}, {None})
+    means = [one["iou"] for one in findings.curves["pr"] if one["label"] is None]
+    assert means == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]
+    assert sum(findings.curves["reliability"][0]["count"]) == 4
+    assert metric(findings, "ECE", bins=15) == pytest.approx((0.1 + 0.8 + 0.7 + 0.6) / 4)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        [],
+        [evaluated_image(1, [], [])],
+        [evaluated_image(1, [], [box("car", 0, 0, 9, 9)])],
+        [evaluated_image(1, [box("car", 0, 0, 9, 9, score=0.5)], [])],
+        [
+            evaluated_image(
+                1, [box("car", 0, 0, 9, 9, score=7)], [box("car", 0, 0, 9, 9, crowd=True)]
+            )
+        ],
+        [evaluated_image(1, [box("car", 3, 3, 3, 3, score=0.5)], [box("car", 3, 3, 3, 3)])],
+    ],
+    ids=["no images", "nothing", "no predictions", "no truths", "only a crowd", "points"],
+)
+def test_what_is_undefined_is_none(images):
+    report = evaluate(
+        evaluator("detection"),
+        whole(images),
+        task="OBJECT_DETECTION",
+    )
+    found = 0 if any(b"car" in bytes(one.ground_truth) for one in images) else None
+    if any(b"crowd" in bytes(one.ground_truth) for one in images):
+        found = None
+    assert report.metrics[0].value == found
+    assert msgspec.json.encode(report)
+
+
+CAR = box("car", 1, 2, 3, 4, score=0.5)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "truths", "text"),
+    [
+        ([CAR, box("car", 5, 2, 3, 4, score=1)], [], r"predictions\[1\]: .* xmin <= xmax .* got .* 5.0"),
+        ([{"label": "car"}], [], r"predictions\[0\]: expected a field `score`"),
+        ([CAR | {"ymax": None}], [], r"predictions\[0\].ymax: expected `float`, got `null`"),
+        ([], [CAR, CAR | {"label": 3}], r"ground_truth\[1\].label: expected `str`, got `int`"),
+        ([], [CAR | {"area": -1}], r"ground_truth\[0\].area: expected `float` >= 0"),
+        ([], [CAR | {"xmax": 1e51}], r"ground_truth\[0\].xmax: expected `float` <= 1e\+50"),
+        ([CAR | {"score": -1e51}], [], r"predictions\[0\].score: expected `float` >= -1e\+50"),
+        ([], {}, r"ground_truth: expected `array`, got `object`"),
+    ],
+)  # fmt: skip
+def test_what_is_no_box_is_refused_with_its_place(predictions, truths, text):
+    with pytest.raises(EvaluationError, match=f"image '17': {text}"):
+        whole([evaluated_image(3, [CAR], []), evaluated_image(17, predictions, truths)])
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"NaN"])
+def test_a_number_that_is_none_is_refused(number):
+    text = msgspec.json.encode([CAR]).replace(b'"xmax":3', b'"xmax":' + number)
+    with pytest.raises(EvaluationError, match="image '1': predictions"):
+        whole([EvaluatedImage("1", msgspec.Raw(text), msgspec.Raw(b"[]"))])
+
+
+def test_the_example_of_the_document_gives_its_numbers():
+    text = (Path(__file__).parents[4] / "docs/evaluation.md").read_text()
+    section = text.partition("\n## Detection\n")[2].partition("\n## ")[0]
+    lines = section.partition("```json\n")[2].partition("```")[0].splitlines()
+    images = [msgspec.json.decode(line, type=EvaluatedImage) for line in lines]
+    evaluated = Detection().evaluate(whole(images))
+    findings = evaluated.findings()
+    ap = evaluated.headlines(np.ones((1, 3)))[1].values[0]
+    half = {"score": 0.5, "iou": 0.5, "label": None}
+    numbers = [
+        ap,
+        metric(findings, "AP", iou=0.75, label="bus"),
+        metric(findings, "Precision", **half),
+        metric(findings, "Recall", **half),
+    ]
+    shown = [row.split("|")[-2].strip() for row in section.splitlines() if "`iou` 0." in row]
+    assert [str(round(number, 4)) for number in numbers] == shown
+
+
+def test_what_takes_a_crowd_or_a_difficult_object_is_not_confused():
+    findings = (
+        Detection()
+        .evaluate(
+            whole(
+                [
+                    evaluated_image(
+                        1,
+                        [box("car", 0, 0, 8, 8, score=score) for score in (0.9, 0.8)]
+                        + [box("car", 50, 0, 60, 10, score=0.7)],
+                        [
+                            box("bus", 0, 0, 10, 10, crowd=True),
+                            box("dog", 50, 0, 60, 10, difficult=True),
+                            box("dog", 90, 0, 99, 10),
+                        ],
+                    )
+                ]
+            )
+        )
+        .findings()
+    )
+    assert findings.confusion.matrix == [[0] * 3] * 3
+    assert findings.confusion.hallucinations == {}
+    assert findings.confusion.misses == {"dog": 1}
+
+
+def test_what_is_beyond_the_hundredth_is_left_out_and_counted():
+    predictions = [box("car", 0, 0, 9, 9, score=1 - one / 200) for one in range(103)]
+    findings = Detection().evaluate(whole([evaluated_image(1, predictions, [CAR])])).findings()
+    assert findings.excluded == {"over_max_dets": 3}
+    assert sum(findings.confusion.hallucinations.values()) == 100
+
+
+def test_a_label_that_nothing_finds_is_worth_its_misses():
+    there = [box("found", 0, 0, 10, 10), box("lost", 50, 50, 60, 60)]
+    half = evaluated_image("1", [box("found", 0, 0, 10, 10, score=0.9)], there)
+    errors = Detection().evaluate(whole([half])).findings().errors_tide
+    assert errors["Miss"] == errors["FalseNeg"] == pytest.approx(0.5)
+    nothing = evaluated_image("1", [], there)
+    errors = Detection().evaluate(whole([nothing])).findings().errors_tide
+    assert errors["Miss"] is None
+    assert errors["Loc"] == 0
+
+
+def test_each_label_has_an_interval_of_the_same_resamples():
+    images = made(3, images=30, ties=False)
+    report = evaluate(
+        Detection(),
+        whole(images),
+        task="OBJECT_DETECTION",
+        asked=Asked(resamples=50),
+    )
+    averaged = [
+        one
+        for one in report.metrics
+        if one.type == "AP" and one.parameters["iou"] == "0.50:0.95" and one.parameters["label"]
+    ]
+    assert {one.parameters["label"] for one in averaged} == set(whole(images).labels)
+    averaged = [one for one in averaged if one.value is not None]
+    assert len(averaged) > 1
+    for one in averaged:
+        low, high = one.ci95
+        assert low <= one.value <= high
+    # of one label alone, the mean over labels is the label's
+    label = averaged[0].parameters["label"]
+    alone = [
+        evaluated_image(
+            one.id,
+            *(
+                [each for each in msgspec.json.decode(some) if each["label"] == label]
+                for some in (one.predictions, one.ground_truth)
+            ),
+        )
+        for one in images
+    ]
+    state = whole(alone)
+    found = evaluate(
+        Detection(),
+        state,
+        task="OBJECT_DETECTION",
+        asked=Asked(resamples=50),
+    )
+    assert found.metrics[0].ci95 == pytest.approx(averaged[0].ci95, abs=1e-12)
+    assert all(one.parameters.get("label") is None for one in report.metrics[:12])

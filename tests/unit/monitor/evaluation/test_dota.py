@@ -1,0 +1,344 @@
+"""Oriented boxes by DOTA's rule, beside a plain loop, and by COCO's, beside pycocotools."""
+
+import contextlib
+import io
+
+import msgspec
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from quadriga.monitor.evaluation.evaluators import state_of
+from quadriga.monitor.evaluation.objects.dota import RULES, THRESHOLDS
+from quadriga.monitor.evaluation.objects.oriented import OrientedDetection, oriented_overlap
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import merge, select
+from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+
+LABELS = "abc"
+
+
+def wire(label, box, **fields):
+    named = zip(("cx", "cy", "w", "h", "r"), box, strict=True)
+    return {"label": label, **{name: float(one) for name, one in named}, **fields}
+
+
+def images_of(cases):
+    return [
+        evaluated_image(number, found, there, 1, 1) for number, (found, there) in enumerate(cases)
+    ]
+
+
+def random_cases(seed, *, crowds=True, images=12):
+    """Ties in score and in overlap, difficult objects and crowds, images with nothing."""
+    pick = np.random.default_rng(seed)
+    digits = (1, 6)[seed % 2]
+
+    def box():
+        if seed % 3 == 0:  # on a grid, with equal overlaps
+            return [*pick.integers(0, 5, 2) * 10.0, 20, 20, pick.integers(0, 2) * np.pi / 2]
+        return [*pick.uniform(0, 90, 2), *pick.uniform(5, 60, 2), pick.uniform(-3, 3)]
+
+    cases = []
+    for _ in range(images):
+        there = [
+            wire(
+                LABELS[pick.integers(3)],
+                box(),
+                difficult=bool(pick.random() < 0.2),
+                crowd=bool(crowds and pick.random() < 0.1),
+            )
+            for _ in range(pick.integers(0, 7))
+        ]
+        found = []
+        for _ in range(pick.integers(0, 14)):
+            label, around = LABELS[pick.integers(3)], box()
+            if there and pick.random() < 0.7:
+                of = there[pick.integers(len(there))]
+                label = of["label"]
+                shift = pick.choice([0, 10], 5) if seed % 3 == 0 else pick.normal(0, 3, 5)
+                around = np.array([of[name] for name in ("cx", "cy", "w", "h", "r")])
+                around = around + shift * (1, 1, 0.5, 0.5, 0.02)
+                around[2:4] = np.maximum(around[2:4], 1)
+            found.append(wire(label, around, score=round(float(pick.random()), digits)))
+        cases.append((found, there))
+    return cases
+
+
+def voc_ap(rec, prec, eleven):
+    """As the development kit has it."""
+    if eleven:
+        ap = 0.0
+        for t in np.arange(0.0, 1.1, 0.1):
+            p = 0 if np.sum(rec >= t) == 0 else np.max(prec[rec >= t])
+            ap = ap + p / 11.0
+        return ap
+    mrec = np.concatenate(([0.0], rec, [1.0]))
+    mpre = np.concatenate(([0.0], prec, [0.0]))
+    for i in range(mpre.size - 1, 0, -1):
+        mpre[i - 1] = np.maximum(mpre[i - 1], mpre[i])
+    i = np.where(mrec[1:] != mrec[:-1])[0]
+    return np.sum((mrec[i + 1] - mrec[i]) * mpre[i + 1])
+
+
+def best_overlaps(state, label):
+    """Each prediction's best overlap and the object that has it, by falling score; -1 for none."""
+    found, there = state.tables["predictions"], state.tables["truths"]
+    overlap = oriented_overlap(state, crowds=False)
+    frames = [
+        (table["centre"][:, None] + table["corners"].reshape(-1, 4, 2)) for table in (found, there)
+    ]
+    rows = np.flatnonzero(found["label"] == label)
+    rows = rows[np.argsort(-found["score"][rows], kind="stable")]
+    pairs = []
+    for row in rows:
+        here = (there["image"] == found["image"][row]) & (there["label"] == label)
+        low = np.maximum(frames[0][row].min(axis=0), frames[1].min(axis=1))
+        high = np.minimum(frames[0][row].max(axis=0), frames[1].max(axis=1))
+        here = np.flatnonzero(here & (high - low + 1.0 > 0).all(axis=1))
+        best, jmax = -np.inf, -1
+        if len(here):
+            overlaps = overlap(np.full(len(here), row), here)
+            best, jmax = np.max(overlaps), here[np.argmax(overlaps)]
+        pairs.append((best, jmax))
+    return pairs
+
+
+def voc_eval(state, label, pairs, threshold, eleven):
+    """The rule of `dota_evaluation_task1.py`, prediction by prediction."""
+    there = state.tables["truths"]
+    difficult = there["difficult"] | there["crowd"]
+    npos = int((~difficult & (there["label"] == label)).sum())
+    taken = set()
+    tp, fp = np.zeros(len(pairs)), np.zeros(len(pairs))
+    for d, (best, jmax) in enumerate(pairs):
+        if best > threshold:
+            if not difficult[jmax]:
+                if jmax not in taken:
+                    tp[d] = 1.0
+                    taken.add(jmax)
+                else:
+                    fp[d] = 1.0
+        else:
+            fp[d] = 1.0
+    if npos == 0:
+        return None
+    fp, tp = np.cumsum(fp), np.cumsum(tp)
+    prec = tp / np.maximum(tp + fp, np.finfo(np.float64).eps)
+    return voc_ap(tp / float(npos), prec, eleven)
+
+
+def of_rule(metrics):
+    return {
+        (one.parameters["rule"], one.parameters["iou"], one.parameters["label"]): one.value
+        for one in metrics
+        if one.type == "AP" and one.parameters["rule"] in RULES
+    }
+
+
+def report(images, resamples=0):
+    state = merged(OrientedDetection(), images)
+    return evaluate(
+        OrientedDetection(),
+        state,
+        task="ORIENTED_OBJECT_DETECTION",
+        asked=Asked(resamples=resamples),
+    )
+
+
+SHIP = [10, 10, 20, 10, 0.5]
+SPECIAL = {
+    "perfect": [([wire("a", SHIP, score=1)], [wire("a", SHIP)])],
+    "twice": [([wire("a", SHIP, score=s) for s in (1, 0.9)], [wire("a", SHIP)])],
+    "nothing found": [([], [wire("a", SHIP)])],
+    "nothing there": [([wire("a", SHIP, score=1)], [])],
+    "no image": [],
+    "an empty image": [([], [])],
+    "only difficult": [([wire("a", SHIP, score=1)], [wire("a", SHIP, difficult=True)])],
+    "only a crowd": [([wire("a", SHIP, score=1)] * 2, [wire("a", SHIP, crowd=True)])],
+    "another label": [([wire("b", SHIP, score=1)], [wire("a", SHIP)])],
+    "of exactly a half": [
+        ([wire("a", [0, 0, 20, 10, 0], score=1)], [wire("a", [0, 0, 10, 10, 0])])
+    ],
+    "no second choice": [
+        (
+            [wire("a", [0, 0, 20, 10, 0], score=1), wire("a", [1, 0, 20, 10, 0], score=0.9)],
+            [wire("a", [0, 0, 20, 10, 0]), wire("a", [3, 0, 20, 10, 0])],
+        )
+    ],
+    "equal overlaps: the first is taken": [
+        (
+            [wire("a", [0, 0, 20, 10, 0], score=1), wire("a", [3, 0, 20, 10, 0], score=0.9)],
+            [wire("a", [3, 0, 20, 10, 0]), wire("a", [-3, 0, 20, 10, 0])],
+        )
+    ],
+    "a difficult one is overlapped more": [
+        (
+            [wire("a", [0, 0, 20, 10, 0], score=1)],
+            [wire("a", [2, 0, 20, 10, 0]), wire("a", [1, 0, 20, 10, 0], difficult=True)],
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "cases", [*SPECIAL.values(), *map(random_cases, range(30))], ids=[*SPECIAL, *range(30)]
+)
+def test_numbers_are_those_of_the_development_kit(cases):
+    images = images_of(cases)
+    state = merged(OrientedDetection(), images)
+    found = of_rule(report(images).metrics)
+    assert len(found) == 4 * (1 + len(state.labels))
+    pairs = [best_overlaps(state, label) for label in range(len(state.labels))]
+    for rule in RULES:
+        for threshold in THRESHOLDS:
+            expected = [
+                voc_eval(state, label, of, threshold, rule == "DOTA VOC07")
+                for label, of in enumerate(pairs)
+            ]
+            for label, value in zip(state.labels, expected, strict=True):
+                assert found[rule, threshold, label] == pytest.approx(value, abs=1e-9)
+            known = [value for value in expected if value is not None]
+            mean = np.mean(known) if known else None
+            assert found[rule, threshold, None] == pytest.approx(mean, abs=1e-9)
+
+
+def test_the_rule_tells_what_it_says():
+    """Of exactly a half is too little, and there is no second choice: by hand."""
+    for name, value in {
+        "of exactly a half": 0,
+        "no second choice": 0.5,
+        "equal overlaps: the first is taken": 0.5,
+        "only difficult": None,
+        "a difficult one is overlapped more": 0,
+        "twice": 1,
+    }.items():
+        found = of_rule(report(images_of(SPECIAL[name])).metrics)
+        assert found["DOTA VOC12", 0.5, "a"] == value, name
+
+
+def overall(headlines):
+    return [one for one in headlines if one.parameters["label"] is None]
+
+
+def test_weights_are_as_if_images_were_there_so_often():
+    cases = random_cases(1)
+    images = images_of(cases)
+    state = merged(OrientedDetection(), images)
+    weights = np.random.default_rng(0).integers(0, 3, (6, len(images))).astype(float)
+    weights[0] = 1
+    weights[1] = 0
+    headlines = overall(OrientedDetection().evaluate(state).headlines(weights))
+    for number, weighting in enumerate(weights):
+        at = [one for one, count in enumerate(weighting) for _ in range(int(count))]
+        repeated = [msgspec.structs.replace(images[one], id=str(n)) for n, one in enumerate(at)]
+        whole = merged(OrientedDetection(), repeated)
+        again = OrientedDetection().evaluate(whole).headlines(np.ones((1, len(repeated))))
+        again = overall(again)
+        for one, other in zip(headlines, again, strict=True):
+            assert one[:2] == other[:2]
+            np.testing.assert_allclose(one.values[number], other.values[0], atol=1e-12)
+
+
+def test_a_part_is_a_weighting_of_zeros_and_ones():
+    images = images_of(random_cases(5))
+    state = merged(OrientedDetection(), images)
+    mask = np.arange(len(images)) % 2.0
+    whole = OrientedDetection().evaluate(state).headlines(mask[None])
+    part = select(state, np.flatnonzero(mask))
+    alone = OrientedDetection().evaluate(part).headlines(np.ones((1, len(part.ids))))
+    for one, other in zip(whole, alone, strict=True):
+        np.testing.assert_allclose(one.values, other.values, atol=1e-12)
+
+
+class Oriented(COCOeval):
+    """pycocotools, with our overlap in place of its own."""
+
+    state = None
+
+    def computeIoU(self, image, label):  # noqa: N802 - its name
+        found, there = self._dts[image, label], self._gts[image, label]
+        if not found and not there:
+            return []
+        order = np.argsort([-one["score"] for one in found], kind="mergesort")
+        rows = np.array([found[at]["id"] - 1 for at in order[: self.params.maxDets[-1]]], int)
+        truths = np.array([one["id"] - 1 for one in there], int)
+        pairs = np.repeat(rows, len(truths)), np.tile(truths, len(rows))
+        return oriented_overlap(self.state)(*pairs).reshape(len(rows), len(truths))
+
+
+def coco(state):
+    """Ask pycocotools for its twelve numbers; difficult objects are ignored as crowds are not."""
+    found, there = state.tables["predictions"], state.tables["truths"]
+    annotations = [
+        {
+            "id": row + 1,
+            "image_id": int(there["image"][row]) + 1,
+            "category_id": int(there["label"][row]) + 1,
+            "area": float(there["area"][row]),
+            "bbox": [0, 0, 1, 1],
+            "iscrowd": int(there["crowd"][row]),
+        }
+        for row in range(len(there["image"]))
+    ]
+    results = [
+        {
+            "id": row + 1,
+            "image_id": int(found["image"][row]) + 1,
+            "category_id": int(found["label"][row]) + 1,
+            "area": float(found["area"][row]),
+            "bbox": [0, 0, 1, 1],
+            "score": float(found["score"][row]),
+            "iscrowd": 0,
+        }
+        for row in range(len(found["image"]))
+    ]
+    names = [{"id": number + 1} for number in range(len(state.labels))]
+    pictures = [{"id": number + 1} for number in range(len(state.ids))]
+    sides = []
+    with contextlib.redirect_stdout(io.StringIO()):
+        for rows in (annotations, results):
+            side = COCO()
+            side.dataset = {"images": pictures, "categories": names, "annotations": rows}
+            side.createIndex()
+            sides.append(side)
+        evaluation = Oriented(*sides, "bbox")
+        evaluation.state = state
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return [None if value < 0 else value for value in evaluation.stats]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_numbers_by_the_other_rule_are_those_of_pycocotools(seed):
+    cases = random_cases(seed)
+    for _, there in cases:
+        for one in there:
+            one["difficult"] = False  # of which it does not know
+    images = images_of(cases)
+    found = [one for one in report(images).metrics if one.parameters.get("rule") == "COCO"]
+    expected = coco(merged(OrientedDetection(), images))
+    assert [one.value for one in found[:12]] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_report_names_both_rules_and_their_order_of_shards_is_nothing():
+    images = images_of(random_cases(7))
+    whole = report(images, resamples=20)
+    shards = [state_of(OrientedDetection(), images[at::3], []) for at in (2, 0, 1)]
+    parts = evaluate(
+        OrientedDetection(),
+        merge([merge(shards[:2]), shards[2]]),
+        task="ORIENTED_OBJECT_DETECTION",
+        asked=Asked(resamples=20),
+    )
+    assert parts.metrics == whole.metrics
+    assert parts.curves == whole.curves
+    rules = {one.parameters.get("rule") for one in whole.metrics}
+    assert {"COCO", *RULES} <= rules
+    assert whole.parameters["dota"]["iou_above"] == THRESHOLDS
+    [dota] = [
+        one for one in whole.metrics if of_rule([one]) == {("DOTA VOC12", 0.5, None): one.value}
+    ]
+    assert dota.ci95[0] < dota.value < dota.ci95[1]

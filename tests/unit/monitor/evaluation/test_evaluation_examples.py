@@ -1,0 +1,44 @@
+"""The examples of docs/evaluation.md give the numbers that stand beside them."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from quadriga.monitor.evaluation.evaluators import evaluator
+from quadriga.monitor.evaluation.state import EvaluatedImage
+from tests.unit.monitor.evaluation.evaluated import merged
+
+PAGE = Path(__file__).parents[4] / "docs" / "evaluation.md"
+
+
+def example(heading):
+    """Return the record of a section, and the cells of the table that follows it."""
+    [section] = re.findall(
+        rf"^## {heading}\n(.*?)(?=^## )", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    record, table = re.findall(r"```json\n(.*?)```\n(.*)", section, re.DOTALL)[0]
+    rows = [
+        [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if line.startswith("|")
+    ]
+    return msgspec.json.decode(record, type=EvaluatedImage), rows[2:]
+
+
+@pytest.mark.parametrize(
+    ("heading", "task"), [("Oriented boxes", "oriented"), ("Answers", "image-text")]
+)
+def test_examples_give_their_numbers(heading, task):
+    image, rows = example(heading)
+    assert rows
+    evaluation = evaluator(task)
+    whole = evaluation.evaluate(merged(evaluation, [image]))
+    found = {}
+    for one in whole.headlines(np.ones((1, 1))):
+        named = [one.type, str(one.parameters.get("rule")), str(one.parameters.get("iou"))]
+        found.setdefault(", ".join(named[: 1 if task == "image-text" else 3]), one.values[0])
+    for *name, value in rows:
+        assert found[", ".join(name)] == pytest.approx(float(value), abs=5e-5), name

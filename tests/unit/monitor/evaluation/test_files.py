@@ -1,0 +1,164 @@
+"""Evaluation of files of records, and of COCO's."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from quadriga.monitor.evaluation.files import evaluate_files as files
+from quadriga.monitor.evaluation.files.evaluate_files import evaluate_coco, evaluate_records
+from quadriga.monitor.evaluation.reporting import Asked
+from quadriga.monitor.evaluation.state import EvaluationError
+from tests.unit.monitor.evaluation.evaluated import told
+
+BOX = {"label": "ship", "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}
+FOUND = [BOX | {"score": 0.5}]
+ASKED = Asked(resamples=5)
+
+
+def record(name, **fields):
+    return {"id": name, "predictions": FOUND, "ground_truth": [BOX], **fields}
+
+
+def lines(*records):
+    return io.BytesIO(b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in records))  # fmt: skip
+
+
+def evaluated(*records, task="detection", **options):
+    return evaluate_records(lines(*records), task, name="a.jsonl", asked=ASKED, **options)
+
+
+def value(report, kind="AP"):
+    return next(one.value for one in report.metrics if one.type == kind)
+
+
+def test_records_are_evaluated_whatever_kind_of_id_they_have() -> None:
+    report = evaluated(record(7), b"", record("b", predictions=[]))
+    assert (report.status, report.task, report.data.current.n) == ("ok", "OBJECT_DETECTION", 2)
+    assert value(report) == pytest.approx(51 / 101)  # half of the objects
+
+
+def test_images_without_truth_and_failures_are_left_out_and_counted() -> None:
+    report = evaluated(record(1), {"id": 2}, record(3, status=500))
+    assert report.data.current.n == 1
+    assert report.data.excluded == {"no_truth": 1, "failed": 1}
+
+
+@pytest.mark.parametrize("records", [[], [{"id": 1, "ground_truth": None}]])
+def test_nothing_to_evaluate_is_insufficient(records) -> None:
+    report = evaluated(*records)
+    assert report.status == "insufficient"
+    assert value(report) is None
+
+
+def test_shards_make_no_difference(monkeypatch) -> None:
+    records = [record(at, predictions=FOUND * (at % 3), metadata={"a": at % 2}) for at in range(9)]
+    whole = evaluated(*records, by=["meta.a"])
+    monkeypatch.setattr(files, "SHARD", 2)
+    assert told(evaluated(*records, by=["meta.a"])) == told(whole)
+    assert [(one.by, one.value, one.n) for one in whole.slices] == [
+        ("meta.a", "0", 5),
+        ("meta.a", "1", 4),
+    ]
+
+
+def test_the_window_is_that_of_the_times_and_exports_are_records() -> None:
+    report = evaluated(
+        record(1, created_at="2026-01-02T00:00:00Z", input={"width": 5, "height": 4}),
+        record(2, created_at="2026-01-01T00:00:00Z", predictions=[], input={"hash": "blake3:1"}),
+    )
+    window = report.data.current
+    assert (window.start, window.end) == ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")
+    assert [(one.inference_id, one.image, one.reason) for one in report.worst] == [
+        ("2", "blake3:1", "miss")
+    ]
+
+
+def test_the_worst_images_have_what_is_drawn_on_them() -> None:
+    report = evaluated(*(record(at, predictions=[]) for at in range(2)), record(2))
+    assert [json.loads(bytes(one.ground_truth)) for one in report.worst] == [[BOX], [BOX]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (b"{", "a.jsonl:3: expected JSON, got: "),
+        (b"[]", "a.jsonl:3: expected `object`, got `array`"),
+        (b'{"id": null}', "a.jsonl:3.id: expected `int | str`, got `null`"),
+        (b'{"predictions": []}', "a.jsonl:3: expected a field `id`"),
+        (b'{"id": "\xff"}', "a.jsonl:3: expected JSON, got: "),
+        (record("1"), "a.jsonl:3: expected each id once, got '1' again"),
+        (record(3, predictions=[BOX]), "a.jsonl:3: image '3': predictions[0]: expected a field `score`"),
+        (record(3, ground_truth=[{"label": "a"}]), "a.jsonl:3: image '3': ground_truth[0]: expected a field"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_named(bad, said: str) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        evaluated(record(1), b"", bad, record(4))
+    assert str(caught.value).startswith(said)
+
+
+def test_tasks_that_are_none_are_refused() -> None:
+    with pytest.raises(EvaluationError, match="as task, got 'x'"):
+        evaluated(task="x")
+
+
+COCO = {
+    "images": [{"id": 1, "width": 20, "height": 20, "file_name": "a.jpg"}, {"id": 2}],
+    "categories": [{"id": 3, "name": "ship"}],
+    "annotations": [
+        {"id": 1, "image_id": 1, "category_id": 3, "bbox": [0, 0, 10, 10], "area": 100,
+         "segmentation": [[0, 0, 10, 0, 10, 10, 0, 10]]},
+        {"id": 2, "image_id": 1, "category_id": 3, "bbox": [12, 12, 4, 4], "area": 16,
+         "segmentation": {"size": [20, 20], "counts": [252, 4, 16, 4, 16, 4, 16, 4, 84]}},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def coco(tmp_path):
+    def evaluate(results, task=None):
+        (tmp_path / "truth.json").write_text(json.dumps(COCO))
+        (tmp_path / "found.json").write_text(json.dumps(results))
+        return evaluate_coco(tmp_path / "truth.json", tmp_path / "found.json", task, asked=ASKED)
+
+    return evaluate
+
+
+def test_boxes_of_coco_are_evaluated_and_drawn(coco) -> None:
+    report = coco([{"image_id": 1, "category_id": 3, "bbox": [0, 0, 10, 10], "score": 0.5}])
+    assert report.data.current.n == 2
+    assert value(report) == pytest.approx(51 / 101)
+    (worst,) = report.worst
+    assert (worst.inference_id, worst.reason) == ("1", "miss")
+    assert json.loads(bytes(worst.predictions)) == [BOX | {"score": 0.5}]
+    assert [one["xmin"] for one in json.loads(bytes(worst.ground_truth))] == [0, 12]
+
+
+def test_masks_of_coco_are_drawn_as_contours(coco) -> None:
+    results = [
+        {"image_id": 1, "category_id": 3, "score": 0.5, "segmentation": COCO["annotations"][1]["segmentation"]}
+    ]  # fmt: skip
+    report = coco(results)
+    assert report.task == "IMAGE_SEGMENTATION"
+    (worst,) = report.worst
+    square = [[{"x": 12, "y": 12}, {"x": 12, "y": 15}, {"x": 15, "y": 15}, {"x": 15, "y": 12}]]
+    assert json.loads(bytes(worst.predictions))[0]["contour"] == square
+    assert json.loads(bytes(worst.ground_truth))[1]["contour"] == square
+
+
+def test_the_record_of_the_document_is_one() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "evaluation.md").read_text()
+    section = page.partition("\n## Evaluating files\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    report = evaluated(json.loads(example), by=["meta.camera_id"])
+    assert [one.value for one in report.slices] == ["north"]
+    assert value(report) == pytest.approx(0.9)  # their overlap is 760 / 838
+    wrong = json.loads(example)
+    del wrong["predictions"][0]["score"]
+    said = re.findall(r"``answers\.jsonl:17: (.*?: expected a field `score`) ``", section)
+    with pytest.raises(EvaluationError) as caught:
+        evaluated(wrong)
+    assert said == [str(caught.value).removeprefix("a.jsonl:1: ")]

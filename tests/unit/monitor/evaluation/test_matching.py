@@ -1,0 +1,75 @@
+"""Pairs of predictions and objects, whatever their labels, and matches in parts."""
+
+import numpy as np
+import pytest
+
+from quadriga.monitor.evaluation.objects import matching
+from quadriga.monitor.evaluation.objects.average_precision import AREAS, THRESHOLDS
+from quadriga.monitor.evaluation.objects.matching import match, near_pairs
+
+
+@pytest.fixture(params=[1 << 17, 40], ids=["at once", "in parts"])
+def at_once(request, monkeypatch):
+    monkeypatch.setattr(matching, "_AT_ONCE", request.param)
+
+
+def made(seed, images=7, count=60):
+    """Make predictions and objects in any order, with overlaps of few values."""
+    pick = np.random.default_rng(seed)
+    overlaps = pick.choice([0, 0.05, 0.3, 0.5, 0.55, 0.9, 1.0], (count, count))
+    predictions = {
+        "image": pick.integers(0, images, count),
+        "label": pick.integers(0, 3, count),
+        "score": pick.choice([0.1, 0.5, 0.9], count),
+        "area": pick.uniform(0, 20_000, count),
+    }
+    truths = {
+        "image": pick.integers(0, images, count),
+        "label": pick.integers(0, 3, count),
+        "area": pick.uniform(0, 20_000, count),
+        "crowd": pick.random(count) < 0.1,
+        "difficult": pick.random(count) < 0.1,
+    }
+    return predictions, truths, overlaps
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("seed", range(5))
+def test_near_pairs_are_all_of_an_image_that_overlap_enough(seed):
+    predictions, truths, overlaps = made(seed)
+    found = near_pairs(predictions, truths, lambda one, other: overlaps[one, other], 0.3)
+    together = predictions["image"][:, None] == truths["image"]
+    expected = np.argwhere(together & (overlaps >= 0.3))
+    order = np.lexsort((found.truth, found.prediction))
+    np.testing.assert_array_equal(found.prediction[order], expected[:, 0])
+    np.testing.assert_array_equal(found.truth[order], expected[:, 1])
+    asked = np.argwhere(np.ones_like(overlaps, bool))
+    looked_up = found.overlaps()(asked[:, 0], asked[:, 1]).reshape(overlaps.shape)
+    np.testing.assert_array_equal(looked_up, np.where(together & (overlaps >= 0.3), overlaps, 0))
+
+
+def test_no_pairs_overlap_by_nothing():
+    predictions, truths, overlaps = made(0)
+    found = near_pairs(predictions, truths, lambda one, other: overlaps[one, other], 2)
+    assert found.overlaps()(np.arange(5), np.arange(5)).tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_matching_in_parts_is_matching_at_once(seed, monkeypatch):
+    predictions, truths, overlaps = made(seed)
+
+    def matched():
+        return match(
+            predictions,
+            truths,
+            lambda one, other: overlaps[one, other],
+            thresholds=THRESHOLDS,
+            areas=AREAS,
+            most=4,
+            shape=(3, 7),
+        )._replace(to_find=None)
+
+    at_once = matched()
+    monkeypatch.setattr(matching, "_AT_ONCE", 10)
+    for whole, part in zip(at_once, matched(), strict=True):
+        np.testing.assert_array_equal(whole, part)

@@ -1,0 +1,215 @@
+"""Reports: intervals, slices, the worst images, and two models side by side."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from quadriga.monitor.evaluation import reporting
+from quadriga.monitor.evaluation.evaluators import EVALUATORS, evaluator
+from quadriga.monitor.evaluation.reporting import (
+    Asked,
+    evaluate,
+    interval,
+    resampled,
+    with_pictures,
+)
+from quadriga.monitor.report.page import page
+from quadriga.monitor.report.schema import Report, ReportedModel, Window
+from tests.unit.monitor.evaluation.evaluated import merged
+from tests.unit.monitor.evaluation.small_evaluation import Small, image_of
+
+MODEL = ReportedModel("one", "1")
+OTHER = ReportedModel("other", "2")
+RESULTS = "aabaabbaaaabaabb"
+"""Of images where `a` is right."""
+
+
+def whole(images, by=()):
+    return merged(Small(), images, by=by)
+
+
+def images_of(results=RESULTS, start=1, **more):
+    return [
+        image_of(start + at, one, "a", image=f"blake3:{at}", **more)
+        for at, one in enumerate(results)
+    ]
+
+
+def report_of(state, **more):
+    asked = more.pop("asked", Asked(seed=3))
+    return evaluate(
+        Small(),
+        state,
+        task="X",
+        model=MODEL,
+        window=Window("s", "e", filter={}),
+        asked=asked,
+        **more,
+    )
+
+
+def test_a_report_says_what_was_looked_at():
+    images = [*images_of(), image_of(99, "a", None)]
+    report = report_of(whole(images))
+    assert (report.kind, report.task, report.status, report.model) == (
+        "evaluation",
+        "X",
+        "ok",
+        MODEL,
+    )
+    assert report.data.current == Window("s", "e", len(RESULTS), None, {})
+    assert report.data.excluded == {"no_truth": 1, "unseen_label": 0}
+    assert report.parameters == {"rule": "small", "resamples": 200, "seed": 3}
+    assert report.metrics[0].value == RESULTS.count("a") / len(RESULTS)
+    assert {metric.n for metric in report.metrics} == {len(RESULTS)}
+
+
+def test_intervals_are_those_of_drawing_images_again():
+    report = report_of(whole(images_of()))
+    right = np.array([one == "a" for one in RESULTS], np.float64)
+    source = np.random.default_rng(3)
+    drawn = [right[source.integers(0, len(right), len(right))].mean() for _ in range(200)]
+    assert report.metrics[0].ci95 == pytest.approx(
+        tuple(np.percentile(drawn, [2.5, 97.5])), abs=1e-12
+    )
+
+
+def test_resamples_in_many_steps_are_those_in_one(monkeypatch):
+    steps = []
+    at_once = report_of(whole(images_of(), ["hour"]))
+    monkeypatch.setattr(reporting, "_WEIGHTS_AT_ONCE", 3 * len(RESULTS))
+    stepwise = report_of(whole(images_of(), ["hour"]), step=lambda: steps.append(1))
+    assert len(steps) == 2 * -(-201 // 3)
+    assert stepwise.metrics == at_once.metrics
+    assert stepwise.slices == at_once.slices
+
+
+def test_without_resamples_there_are_no_intervals():
+    report = report_of(whole(images_of()), asked=Asked(0))
+    assert report.metrics[0].value is not None
+    assert [metric.ci95 for metric in report.metrics] == [None, None]
+
+
+def test_resamples_begin_with_the_whole_and_draw_as_many():
+    weights = resampled(7, Asked(5))
+    assert weights.shape == (6, 7)
+    assert (weights[0] == 1).all()
+    assert (weights.sum(axis=1) == 7).all()
+    assert resampled(0, Asked(5)).shape == (6, 0)
+
+
+def test_nothing_with_a_truth_is_insufficient():
+    report = report_of(whole([image_of(1, "a", None)], ["hour"]), others=[(OTHER, whole([]))])
+    assert (report.status, report.data.current.n) == ("insufficient", 0)
+    assert [metric.value for metric in report.metrics] == [None, 0]
+    assert [metric.value for metric in report.comparisons[0].differences] == [None, 0]
+    assert (report.slices, report.worst) == ([], [])
+
+
+def test_slices_are_evaluated_by_themselves():
+    images = [
+        *images_of("aab", 1, metadata={"camera": "north"}),
+        *images_of("ab", 11, metadata={"camera": 5}),
+        *images_of("b", 21),
+    ]
+    report = report_of(whole(images, ["meta.camera"]))
+    assert [(one.by, one.value, one.n) for one in report.slices] == [
+        ("meta.camera", "north", 3),
+        ("meta.camera", "5", 2),
+        ("meta.camera", None, 1),
+    ]
+    assert [one.metrics[0].value for one in report.slices] == [2 / 3, 1 / 2, 0]
+    assert [one.metrics[0].n for one in report.slices] == [3, 2, 1]
+    assert report.slices[2].metrics[0].ci95 == (0, 0)
+
+
+def test_of_many_values_the_most_common_are_shown(monkeypatch):
+    monkeypatch.setattr(reporting, "MOST_SLICES", 2)
+    images = [
+        image
+        for at, camera in enumerate("bca")
+        for image in images_of("a" * (1 + (camera == "c")), 10 * (1 + at), metadata={"k": camera})
+    ]
+    assert [one.value for one in report_of(whole(images, ["meta.k"])).slices] == ["c", "a"]
+
+
+def test_the_worst_images_are_shown_with_what_is_drawn_on_them():
+    images = images_of("ab")
+    report = with_pictures(report_of(whole(images)), images)
+    (worst,) = report.worst
+    assert (worst.inference_id, worst.reason, worst.image) == ("2", "wrong_label", "blake3:1")
+    assert (worst.width, worst.height) == (4, 3)
+    assert msgspec.json.decode(worst.predictions) == [{"label": "b", "score": 0.5}]
+    assert msgspec.json.decode(worst.ground_truth) == [{"label": "a"}]
+
+
+def test_the_same_model_does_not_differ():
+    state = whole(images_of())
+    again = whole(images_of(start=50))
+    for other in (state, again):
+        (comparison,) = report_of(state, others=[(OTHER, other)]).comparisons
+        assert (comparison.model, comparison.n, comparison.excluded) == (OTHER, len(RESULTS), {})
+        assert [(metric.value, metric.ci95) for metric in comparison.differences] == [
+            (0, (0, 0)),
+            (0, (0, 0)),
+        ]
+
+
+def test_another_model_differs_image_by_image():
+    others = images_of("b" + RESULTS[1:], 50)[::-1]
+    renamed = [
+        msgspec.structs.replace(image, id=str(50 + at)) for at, image in enumerate(others)
+    ]  # answered in another order
+    report = report_of(whole(images_of()), others=[(OTHER, whole(renamed))])
+    (comparison,) = report.comparisons
+    accuracy, wrong = comparison.differences
+    assert accuracy.value == pytest.approx(1 / len(RESULTS), abs=1e-12)
+    assert wrong.value == -1
+    low, high = accuracy.ci95
+    assert 0 <= low <= accuracy.value <= high < 0.3
+    source = np.random.default_rng(3)
+    drawn = [(source.integers(0, 16, 16) == 0).mean() for _ in range(200)]
+    assert accuracy.ci95 == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=1e-12)
+    assert comparison.metrics[1].value == report.metrics[1].value + 1
+
+
+def test_models_are_compared_where_both_answered():
+    ours = [*images_of("aab"), *images_of("a", 30)]  # the first image twice: the later counts
+    theirs = [
+        image_of(60, "b", "a", image="blake3:2"),
+        image_of(61, "a", "a", image="blake3:0"),
+        image_of(62, "a", "a", image="blake3:nobody"),
+        image_of(63, "a", None, image="blake3:1"),
+    ]
+    (comparison,) = report_of(whole(ours), others=[(OTHER, whole(theirs))]).comparisons
+    assert comparison.n == 2
+    assert comparison.excluded == {"not_answered": 1, "duplicate": 1, "no_truth": 1}
+    assert comparison.metrics[0].value == 0.5
+    assert comparison.differences[0].value == 0
+
+
+@pytest.mark.parametrize("task", EVALUATORS)
+def test_every_task_has_a_report_of_nothing(task):
+    evaluation = evaluator(task)
+    unknown = image_of(1, "", None)
+    states = [merged(evaluation, images, by=["hour"]) for images in ([], [unknown])]
+    for state in states:
+        report = evaluate(
+            evaluation, state, task=task, model=MODEL, window=Window(), others=[(OTHER, states[0])]
+        )
+        assert (report.status, report.data.current.n) == ("insufficient", 0)
+        assert {metric.value for metric in report.metrics} <= {None, 0}
+        assert {metric.ci95 for metric in report.metrics} <= {None, (0, 0)}
+        again = msgspec.json.decode(msgspec.json.encode(report), type=Report)
+        assert again.metrics == report.metrics
+        assert "<html" in page(report, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("number", "low", "high"), [(0.1, 0.1, 0.785), (0.5, 0.215, 0.785), (0.9, 0.215, 0.9)]
+)
+def test_an_interval_holds_its_number(number, low, high):
+    resamples = np.linspace(0.2, 0.8, 41)
+    assert interval(np.append(number, resamples)) == pytest.approx((low, high))
+    assert interval(np.append(np.nan, resamples)) == pytest.approx((0.215, 0.785))
+    assert interval(np.array([number, np.nan])) is None

@@ -1,0 +1,379 @@
+"""Evaluation of stored inferences, on both databases."""
+
+import msgspec
+import pytest
+
+from quadriga.monitor.evaluation import stored
+from quadriga.monitor.evaluation import stored_images as reading
+from quadriga.monitor.evaluation.evaluators import EVALUATORS
+from quadriga.monitor.evaluation.parameters import EvaluationParameters
+from quadriga.monitor.evaluation.state import EvaluationError
+from quadriga.monitor.evaluation.stored import evaluate_stored
+from quadriga.store.records import (
+    Deletion,
+    InputReference,
+    ModelReference,
+    TruthStatement,
+)
+from tests.unit.monitor.drift.drift_windows import moment, seq_of
+from tests.unit.monitor.evaluation.evaluated import told
+from tests.unit.store.conftest import make_record
+
+MODEL = ModelReference("one", "1", "aa" * 32)
+OTHER = ModelReference("other", "1", "bb" * 32)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Evaluate by the labels alone, three images a shard."""
+    small = "tests.unit.monitor.evaluation.small_evaluation:Small"
+    monkeypatch.setitem(EVALUATORS, "OBJECT_DETECTION", small)
+    monkeypatch.setitem(EVALUATORS, "IMAGE_CLASSIFICATION", small)
+    monkeypatch.setattr(reading, "SHARD", 3)
+    monkeypatch.setattr(stored, "SHARD", 3)
+
+
+@pytest.fixture
+def answer():
+    """Make what a model answered to an image, at a second."""
+
+    def make(second, found="a", image=None, **fields):
+        image = second if image is None else image
+        digest = None if image == "" else f"blake3:{image:064x}"
+        values = {
+            "model": MODEL,
+            "predictions": [{"label": label, "score": 0.5} for label in found],
+            "input": InputReference("image", digest, 640, 480, "image/jpeg"),
+        }
+        return make_record(seq_of(second), **values | fields)
+
+    return make
+
+
+def truth(second, there="a"):
+    labels = None if there is None else [{"label": label} for label in there]
+    return TruthStatement("id", str(seq_of(second)), labels)
+
+
+def image_truth(image, there="a"):
+    return TruthStatement("input.hash", f"blake3:{image:064x}", [{"label": one} for one in there])
+
+
+def evaluated(place, *, tell=lambda *_: None, shards=None, **parameters):
+    asked = msgspec.convert({"model": "one", "resamples": 10, **parameters}, EvaluationParameters)
+    return evaluate_stored(place.inferences, asked, tell, shards)
+
+
+def accuracy(report):
+    return report.metrics[0].value, report.data.current.n, report.data.excluded
+
+
+def test_truth_counts_whenever_it_arrived(place, answer):
+    place.change(image_truth(1))
+    place.move(answer(1), answer(2, "b"), answer(3), answer(4))
+    assert accuracy(evaluated(place)) == (1, 1, {"no_truth": 3, "unseen_label": 0})
+    place.change(truth(2), truth(3))
+    assert accuracy(evaluated(place)) == (2 / 3, 3, {"no_truth": 1, "unseen_label": 0})
+    place.change(truth(2, "b"), truth(3, None))
+    assert accuracy(evaluated(place)) == (1, 2, {"no_truth": 2, "unseen_label": 0})
+
+
+def test_the_report_says_what_was_looked_at(place, answer):
+    seconds = range(5, 12)
+    place.move(*(answer(one) for one in seconds))
+    place.change(*(truth(one) for one in seconds))
+    where = "ts=ge:2025-01-01T00:00:06Z"
+    report = evaluated(place, where=where, version="1", by=["hour"])
+    assert (report.task, report.kind) == ("OBJECT_DETECTION", "evaluation")
+    assert msgspec.structs.astuple(report.model) == ("one", "1", "aa" * 32)
+    window = report.data.current
+    assert (window.start, window.end, window.n, window.filter) == (moment(6), moment(11), 6, where)
+    assert report.parameters == {
+        "rule": "small",
+        "resamples": 10,
+        "seed": 0,
+        "version": "1",
+        "by": ["hour"],
+    }
+    assert report.provenance["shards"] == 2
+
+
+def test_failed_requests_and_those_without_a_truth_are_left_out_and_counted(place, answer):
+    place.move(
+        answer(1), answer(2), answer(3, "b"), answer(4, status=500, predictions=[]), answer(5)
+    )
+    place.change(truth(1), truth(3), truth(4))
+    report = evaluated(place)
+    assert accuracy(report) == (0.5, 2, {"failed": 1, "no_truth": 2, "unseen_label": 0})
+
+
+WHERE = [
+    (None, 4),
+    ({}, 4),
+    ("", 4),
+    ({"meta.camera": "north"}, 2),
+    ("meta.camera=north | label=b", 3),
+    ({"label": {"name": "b", "score": {"ge": 0.5}}}, 1),
+    ({"box": {"area": {"ge": 100}}}, 1),
+    ({"geo": {"near": [10, 20], "within": "5km"}}, 1),
+    ({"ts": {"lt": moment(3)}}, 2),
+    ({"version": "2"}, 1),
+]
+
+
+def test_a_filter_chooses_what_counts(place, answer):
+    large = [{"label": "a", "score": 1, "xmin": 0, "ymin": 0, "xmax": 10, "ymax": 10}]
+    place.move(
+        answer(1, metadata={"camera": "north"}, predictions=large),
+        answer(2, metadata={"camera": "north", "latitude": 10, "longitude": 20}),
+        answer(3, "b"),
+        answer(4, model=ModelReference("one", "2", "cc" * 32)),
+        answer(5, model=OTHER),
+    )
+    place.change(*(truth(one) for one in range(1, 6)))
+    for where, n in WHERE:
+        window = evaluated(place, where=where).data.current
+        assert (window.n, window.filter) == (n, where)
+
+
+def test_versions_are_evaluated_together_unless_one_is_asked_for(place, answer):
+    second = ModelReference("one", "2", "cc" * 32)
+    place.move(answer(1), answer(2, "b", model=second))
+    place.change(truth(1), truth(2))
+    both, one = evaluated(place), evaluated(place, version="2")
+    assert (both.model.version, both.model.sha256, both.metrics[0].value) == ("1, 2", "", 0.5)
+    assert (one.model.version, one.model.sha256, one.metrics[0].value) == ("2", "cc" * 32, 0)
+
+
+def test_slices_are_keys_and_filters(place, answer):
+    cameras = ["north", "north", "south", None, "south", "north", "south"]
+    place.move(
+        *(
+            answer(at, "ab"[at % 2], metadata={} if camera is None else {"camera": {"id": camera}})
+            for at, camera in enumerate(cameras, 1)
+        )
+    )
+    place.change(*(truth(at) for at in range(1, 8) if at != 3))
+    report = evaluated(
+        place,
+        by=["meta.camera.id", "day"],
+        slices={"right": "label=a", "late": {"ts": {"ge": moment(5)}}, "none": "label=c"},
+    )
+    found = {(one.by, one.value): (one.n, one.metrics[0].value) for one in report.slices}
+    assert found == {
+        ("meta.camera.id", "north"): (3, 2 / 3),
+        ("meta.camera.id", "south"): (2, 0),
+        ("meta.camera.id", None): (1, 1),
+        ("day", "2025-01-01"): (6, 0.5),
+        ("right", "true"): (3, 1),
+        ("right", "false"): (3, 0),
+        ("late", "true"): (3, 1 / 3),
+        ("late", "false"): (3, 2 / 3),
+        ("none", "false"): (6, 0.5),
+    }
+
+
+def test_other_models_are_compared_on_the_same_images(place, answer):
+    seconds = range(1, 8)
+    place.move(*(answer(one, "a" if one < 5 else "b") for one in seconds))
+    place.move(
+        *(answer(100 + one, "b" if one < 2 else "a", one, model=OTHER) for one in seconds[:5]),
+        answer(90, "b", 2, model=OTHER),  # answered better since
+        answer(91, "a", 50, model=OTHER),  # of an image that the first never saw
+        answer(120, "a", 5, model=OTHER, status=500),
+    )
+    place.change(*(truth(one) for one in seconds if one != 3))
+    place.change(image_truth(1, "b"), truth(1))  # the answer's own truth counts for both
+    report = evaluated(place, compare=[{"model": "other"}])
+    (found,) = report.comparisons
+    assert msgspec.structs.astuple(found.model) == ("other", "1", "bb" * 32)
+    # Images 1, 2, 4, 5: the first is right thrice, the other thrice.
+    assert found.n == 4
+    assert found.metrics[0].value == 3 / 4
+    assert found.differences[0].value == 0
+    assert found.excluded == {"not_answered": 2, "duplicate": 1, "failed": 1}
+    assert accuracy(report)[:2] == (3 / 6, 6)
+    assert report.parameters["compare"] == [{"model": "other", "version": None, "where": None}]
+
+
+def test_a_model_compared_with_itself_does_not_differ(place, answer):
+    place.move(*(answer(one, "ab"[one % 2]) for one in range(1, 8)), answer(9, "a", 1))
+    place.change(*(truth(one) for one in range(1, 10)))
+    report = evaluated(place, compare=[{"model": "one"}])
+    (found,) = report.comparisons
+    assert (found.n, found.excluded) == (7, {"duplicate": 2})
+    assert {(metric.value, metric.ci95) for metric in found.differences} == {(0, (0, 0))}
+
+
+def test_versions_and_filters_choose_what_is_compared(place, answer):
+    second = ModelReference("one", "2", "cc" * 32)
+    place.move(
+        answer(1),
+        answer(2),
+        answer(11, "a", 1, model=second),
+        answer(12, "b", 2, model=second, metadata={"trial": True}),
+        answer(13, "a", 2, model=second),
+    )
+    place.change(truth(1), truth(2))
+    report = evaluated(
+        place,
+        version="1",
+        compare=[{"model": "one", "version": "2", "where": "meta.trial=true"}, {"model": "nobody"}],
+    )
+    trial, nobody = report.comparisons
+    assert (trial.n, trial.metrics[0].value, trial.differences[0].value) == (1, 0, 1)
+    assert (nobody.n, nobody.metrics[0].value, nobody.excluded) == (0, None, {"not_answered": 2})
+
+
+def test_images_without_a_hash_count_and_are_not_compared(place, answer):
+    place.move(answer(1, image=""), answer(2, "b", image=""))
+    place.change(truth(1), truth(2))
+    report = evaluated(place, compare=[{"model": "one"}])
+    assert accuracy(report)[:2] == (0.5, 2)
+    assert (report.comparisons[0].n, report.comparisons[0].excluded) == (0, {"not_answered": 2})
+
+
+def test_the_worst_images_come_with_what_is_drawn(place, answer):
+    place.move(answer(1), answer(2, "bb"))
+    place.change(truth(1), truth(2, "ab"))
+    (worst,) = evaluated(place).worst
+    assert (worst.inference_id, worst.width, worst.height) == (str(2000 << 22), 640, 480)
+    assert worst.image == f"blake3:{2:064x}"
+    labels = [one["label"] for one in msgspec.json.decode(worst.predictions)]
+    assert labels == ["b", "b"]
+    assert msgspec.json.decode(worst.ground_truth) == [{"label": "a"}, {"label": "b"}]
+
+
+def test_what_is_not_of_the_task_is_left_out_and_counted(place, answer):
+    place.move(*(answer(one) for one in (1, 2, 3, 4)))
+    other = TruthStatement("id", str(2000 << 22), [{"answer": "no label"}])
+    place.change(truth(1), other, truth(4))
+    report = evaluated(place)
+    assert accuracy(report) == (1, 2, {"no_truth": 1, "unreadable": 1, "unseen_label": 0})
+    assert report.parameters["unreadable"] == "expected a label, got none"
+    with pytest.raises(EvaluationError, match="expected a label, got none"):
+        evaluated(place, where={"id": {"eq": str(2000 << 22)}})
+
+
+def test_nothing_with_a_truth_is_insufficient(place, answer):
+    place.move(answer(1))
+    report = evaluated(place, by=["hour"], slices={"a": "label=a"}, compare=[{"model": "other"}])
+    assert (report.status, report.data.excluded["no_truth"]) == ("insufficient", 1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model": "nobody"}, "expected inferences of 'nobody' that pass the filter, got none"),
+        ({"version": "7"}, "expected inferences of 'one', version '7', that pass"),
+        ({"where": "label=z"}, "expected inferences of 'one' that pass the filter, got none"),
+        ({"model": "mixed"}, "expected inferences of one task, got OBJECT_DETECTION and IMAGE_C"),
+        ({"model": "tensors"}, "expected one of IMAGE_CLASSIFICATION, .* as task, got 'TENSOR'"),
+        ({"compare": [{"model": "sorter"}]}, "expected inferences of one task, got OBJECT_DETEC"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(place, answer, parameters, message):
+    mixed, tensors, sorter = (
+        ModelReference(name, "1", "dd" * 32) for name in ("mixed", "tensors", "sorter")
+    )
+    place.move(
+        answer(1),
+        answer(2, model=mixed),
+        answer(3, model=mixed, task="IMAGE_CLASSIFICATION"),
+        answer(4, model=tensors, task="TENSOR"),
+        answer(5, image=1, model=sorter, task="IMAGE_CLASSIFICATION"),
+    )
+    place.change(truth(1))
+    with pytest.raises(EvaluationError, match=message):
+        evaluated(place, **parameters)
+    where = '{"task": "IMAGE_CLASSIFICATION"}'
+    place.change(truth(3, "b"))
+    assert evaluated(place, model="mixed", where=msgspec.json.decode(where)).metrics[0].value == 0
+
+
+class Stop(Exception):
+    """Ends an evaluation."""
+
+
+EVERYTHING = {
+    "by": ["hour"],
+    "slices": {"right": "label=a"},
+    "compare": [{"model": "other"}, {"model": "one"}],
+}
+
+
+@pytest.fixture
+def full(place, answer):
+    seconds = range(1, 21)
+    place.move(*(answer(one, "ab"[one % 3 == 0]) for one in seconds))
+    place.move(*(answer(100 + one, "ab"[one % 4 == 0], one, model=OTHER) for one in seconds))
+    place.change(*(truth(one) for one in seconds if one != 7))
+    return place
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step", range(1, 24, 3))
+def test_one_that_was_ended_goes_on_where_it_was(full, tmp_path, step, monkeypatch):
+    whole = evaluated(full, **EVERYTHING)
+    shards = tmp_path / "shards"
+    steps = []
+
+    def tell(done, total):
+        steps.append((done, total))
+        if len(steps) == step:
+            raise Stop
+
+    with pytest.raises(Stop):
+        evaluated(full, tell=tell, shards=shards, **EVERYTHING)
+    read = []
+    again = reading.read_part
+    monkeypatch.setattr(stored, "read_part", lambda *arguments: read.append(1) or again(*arguments))
+    full.change(truth(7))
+    went_on = evaluated(full, shards=shards, **EVERYTHING)
+    if step < 4:  # the shard of second 7 was not read yet
+        assert went_on.data.excluded == {"unseen_label": 0}
+    else:
+        assert told(went_on) == told(whole)
+    assert len(read) == max(8 - step, 0)
+
+
+def test_progress_reaches_its_end(full):
+    steps = []
+    evaluated(full, tell=lambda *step: steps.append(step), **EVERYTHING)
+    assert steps[0] == (0, None)
+    done = [one for one, _ in steps]
+    assert done == sorted(done)
+    assert {total for _, total in steps[1:]} == {60}
+    assert steps[-1] == (60, 60)
+
+
+def test_a_file_that_was_cut_is_made_again(full, tmp_path):
+    shards = tmp_path / "shards"
+    whole = evaluated(full, shards=shards)
+    for path in shards.iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert told(evaluated(full, shards=shards)) == told(whole)
+
+
+def test_what_comes_or_goes_meanwhile_changes_no_choice(full, answer, tmp_path):
+    shards = tmp_path / "shards"
+
+    def tell(done, _):
+        if done == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        evaluated(full, tell=tell, shards=shards)
+    full.move(answer(30, "b"))
+    full.change(truth(30), Deletion([20_000 << 22]))
+    report = evaluated(full, shards=shards)
+    assert accuracy(report) == (12 / 18, 18, {"deleted": 1, "no_truth": 1, "unseen_label": 0})
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_shards_of_any_size_give_the_same_report(full, monkeypatch):
+    reports = []
+    for size in (1, 3, 1000):
+        monkeypatch.setattr(reading, "SHARD", size)
+        reports.append(told(evaluated(full, **EVERYTHING)))
+    assert reports[0] == reports[1] == reports[2]

@@ -1,0 +1,211 @@
+"""Answers to prompts: which meets which, and the numbers over images."""
+
+import pickle
+
+import msgspec
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU
+
+from quadriga.monitor.evaluation.evaluators import evaluator, state_of
+from quadriga.monitor.evaluation.reporting import Asked, evaluate
+from quadriga.monitor.evaluation.state import EvaluationError, merge, select
+from quadriga.monitor.evaluation.text import prompts as text
+from quadriga.monitor.evaluation.text.prompts import Text, matched
+from quadriga.monitor.evaluation.text.text_metrics import cider
+from tests.unit.monitor.evaluation.evaluated import evaluated_image, merged
+
+# prompts of a model's answers, prompts that people answered: which is whose
+MATCHED = {
+    "by prompt": (["a", "b"], ["b", "a"], [1, 0]),
+    "the same twice": (["a", "a"], ["a", "a"], [0, 1]),
+    "by order": (["", ""], ["", ""], [0, 1]),
+    "truths name none": (["a", "b"], ["", ""], [0, 1]),
+    "answers name none": (["", ""], ["a", "b"], [0, 1]),
+    "another prompt": (["a"], ["b"], [None]),
+    "by prompt first": (["a", "b"], ["", "a"], [1, 0]),
+    "too few": (["a"], ["a", "b", ""], [0, None, None]),
+    "too many": (["a", "b", "c"], ["c"], [2]),
+    "none": ([], ["a"], [None]),
+    "nothing asked": (["a"], [], []),
+}
+
+
+@pytest.mark.parametrize(("found", "asked", "expected"), MATCHED.values(), ids=MATCHED)
+def test_an_answer_belongs_to_its_prompt(found, asked, expected):
+    assert matched(found, asked) == expected
+
+
+def said(answer, prompt=""):
+    return {"prompt": prompt, "answer": answer}
+
+
+def state(images):
+    return merged(Text(), images)
+
+
+def report(images, resamples=0):
+    return evaluate(
+        Text(),
+        state(images),
+        task="IMAGE_TEXT_TO_TEXT",
+        asked=Asked(resamples=resamples),
+    )
+
+
+def values(of):
+    return {one.type: one.value for one in of.metrics}
+
+
+IMAGES = [
+    evaluated_image(
+        "1",
+        [said("A red ship", "What is it?"), said("two", "How many?"), said("x", "Why?")],
+        [
+            {"prompt": "How many?", "answers": ["2", "two", "two"]},
+            {"prompt": "What is it?", "answer": "a red ship", "score": 1},
+            {"prompt": "Where?", "answer": "at sea"},
+        ],
+    ),
+    evaluated_image(
+        "2", [said("a dog lies on the green grass")], [{"answers": ["the dog lies on grass"]}]
+    ),
+    evaluated_image("3", [said("boat")], [{"label": "boot"}]),
+]
+
+
+def test_numbers_are_means_over_prompts():
+    found = report(IMAGES)
+    metrics = values(found)
+    assert list(metrics)[:7] == [
+        "ExactMatch", "TokenF1", "VQAAccuracy", "ANLS", "BLEU", "ROUGE-L", "CIDEr",
+    ]  # fmt: skip
+    assert metrics["ExactMatch"] == pytest.approx(2 / 5)
+    f1 = 2 * (4 / 5) * (4 / 4) / (4 / 5 + 4 / 4)
+    assert metrics["TokenF1"] == pytest.approx((1 + 1 + 0 + f1 + 0) / 5)
+    assert metrics["VQAAccuracy"] == pytest.approx((2 * (1 / 3) + 2 / 3) / 3)
+    likeness = 1 - 13 / 29
+    assert metrics["ANLS"] == pytest.approx((1 + 1 + 0 + likeness + 3 / 4) / 5)
+    assert metrics["Prompts"] == 5
+    assert metrics["Unanswered"] == 1
+    assert found.data.excluded == {"unasked_prompt": 1}
+    assert found.parameters["unanswered"] == "counts as an empty answer"
+    answers = ["two", "A red ship", "", "a dog lies on the green grass", "boat"]
+    references = [
+        ["2", "two", "two"],
+        ["a red ship"],
+        ["at sea"],
+        ["the dog lies on grass"],
+        ["boot"],
+    ]
+    padded = [[some[at] if at < len(some) else None for some in references] for at in range(3)]
+    assert metrics["BLEU"] == pytest.approx(BLEU().corpus_score(answers, padded).score, abs=1e-9)
+    assert metrics["CIDEr"] == pytest.approx(cider(answers, references).mean(), abs=1e-9)
+
+
+def test_worst_is_the_image_with_the_worst_answer():
+    worst = report(IMAGES).worst
+    assert [(one.inference_id, one.reason) for one in worst] == [
+        ("1", "wrong_answer"), ("3", "wrong_answer"), ("2", "wrong_answer"),
+    ]  # fmt: skip
+    assert worst[0].score == 1
+    assert worst[1].score == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize(
+    "images", [[], [evaluated_image("1", [], [])]], ids=["no image", "no prompt"]
+)
+def test_without_prompts_nothing_is_defined(images):
+    metrics = values(report(images))
+    assert metrics.pop("Prompts") == metrics.pop("Unanswered") == 0
+    assert set(metrics.values()) == {None}
+
+
+def random_images(count=9):
+    pick = np.random.default_rng(3)
+    words = np.array(
+        ["a", "red", "blue", "ship", "plane", "lies", "flies", "on", "the", "sea", "sky"]
+    )
+
+    def sentence():
+        return " ".join(pick.choice(words, pick.integers(0, 9)))
+
+    return [
+        evaluated_image(
+            str(number),
+            [said(sentence()) for _ in range(pick.integers(0, 4))],
+            [
+                {"answers": [sentence() for _ in range(pick.integers(1, 4))]}
+                for _ in range(pick.integers(0, 4))
+            ],
+        )
+        for number in range(count)
+    ]
+
+
+def test_weights_are_as_if_images_were_there_so_often():
+    images = random_images()
+    whole = Text().evaluate(state(images))
+    weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
+    for number, weighting in enumerate(weights):
+        repeated = [
+            msgspec.structs.replace(images[at], id=f"{at}{n}")
+            for at, count in enumerate(weighting)
+            for n in range(int(count))
+        ]
+        again = Text().evaluate(state(repeated)).headlines(np.ones((1, len(repeated))))
+        for one, other in zip(whole.headlines(weights), again, strict=True):
+            if one.type != "CIDEr":  # rare words are counted over all images
+                assert one.values[number] == pytest.approx(other.values[0], abs=1e-9)
+
+
+def test_parts_and_the_order_of_shards_give_the_same_numbers_bit_for_bit():
+    images = random_images()
+    shards = [state_of(Text(), images[at::3], []) for at in (2, 0, 1)]
+    shards = [pickle.loads(pickle.dumps(shard)) for shard in shards]
+    merged = merge([merge(shards[:2]), shards[2]])
+    weights = np.random.default_rng(0).integers(0, 3, (5, len(images))).astype(float)
+    found = [Text().evaluate(one).headlines(weights) for one in (merged, state(images))]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    part = select(merged, [1, 4, 5])
+    assert len(Text().evaluate(part).headlines(np.ones((1, 3)))) == 7
+
+
+def test_without_the_extra_the_report_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(text, "bleu_counts", lambda *_: [np.nan] * 10)
+    monkeypatch.setattr(text, "_SCORES", (*text._SCORES[:4], lambda *_: np.nan))
+    without = state(IMAGES[:1])
+    monkeypatch.undo()
+    whole = Text().evaluate(merge([without, state(IMAGES[1:])]))
+    found = {one.type: one.values[0] for one in whole.headlines(np.ones((1, 3)))}
+    assert np.isnan(found["BLEU"])
+    assert np.isnan(found["ROUGE-L"])
+    assert found["ExactMatch"] == pytest.approx(2 / 5)
+    missing = whole.findings().parameters["missing"]
+    assert missing == "BLEU and ROUGE-L: pip install quadriga[text]"
+
+
+WRONG = {
+    "no answer of people": (
+        [], [{"prompt": "?"}], r"ground_truth\[0\]: expected answer, answers or label, got none",
+    ),
+    "none of the model": ([{"prompt": "?"}], [], r"image '1': predictions\[0\]: expected a field `answer`"),
+    "a number": ([], [{"answer": 2}], r"ground_truth\[0\].answer: expected `str"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "there", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_no_answer_is_refused(found, there, message):
+    with pytest.raises(EvaluationError, match=message):
+        state([evaluated_image("1", found, there)])
+
+
+def test_the_task_is_found_by_its_name():
+    assert isinstance(evaluator("image-text"), Text)
+
+
+def test_empty_answers_have_a_bleu_and_no_questions_have_none():
+    pairs = [evaluated_image("1", [said("")], [{"answers": ["", ""]}])]
+    assert values(report(pairs))["BLEU"] == BLEU().corpus_score([""], [[""], [""]]).score == 0
+    assert values(report([evaluated_image("1", [], [])]))["BLEU"] is None

@@ -1,0 +1,187 @@
+"""The worst images: pictures, outlines over them, words beside them."""
+
+import base64
+import io
+import re
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+from quadriga.monitor.report.gallery import MOST_IMAGES, MOST_UNLIKE, gallery, unlike
+from quadriga.monitor.report.schema import Data, Neighbour, Report, Unlike, Window, Worst
+from tests.reports import raw
+
+
+def of(worst, files=None):
+    files = {} if files is None else files
+    return gallery(Report("evaluation", "OBJECT_DETECTION", Data(Window()), worst=worst), files.get)
+
+
+def card(predictions=(), truths=(), data=None, **size):
+    size = {"width": 200, "height": 100} | size
+    one = Worst("1", "miss", 2, "a", **size, predictions=raw(predictions), ground_truth=raw(truths))
+    (found,) = of([one], {"a": data})
+    return found
+
+
+def png(width, height, orientation=1):
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = 250  # bright where the first quarter is stored
+    exif = PillowImage.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    PillowImage.fromarray(pixels).save(file, "PNG", exif=exif)
+    return file.getvalue()
+
+
+def shown(found):
+    data = base64.b64decode(found.picture.removeprefix("data:image/jpeg;base64,"))
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE)
+
+
+BOX = {"label": "car", "xmin": 10, "ymin": 20, "xmax": 30, "ymax": 60}
+TURNED = {"label": "ship", "cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.2, "r": 0.0}
+RINGS = [[{"x": 0, "y": 0}, {"x": 9, "y": 0}, {"x": 9, "y": 9}], [{"x": 5, "y": 2}]]
+
+
+@pytest.mark.parametrize(
+    ("item", "path"),
+    [
+        (BOX, "M10 20L30 20L30 60L10 60Z"),
+        (TURNED, "M80 40L120 40L120 60L80 60Z"),
+        (TURNED | {"r": np.pi / 2}, "M110 30L110 70L90 70L90 30Z"),
+        ({"label": "", "corners": [[1, 2], [3, 4], [5, 6.5]]}, "M1 2L3 4L5 6.5Z"),
+        ({"label": "", "contour": RINGS}, "M0.5 0.5L9.5 0.5L9.5 9.5ZM5.5 2.5Z"),
+    ],
+)
+def test_each_form_has_its_outline_in_pixels(item, path):
+    found = card([item | {"score": 0.9}], [item])
+    assert [(one.kind, one.path) for one in found.outlines] == [
+        ("truth", path),
+        ("prediction", path),
+    ]
+
+
+@pytest.mark.parametrize("item", [{"label": "a", "contour": []}, {"label": "a", "contour": [[]]}])
+def test_what_has_no_points_has_no_outline(item):
+    assert card([item]).outlines == []
+
+
+def test_names_stand_within_the_picture():
+    corners = [(0, 0, 5, 5), (190, 90, 200, 100), (-50, -50, 400, 400)]
+    items = [
+        {"label": "a rather long label", "xmin": a, "ymin": b, "xmax": c, "ymax": d}
+        for a, b, c, d in corners
+    ]
+    for one in card([item | {"score": 1} for item in items], items).outlines:
+        assert 0 <= one.x <= 200
+        assert 0 <= one.y <= 100
+
+
+def test_low_scores_are_counted_not_drawn():
+    found = card([BOX | {"score": 0.29}, BOX | {"score": 0.31}])
+    assert [one.name for one in found.outlines] == ["car 0.31"]
+    assert found.notes[-1] == "Not drawn, for low scores: 1."
+
+
+def test_labels_and_answers_are_words():
+    found = card(
+        [{"label": f"l{at}", "score": at / 10} for at in range(7)],
+        [{"prompt": "What?", "answers": ["a", "b"]}, {"answer": "c"}],
+    )
+    assert found.predictions == ["l0 0.00", "l1 0.10", "l2 0.20", "l3 0.30", "l4 0.40", "2 more"]
+    assert found.truths == ["What? → a / b", "c"]
+    assert found.outlines == []
+
+
+def test_an_image_is_shown_once_with_all_its_reasons():
+    worst = [
+        Worst("1", "miss", 3),
+        Worst("2", "miss", 2),
+        Worst("2", "wrong_label", 0.5),
+        Worst("3", "wrong_label", 0.25),
+    ]
+    found = of(worst)
+    assert [(one.inference_id, one.reasons) for one in found] == [
+        ("1", ["miss: 3"]),
+        ("2", ["wrong label: 0.500", "miss: 2"]),
+        ("3", ["wrong label: 0.250"]),
+    ]
+
+
+def test_of_too_many_images_the_worst_of_each_reason_stay():
+    worst = [Worst(f"{reason}{at}", reason, 1) for reason in "ab" for at in range(40)]
+    found = of(worst)
+    assert len(found) == MOST_IMAGES
+    assert {one.reasons[0] for one in found} == {"a: 1", "b: 1"}
+
+
+def test_missing_and_broken_images_say_so():
+    assert card().notes == ["The image is not kept."]
+    assert card(data=b"no image").notes == ["The image cannot be decoded."]
+    assert card([BOX | {"score": 1}]).outlines != []
+
+
+def test_predictions_that_cannot_be_read_say_so():
+    found = card([{"xmin": "wide"}], data=png(8, 8))
+    assert found.notes == ["Predictions or truth cannot be read."]
+    assert found.picture is not None
+
+
+@pytest.mark.parametrize("nothing", [None, [], msgspec.Raw(b"null")])
+def test_an_image_without_truth_or_predictions_is_shown(nothing):
+    (found,) = of([Worst("1", "miss", 1, predictions=nothing, ground_truth=nothing)])
+    assert found.outlines == []
+
+
+def test_pictures_are_small_and_take_their_frame_from_the_file_where_none_is_known():
+    found = card(data=png(1000, 500), width=None, height=None)
+    assert (found.width, found.height) == (1000, 500)
+    assert shown(found).shape == (240, 480)
+
+
+def test_pictures_stand_as_a_person_sees_them():
+    found = card(data=png(60, 40, orientation=6), width=40, height=60)
+    pixels = shown(found)
+    assert pixels.shape == (60, 40)
+    assert pixels[5, 35] > 200 > pixels[5, 5]
+
+
+def test_pictures_stand_as_stored_where_predictions_do():
+    pixels = shown(card(data=png(60, 40, orientation=6), width=60, height=40))
+    assert pixels.shape == (40, 60)
+    assert pixels[5, 5] > 200 > pixels[5, 55]
+
+
+def test_fine_contours_are_drawn_with_few_points():
+    angle = np.linspace(0, 2 * np.pi, 5000)
+    ring = [
+        {"x": float(x), "y": float(y)}
+        for x, y in zip(2000 + 1500 * np.cos(angle), 2000 + 1500 * np.sin(angle), strict=True)
+    ]
+    (one,) = card(
+        [{"label": "disc", "score": 1, "contour": [ring]}], width=4000, height=4000
+    ).outlines
+    assert len(re.findall("L", one.path)) < 200
+
+
+def test_what_is_unlike_stands_with_the_nearest_three_in_smaller_pictures():
+    near = [Neighbour(str(at), at / 8, "a", predictions=raw([BOX])) for at in range(9)]
+    found = [Unlike("7", 0.5, "a", nearest=near)] * (MOST_UNLIKE + 1)
+    report = Report("drift", "OBJECT_DETECTION", Data(Window()), unlike=found)
+    rows = unlike(report, {"a": png(960, 480)}.get)
+    assert len(rows) == MOST_UNLIKE
+    assert [one.inference_id for one in rows[0]] == ["7", "0", "1", "2"]
+    assert [one.reasons for one in rows[0][:2]] == [["Semantic score 0.500"], ["Distance 0.000"]]
+    assert [shown(one).shape for one in rows[0][:2]] == [(240, 480), (160, 320)]
+    assert [len(one.outlines) for one in rows[0]] == [0, 1, 1, 1]
+
+
+def test_neighbours_that_are_not_kept_say_so():
+    found = [Unlike("7", 0.5, nearest=[Neighbour("8", 0.25, predictions=raw({"broken": 1}))])]
+    ((one, near),) = unlike(Report("drift", "", Data(Window()), unlike=found), {}.get)
+    assert one.notes == ["The image is not kept."]
+    assert near.notes == ["The image is not kept.", "Predictions or truth cannot be read."]

@@ -1,0 +1,402 @@
+"""Reports as pages: what they show, and that nothing in them escapes, loads or changes."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from quadriga.monitor.report.page import page
+from quadriga.monitor.report.schema import (
+    Confusion,
+    Data,
+    Effect,
+    Example,
+    Metric,
+    Report,
+    Signal,
+    Slice,
+    Window,
+)
+from tests.drift_reports import REPORTS
+from tests.reports import HOSTILE, detection, image_bytes, undefined
+
+ROOT = Path(__file__).parents[4]
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+ADDRESSES = {"src", "href", "srcset", "action", "data", "poster", "background"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page; every one that is opened must be closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open, self.text = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        assert len(attrs) == len(dict(attrs)), f"an attribute twice in {tag}"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def made(report):
+    return page(report, image_bytes)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {name: made(report()) for name, report in REPORTS.items()}
+
+
+@pytest.fixture(params=list(REPORTS))
+def html(request, pages):
+    return pages[request.param]
+
+
+def words(html):
+    return re.sub(r"\s+", " ", " ".join(Elements(html).text))
+
+
+def cards(html):
+    return html.partition('<div class="gallery">')[2]
+
+
+def test_page_is_well_formed_with_ids_that_occur_once(html):
+    found = Elements(html).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'(?:href="|url\(|aria-labelledby=")#?([\w.-]+)[")]', html)
+    assert set(used) - {"data"} <= set(ids)
+
+
+def test_each_picture_is_xml_with_a_name(html):
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        root = ET.fromstring(svg)
+        assert root.get("role") == "img"
+        assert root.get("aria-label")
+
+
+def test_page_loads_nothing_and_runs_nothing(html):
+    for tag, attributes in Elements(html).found:
+        assert tag not in {"script", "iframe", "object", "embed", "link", "base", "form"}
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ADDRESSES & set(attributes):
+            assert attributes[name].startswith(("#", "data:image/jpeg;base64,"))
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    assert set(re.findall(r"https?://[^\s\"'<]*", html)) <= {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in html
+
+
+def test_colours_are_those_of_the_page(html):
+    style, _, body = html.partition("</style>")
+    assert "#0102" not in html
+    for name in set(re.findall(r"var\((--[\w-]+)\)", body)):
+        assert len(re.findall(rf"{name}: #", style)) == 2, name
+
+
+def test_texts_of_users_stay_texts(html):
+    assert "<script" not in html
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", html)
+    html.encode()
+
+
+def test_texts_of_users_are_shown_as_they_are(pages):
+    text = words(pages["detection"])
+    assert '<script>alert("1")</script>\'$x_1$ \\frac &' in text
+    svg = re.search(r'<svg[^>]*aria-label="What is taken.*?</svg>', pages["detection"], re.DOTALL)
+    assert "<script>al…ng long" in [one.text for one in ET.fromstring(svg[0]).iter(f"{SVG}text")]
+
+
+def test_page_of_decoded_json_is_the_page(pages):
+    decoded = msgspec.json.decode(msgspec.json.encode(detection()), type=Report)
+    assert made(decoded) == pages["detection"]
+
+
+def test_report_is_described():
+    described = (ROOT / "docs" / "evaluation.md").read_text("utf-8").partition("## The report\n")[2]
+    for field in msgspec.structs.fields(Report):
+        assert f"`{field.encode_name}`" in described, field.encode_name
+
+
+def test_documented_lines_write_a_page(tmp_path, monkeypatch):
+    document = (ROOT / "docs" / "evaluation.md").read_text("utf-8")
+    lines = (
+        document.partition("## The report as a page")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("report.json").write_bytes(msgspec.json.encode(REPORTS["oriented"]()))
+    exec(lines, {})
+    assert "<h1>shapes-detector 3</h1>" in Path("report.html").read_text("utf-8")
+
+
+def test_usual_report_is_small(pages):
+    assert all(len(html) < 500_000 for html in pages.values())
+
+
+def test_head_says_what_was_looked_at(pages):
+    text = words(pages["detection"])
+    assert "shapes-detector 3" in text
+    assert "Images 500 From 2026-01-31T00:00:00.000Z To 2026-02-06T23:59:59.999Z" in text
+    assert "12 images whose truth is not known; 3 predictions of a label that no truth has" in text
+
+
+def test_headlines_stand_above_with_their_intervals(pages):
+    text = words(pages["detection"])
+    assert "Metric Value 95 % interval n AP 0.550 0.520 to 0.574 500 AP, IoU 0.5 0.750" in text
+    assert "AR, large 0.650 0.620 to 0.674 500 Beside shapes-detector 2" in text
+
+
+def test_tables_name_their_rows_and_columns(html):
+    found = Elements(html).found
+    assert all(
+        attributes.get("scope") in {"row", "col"} for tag, attributes in found if tag == "th"
+    )
+
+
+def test_pictures_of_what_the_report_has(pages):
+    titles = {name: re.findall(r"<h3>(.*?)</h3>", html) for name, html in pages.items()}
+    assert titles["detection"] == [
+        "This model less shapes-detector 2",
+        "Precision over recall",
+        "What is taken for what",
+        "What the errors cost",
+        "Average precision by size",
+        "Are the scores honest?",
+        "Scores of right and of wrong predictions",
+        "AP by meta.camera_id",
+        "AP by hour",
+        "Average precision by label",
+    ]
+    assert "Receiver operating characteristic" in titles["classification"]
+    assert "F1 by label" in titles["classification"]
+    assert "IoU by label" in titles["segmentation"]
+    assert "What is taken for what, by pixels" in titles["segmentation"]
+    assert titles["text"] == ["This model less shapes-detector 2"]
+    assert titles["empty"] == []
+
+
+def test_empty_report_says_why_it_is_empty(pages):
+    assert "Insufficient. There are too few images" in words(pages["empty"])
+
+
+def test_undefined_is_a_dash_in_tables_and_no_curve(pages):
+    assert "AP — — to — 500" not in words(pages["undefined"])
+    assert "nan" not in words(pages["undefined"])
+    assert "Precision over recall" not in pages["undefined"]
+    assert "What is taken for what" not in pages["undefined"]
+    assert ">undefined</text>" in pages["undefined"]
+
+
+def test_numbers_by_label_are_a_row_for_each_label():
+    metrics = [
+        Metric("AP", 0.5),
+        Metric("AP", 0.25, {"label": "car"}),
+        Metric("F1", None, {"label": "car", "score": 0.5}),
+        Metric("AP", 0.125, {"label": "bus"}),
+    ]
+    text = words(made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), metrics=metrics)))
+    assert "Label AP F1, score ≥ 0.5 car 0.250 — bus 0.125" in text
+
+
+def test_metrics_of_one_name_are_told_apart():
+    metrics = [
+        Metric("mIOU", 0.5, {"background": True}),
+        Metric("mIOU", 0.25, {"background": False}),
+    ]
+    metrics += [Metric("ECE", 0.125, {"bins": 15, "rule": "equal width"}, (0.1, 0.2))]
+    text = words(made(Report("evaluation", "IMAGE_SEGMENTATION", Data(Window()), metrics=metrics)))
+    assert "n mIOU, with background 0.500 — — mIOU, without background 0.250 — —" in text
+    assert "ECE (less is better) 0.125 0.100 to 0.200 —" in text
+    assert "ECE, 15 bins, equal width 0.125" in text
+
+
+def test_a_number_without_difference_has_none(pages):
+    assert "AR, medium 0.620 0.590 to 0.644 0.070 0.050 to 0.090" in words(pages["detection"])
+    assert "AR, large 0.620 0.590 to 0.644 This model less" in words(pages["detection"])
+
+
+def test_confusions_name_inferences_to_look_at():
+    confusion = Confusion(
+        ["a", "b"],
+        [[5, 2], [0, 7]],
+        {"a": 3},
+        {"b": 1},
+        [Example("a", "b", "17"), Example(None, "a", "19")],
+    )
+    text = words(
+        made(Report("evaluation", "OBJECT_DETECTION", Data(Window()), confusion=confusion))
+    )
+    assert "(nothing) a 3 19 a b 2 17 b (nothing) 1" in text
+
+
+def test_slices_of_values_that_are_missing_are_named():
+    slices = [Slice("day", None, 3, [Metric("AP", 0.5)]), Slice("day", "", 2, [Metric("AP", None)])]
+    report = Report("evaluation", "OBJECT_DETECTION", Data(Window()), slices=slices)
+    text = words(made(report))
+    assert "(none) 3 0.500 (empty) 2 —" in text
+    assert "(none) (n = 3)" in text
+
+
+def test_signals_stand_with_alarms_first(pages):
+    text = words(pages["drift"])
+    assert "<h1>b.csv against script&gt;" in pages["drift"]
+    assert "Drift: 5 of 35 signals changed. Of 1 signal there is too little" in text
+    assert "Current 400 Baseline 500 Baseline from 2026-01-31T00:00:00.000Z Baseline to —" in text
+    assert "p-value below 0.01" in text
+    assert "signal 29 ALARM ks 2e-09 0.716 (0.100) 500 / 400 500 / 400 0.934 (0.040)" in text
+    assert "label ALARM, low power chi-square 1e-04 0.250 (0.050) 500 / 400 96 / 88" in text
+    assert "embedding low power energy 0.900 2e-05 (5e-04) 500 / 400 90 / 80" in text
+    assert "gone insufficient ks — — 500 / 0 0 / 0" in text
+    assert text.index("label ALARM") < text.index("signal 26 ok") < text.index("gone insufficient")
+    assert "gone, insufficient: expected <script>" in text
+
+
+def test_signals_are_pictured_baseline_beside_current(pages):
+    titles = re.findall(r"<h3>(.*?)</h3>", pages["drift"])
+    assert len(titles) == 24
+    assert [one.endswith("(alarm)") for one in titles] == [True] * 5 + [False] * 19
+    assert "The first 24 that have values on both sides are pictured." in words(pages["drift"])
+    assert "24 rarer labels are left out." in words(pages["drift"])
+    assert ">$b$ (new)</text>" in pages["drift"]
+
+
+def test_what_moved_stands_with_the_effect_elsewhere(pages):
+    text = words(pages["watched"])
+    assert "meta.camera_id camera è 40 signal 3 1.250 0.040 1e-07" in text
+    assert re.search(r"meta\.camera_id camera è 40 <script>\S+ long 0\.300 — 0\.010", text)
+
+
+def test_estimates_stand_with_when_they_hold(pages):
+    text = words(pages["watched"])
+    assert (
+        "EstimatedAccuracy 0.871 0.840 to 0.902 atc max confidence 400 EstimatedAccuracy — — cbpe 400"
+        in text
+    )
+    assert text.count("Valid unless <script>") == 1
+    assert "Over all labels" not in text
+
+
+def test_windows_over_time_are_pictured_and_their_alarms_listed(pages):
+    text = words(pages["watched"])
+    assert "30 windows from 2026-01-03T00:00:00.000Z to 2026-01-04T09:00:00.000Z" in text
+    assert (
+        "2026-01-04T08:00:00.000Z 2026-01-04T09:00:00.000Z 400 signal 1, signal 2, signal 3, label,"
+        in text
+    )
+    titles = re.findall(r"<h3>(.*?)</h3>", pages["watched"])
+    assert titles[:2] + titles[6:8] == [
+        "signal 3",
+        "label",
+        "Adjusted p-values over time",
+        "signal 3 (alarm)",
+    ]
+
+
+def test_images_unlike_the_baseline_stand_beside_their_neighbours(pages):
+    shown = pages["watched"].partition('<h2 id="unlike">')[2]
+    assert shown.count('class="beside"') == 3
+    assert shown.count("data:image/jpeg") == 5
+    text = words(shown.partition('unlike">\n')[2].partition("</div>\n</section>")[0])
+    order = [
+        "Semantic score 1e-04",
+        "Inference 201",
+        "Distance 0.125",
+        "Inference 70",
+        "Distance 0.325",
+    ]
+    assert [text.index(one) for one in order] == sorted(text.index(one) for one in order)
+    assert "Semantic score 0.020 The image is not kept. Inference 202" in text
+    assert "What is nearest to it is not known." in text
+
+
+def test_what_a_report_has_not_leaves_no_empty_part(pages):
+    for heading in ("What moved", "Estimated", "Over time", "Least like", "Windows with alarms"):
+        assert heading not in words(pages["drift"])
+        assert heading in words(pages["watched"])
+    assert "All numbers" not in words(pages["watched"])
+
+
+@pytest.mark.parametrize(
+    ("status", "signals", "said"),
+    [
+        ("insufficient", [], "Insufficient: there are too few independent values"),
+        ("insufficient", ["insufficient"], "Insufficient: there are too few independent values"),
+        ("ok", ["ok"], "No drift in 1 signal."),
+        ("ok", ["ok", "low_power"], "No drift in 2 signals. In 1 signal only large changes"),
+        ("ok", ["ok", "insufficient"], "No drift in 1 signal. Of 1 signal there is too little"),
+        ("error", ["ok"], "The report could not be finished"),
+    ],
+)
+def test_what_came_out_is_said_in_words(status, signals, said):
+    made_of = [
+        Signal(str(at), "numeric", "ks", Effect("wasserstein_iqr", 0.0, 0.1), (5, 5), status=one)
+        for at, one in enumerate(signals)
+    ]
+    report = Report("drift", "", Data(Window(), Window()), status=status, signals=made_of)
+    assert said in words(made(report))
+
+
+def test_many_labels_are_cut_to_what_can_be_read():
+    names = [f"label {number}" for number in range(300)]
+    matrix = [[int(row == column) for column in range(300)] for row in range(300)]
+    matrix[299][0] = 7
+    metrics = [Metric("AP", at / 300, {"label": name}) for at, name in enumerate(names)]
+    report = Report(
+        "evaluation",
+        "OBJECT_DETECTION",
+        Data(Window()),
+        metrics=metrics,
+        confusion=Confusion(names, matrix),
+    )
+    html = made(report)
+    assert "The 25 labels with the most errors; 275 are left out." in html
+    assert "The best and the worst 30; the 240 between them are in the table." in html
+    assert all(f">{name}</th>" in html for name in names)
+    assert "(nothing)" not in html
+
+
+def test_undefined_numbers_of_every_kind_have_a_page():
+    report = msgspec.structs.replace(
+        undefined(), metrics=[Metric(HOSTILE, None, {HOSTILE: [HOSTILE, None]})]
+    )
+    assert "undefined" in made(report)
+
+
+def test_what_a_comparison_leaves_out_is_said():
+    report = detection()
+    assert report.comparisons[0].excluded == {"not_answered": 20}
+    assert "Left out: 20 images that one of them did not answer." in page(report, lambda _: None)
+
+
+def test_models_without_an_image_in_common_are_not_drawn_beside_each_other():
+    (one,) = detection().comparisons
+    report = msgspec.structs.replace(detection(), comparisons=[msgspec.structs.replace(one, n=0)])
+    html = made(report)
+    assert "No image was answered by both." in words(html)
+    assert "This model less" not in words(html)
+
+
+def test_intervals_of_few_images_are_said_to_be_a_hint():
+    few = Data(Window(None, None, 29))
+    assert "take them as a hint" in words(made(msgspec.structs.replace(detection(), data=few)))
+    assert "take them as a hint" not in words(made(detection()))

@@ -1,0 +1,73 @@
+"""Pages of reports in a real browser: nothing complains, nothing is cut off."""
+
+import shutil
+
+import pytest
+
+from quadriga.monitor.report.page import page
+from tests.browser import Browser
+from tests.drift_reports import REPORTS
+from tests.reports import image_bytes
+
+pytestmark = pytest.mark.browser
+
+CUT_TEXTS = """[...document.querySelectorAll('svg.chart')].flatMap(svg => {
+  const frame = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < frame.left - 2 || box.right > frame.right + 2
+      || box.top < frame.top - 2 || box.bottom > frame.bottom + 2;
+  }).map(text => svg.getAttribute('aria-label').slice(0, 30) + ': ' + text.textContent);
+})"""
+LOOK = "[getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.querySelector('h1')).color]"
+TICK = "(() => { const text = document.querySelector('svg.chart text'); return text && getComputedStyle(text).fill })()"
+LIGHT, DARK = ["rgb(255, 255, 255)", "rgb(29, 33, 38)"], ["rgb(20, 23, 26)", "rgb(230, 232, 234)"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = Browser()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module", params=list(REPORTS))
+def path(request, tmp_path_factory):
+    file = tmp_path_factory.mktemp("page") / f"{request.param}.html"
+    file.write_text(page(REPORTS[request.param](), image_bytes), "utf-8")
+    yield file
+    shutil.rmtree(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("shown", "look"),
+    [(("light", "screen"), LIGHT), (("dark", "screen"), DARK), (("dark", "print"), LIGHT)],
+    ids=["light", "dark", "print"],
+)
+@pytest.mark.parametrize("width", [1200, 390])
+def test_page_opens_without_complaints_and_nothing_is_cut(browser, path, shown, look, width):
+    browser.errors.clear()
+    browser.open(path, scheme=shown[0], medium=shown[1], width=width)
+    assert browser.run(LOOK) == look
+    assert browser.run(TICK) in {None, look[1]}
+    assert browser.run(CUT_TEXTS) == []
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run("[...document.images].every(image => image.naturalWidth > 0)")
+    assert len(browser.picture()) > 1000
+    assert browser.errors == []
+
+
+def test_page_can_be_printed(browser, path):
+    browser.errors.clear()
+    browser.open(path, scheme="dark", medium="print")
+    assert browser.printed().startswith(b"%PDF")
+    assert browser.errors == []
+
+
+def test_browser_notes_what_a_page_may_not_do(browser, tmp_path):
+    file = tmp_path / "page.html"
+    policy = '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'">'
+    file.write_text(f"{policy}<script>1</script><img src='http://127.0.0.1:9/x.png'>")
+    browser.errors.clear()
+    browser.open(file)
+    assert browser.errors

@@ -10,7 +10,7 @@ from quadriga.proto.messages import InferRequest
 from quadriga.tasks import SHORT_NAMES
 from quadriga.tasks import parameters as read
 from quadriga.tasks.image import Image
-from quadriga.tasks.occlusion import occluded, saliency, score, windows
+from quadriga.tasks.occlusion import cell_rects, occluded_images, saliency, score
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Classification, Detection
 
@@ -93,8 +93,8 @@ def _saliency(
     options = answerer.options({**parameters, **wider})
     together = _PIXELS_TOGETHER // (image.width * image.height)
     size = max(1, min(abs(answerer.batch_size), together))
-    places = windows(*grid)
-    covered = occluded(image, *grid, places)
+    places = cell_rects(*grid)
+    covered = occluded_images(image, *grid, places)
     scores: list[float] = []
     while chunk := list(islice(covered, size)):
         answers = answerer.answer(chunk, [options] * len(chunk))

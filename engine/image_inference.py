@@ -12,8 +12,8 @@ from quadriga.engine.image_text.generation import TextPackage
 from quadriga.engine.recording import Answered, read_wishes
 from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Image, decode
+from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.image_text import PROMPTS
 from quadriga.tasks.legacy import legacy, wants_legacy
 from quadriga.tasks.parameters import ParameterError

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
 
 __all__ = ["SHORT_NAMES", "TASKS", "OutputError", "Task", "TiledTask", "full_name"]
@@ -95,7 +95,9 @@ class TiledTask(Task, Protocol):
         """
         ...
 
-    def merge_tiles(self, tiles: Sequence[tuple[Window, Any]], tiling: Tiling, options: Any) -> Any:
+    def merge_tiles(
+        self, tiles: Sequence[tuple[PixelRect, Any]], tiling: Tiling, options: Any
+    ) -> Any:
         """Merge the candidates of all tiles, one tile at least, into candidates in pixels of the image."""
         ...
 

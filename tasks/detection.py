@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, take
+from quadriga.tasks.decoders import DECODERS, Candidates, Decoder, select
 from quadriga.tasks.geometry import Integers, clip_boxes, nms, suppress_at_once
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Detection, OutputError, Outputs, Prediction
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
 from quadriga.tasks.rotated import probiou_matrix
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import ModelSpec, Tiling
 from quadriga.tasks.tiling import merge
 
@@ -32,7 +32,7 @@ class DetectionOptions(msgspec.Struct, frozen=True):
     """Most boxes to answer; the best are kept."""
 
 
-def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
+def label_indices(found: Candidates, spec: ModelSpec) -> Candidates:
     """Number classes from the first label, `spec.labels[0]`; each must have one.
 
     What lies before it is background, or fills up the output of a fixed size; it is dropped, as is
@@ -50,10 +50,10 @@ def labelled(found: Candidates, spec: ModelSpec) -> Candidates:
             f"expected a label for each class, got class {highest + offset} and {count} labels{counted}"
         )
     found = msgspec.structs.replace(found, class_ids=class_ids)
-    return found if kept.all() else take(found, kept)
+    return found if kept.all() else select(found, kept)
 
 
-def suppressed(found: Candidates, options: DetectionOptions) -> Candidates:
+def suppress_overlaps(found: Candidates, options: DetectionOptions) -> Candidates:
     """Keep the best of overlapping boxes of a class as the family's own program does.
 
     Source: `probiou`: Ultralytics 8.4, `utils/nms.py` TorchNMS.fast_nms; of rotated boxes by their IoU:
@@ -62,15 +62,15 @@ def suppressed(found: Candidates, options: DetectionOptions) -> Candidates:
     boxes, scores, class_ids = found.boxes, found.scores, found.class_ids
     limit = options.max_detections
     if not found.suppress:
-        return take(found, np.argsort(-scores, kind="stable")[:limit])
+        return select(found, np.argsort(-scores, kind="stable")[:limit])
     if found.suppress is True:
-        return take(found, nms(boxes, scores, options.iou_threshold, class_ids, limit))
+        return select(found, nms(boxes, scores, options.iou_threshold, class_ids, limit))
 
     def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
         over = probiou_matrix(boxes[rows], boxes[columns]) > options.iou_threshold
         return np.asarray(over & (class_ids[rows][:, None] == class_ids[columns]))
 
-    return take(found, suppress_at_once(scores, overlapping, limit))
+    return select(found, suppress_at_once(scores, overlapping, limit))
 
 
 class ObjectDetection:
@@ -118,11 +118,14 @@ class ObjectDetection:
             OutputError: The outputs are not what the decoder reads, or name a class without label.
         """
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
-        found = suppressed(labelled(decoded, self._spec), options)
+        found = suppress_overlaps(label_indices(decoded, self._spec), options)
         return msgspec.structs.replace(found, boxes=affine.to_image(found.boxes), suppress=False)
 
     def merge_tiles(
-        self, found: Sequence[tuple[Window, Candidates]], tiling: Tiling, options: DetectionOptions
+        self,
+        found: Sequence[tuple[PixelRect, Candidates]],
+        tiling: Tiling,
+        options: DetectionOptions,
     ) -> Candidates:
         """Make one box of what several tiles saw of it; see `quadriga.tasks.tiling.merge`."""
         return merge(found, tiling, options.max_detections)

@@ -32,7 +32,7 @@ _MIN_TEMPERATURE = 1e-3
 """Below it nothing but the best is ever drawn, and the quotient would leave float32."""
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are chosen, and when it ends; names and meanings of `generation_config.json`."""
 
     max_new_tokens: int | None = None
@@ -72,7 +72,7 @@ def generate(
     prompts: Sequence[Sequence[int]],
     logits: Scores,
     step: Step,
-    search: Search,
+    search: GenerationConfig,
     limits: Sequence[int],
 ) -> list[list[int]]:
     """Generate one answer for each prompt: token ids, with the one that ended it, where one did.
@@ -82,19 +82,19 @@ def generate(
         logits: Of the token after each prompt, finite float32 (prompts, vocabulary).
         step: Runs the model on.
         search: The same for all prompts.
-        limits: Most tokens of each answer, at least one; `Search.limit` says what the search allows.
+        limits: Most tokens of each answer, at least one; `GenerationConfig.limit` says what the search allows.
 
     Raises:
         OutputError: Logits are of another shape, or NaN.
     """
-    return deque(growing(prompts, logits, step, search, limits), maxlen=1).pop()
+    return deque(generate_stepwise(prompts, logits, step, search, limits), maxlen=1).pop()
 
 
-def growing(
+def generate_stepwise(
     prompts: Sequence[Sequence[int]],
     logits: Scores,
     step: Step,
-    search: Search,
+    search: GenerationConfig,
     limits: Sequence[int],
 ) -> Iterator[list[list[int]]]:
     """Generate as `generate` does, and give all answers so far after each step.
@@ -137,7 +137,7 @@ def _check(logits: Scores, rows: int) -> None:
 class _Single:
     """One answer that grows by the best token, or by one that is drawn."""
 
-    def __init__(self, prompt: Sequence[int], limit: int, search: Search) -> None:
+    def __init__(self, prompt: Sequence[int], limit: int, search: GenerationConfig) -> None:
         self._prompt = list(prompt)
         self._search = search
         self._limit = limit
@@ -167,7 +167,7 @@ class _Finished(msgspec.Struct, frozen=True):
 class _Beams:
     """The beams of one prompt: those that run, and the best of those that have ended."""
 
-    def __init__(self, prompt: Sequence[int], limit: int, search: Search) -> None:
+    def __init__(self, prompt: Sequence[int], limit: int, search: GenerationConfig) -> None:
         self._prompt = list(prompt)
         self._search = search
         self._limit = limit
@@ -236,7 +236,11 @@ class _Beams:
 
 
 def _ruled(
-    scores: Scores, prompt: Sequence[int], answer: Sequence[int], limit: int, search: Search
+    scores: Scores,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    limit: int,
+    search: GenerationConfig,
 ) -> Scores:
     """Apply what the search asks, in the order of transformers."""
     history = [*prompt, *answer]
@@ -257,7 +261,7 @@ def _ruled(
     return _warped(scores, search) if search.do_sample else scores
 
 
-def _warped(scores: Scores, search: Search) -> Scores:
+def _warped(scores: Scores, search: GenerationConfig) -> Scores:
     """Apply what holds only where tokens are drawn."""
     at_least = 1 + len(search.eos_token_ids) if search.num_beams > 1 else 1
     if search.temperature != 1:

@@ -1,7 +1,7 @@
 """Image files to pixels: the formats we accept, what we refuse, and the orientation a person sees.
 
 JPEG is decoded by OpenCV, which is 1.6 times faster than Pillow; the rest by Pillow, which fails on
-damaged data and can be kept off stderr. Other bands or bits are read by `quadriga.tasks.bands`.
+damaged data and can be kept off stderr. Other bands or bits are read by `quadriga.tasks.multiband`.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from quadriga.tasks import bands
-from quadriga.tasks.bands import Samples
-from quadriga.tasks.containers import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks import multiband
+from quadriga.tasks.image_formats import ImageError, check_jpeg, check_png, early_size
+from quadriga.tasks.multiband import Samples
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -124,7 +124,7 @@ def decode(
     Args:
         data: The whole file.
         channels: Of the model; 1 gives RGB, too, where `bit_depth` is 8.
-        bit_depth: Of the model; see `quadriga.tasks.bands.to_depth`.
+        bit_depth: Of the model; see `quadriga.tasks.multiband.to_depth`.
         exif: Whether the orientation stored in the file turns the picture.
         max_pixels: Most pixels; the header decides, before memory is taken.
 
@@ -153,9 +153,9 @@ def decode(
             samples, bits = (
                 (_decode_jpeg(data), 8)
                 if mime == "image/jpeg"
-                else bands.read_bands(file, data, channels)
+                else multiband.read_bands(file, data, channels)
             )
-            pixels = bands.to_depth(bands.to_bands(samples, channels), bits, bit_depth)
+            pixels = multiband.to_depth(multiband.to_bands(samples, channels), bits, bit_depth)
         else:
             pixels = _decode_jpeg(data) if mime == "image/jpeg" else _decode_by_pillow(file, mime)
     except ImageError:
@@ -229,10 +229,10 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_by_pillow(file: ImageFile, mime: str) -> Pixels:
-    if file.mode in bands.MODES_16_BIT:
-        gray, bits = bands.gray_of_16_bits(file)
+    if file.mode in multiband.MODES_16_BIT:
+        gray, bits = multiband.gray_of_16_bits(file)
         return np.repeat((gray >> (bits - 8)).astype(np.uint8)[..., None], 3, axis=2)
-    if file.mode not in bands.AS_STORED:
+    if file.mode not in multiband.AS_STORED:
         raise ImageError(
             f"expected 1 to 16 bits per channel, gray, RGB or CMYK, got {mime} of mode {file.mode}"
         )

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.generation import Search
+from quadriga.tasks.generation import GenerationConfig
 from quadriga.tasks.parameters import ParameterError
 
 MAX_PROMPTS = 64
@@ -28,7 +28,7 @@ class ImageTextOptions(msgspec.Struct, frozen=True):
 
     action: str
     prompts: tuple[str, ...]
-    search: Search
+    search: GenerationConfig
 
 
 class ImageTextToText:
@@ -36,7 +36,7 @@ class ImageTextToText:
 
     actions: tuple[str, ...] = ("predict", "generate")
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: GenerationConfig) -> None:
         self._search = search
 
     def options(self, parameters: Mapping[str, Any]) -> ImageTextOptions:

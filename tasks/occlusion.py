@@ -17,11 +17,11 @@ from quadriga.tasks.geometry import iou_matrix
 from quadriga.tasks.image import Image
 from quadriga.tasks.predictions import Classification, Detection, Prediction
 
-Window = tuple[int, int, int, int]
+CellRect = tuple[int, int, int, int]
 """Top, bottom, left, right in cells, the ends excluded."""
 
 
-def windows(rows: int, columns: int) -> list[Window]:
+def cell_rects(rows: int, columns: int) -> list[CellRect]:
     """Give the windows that cover a grid: two cells each way, one at its edges."""
     return [
         (max(0, top), min(rows, top + 2), max(0, left), min(columns, left + 2))
@@ -30,7 +30,9 @@ def windows(rows: int, columns: int) -> list[Window]:
     ]
 
 
-def occluded(image: Image, rows: int, columns: int, places: Sequence[Window]) -> Iterator[Image]:
+def occluded_images(
+    image: Image, rows: int, columns: int, places: Sequence[CellRect]
+) -> Iterator[Image]:
     """Cover one window after the other with the mean colour; a cell has a pixel at least."""
     colour = image.pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
     y = np.linspace(0, image.height, rows + 1).round().astype(int)
@@ -58,7 +60,7 @@ def score(target: Classification | Detection, answer: Sequence[Prediction]) -> f
 
 
 def saliency(
-    whole: float, scores: Sequence[float], rows: int, columns: int, places: Sequence[Window]
+    whole: float, scores: Sequence[float], rows: int, columns: int, places: Sequence[CellRect]
 ) -> npt.NDArray[np.float64]:
     """Spread the drops from the score of the whole image over the cells that were covered.
 

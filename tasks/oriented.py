@@ -7,8 +7,13 @@ import msgspec
 import numpy as np
 
 from quadriga.tasks import parameters as read
-from quadriga.tasks.decoders import Candidates, take
-from quadriga.tasks.detection import DetectionOptions, ObjectDetection, labelled, suppressed
+from quadriga.tasks.decoders import Candidates, select
+from quadriga.tasks.detection import (
+    DetectionOptions,
+    ObjectDetection,
+    label_indices,
+    suppress_overlaps,
+)
 from quadriga.tasks.predictions import OrientedDetection, OutputError, Outputs, Prediction
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.rotated import unscaled, with_angle, xywhr_to_corners
@@ -42,7 +47,7 @@ class OrientedObjectDetection(ObjectDetection):
                 f"expected output.decoder to answer rotated boxes of 5 numbers, got"
                 f" {decoded.boxes.shape[1]} from {self._spec.output.decoder!r}"
             )
-        found = suppressed(labelled(decoded, self._spec), options)
+        found = suppress_overlaps(label_indices(decoded, self._spec), options)
         boxes = found.boxes.astype(np.float64)
         boxes[:, :2] -= affine.px, affine.py
         boxes = unscaled(boxes, affine.sx, affine.sy)
@@ -55,7 +60,7 @@ class OrientedObjectDetection(ObjectDetection):
 
         The rotation stays the one in pixels. A box without area is dropped.
         """
-        found = take(found, np.flatnonzero((found.boxes[:, 2:4] > 0).all(axis=1)))
+        found = select(found, np.flatnonzero((found.boxes[:, 2:4] > 0).all(axis=1)))
         boxes = with_angle(found.boxes, options.angle)
         corners: list[Any] = [msgspec.UNSET] * len(boxes)
         if options.corners:

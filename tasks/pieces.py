@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quadriga.tasks.contours import Mask, Ring, fill, rings
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 
-_WHOLE = Window(0, 0, 0, 0)
+_WHOLE = PixelRect(0, 0, 0, 0)
 """For pieces that are in pixels of the image already."""
 
 
@@ -26,17 +26,17 @@ class Piece(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Placed(msgspec.Struct, frozen=True, eq=False):
-    tile: Window
+    tile: PixelRect
     piece: Piece
     mask: Mask
-    box: Window
+    box: PixelRect
 
-    def within(self, box: Window) -> npt.NDArray[np.bool_]:
+    def within(self, box: PixelRect) -> npt.NDArray[np.bool_]:
         """Give the part of the mask inside a box that it covers."""
         return self.mask[box.slices_of(self.box)] > 0
 
 
-def join(found: Sequence[tuple[Window, Sequence[Piece]]], threshold: float) -> list[Piece]:
+def join(found: Sequence[tuple[PixelRect, Sequence[Piece]]], threshold: float) -> list[Piece]:
     """Join what was found in the tiles of one image, each tile with its regions in its own pixels.
 
     Two regions of a class are one if, where their tiles overlap, they share more than `threshold`
@@ -91,42 +91,42 @@ def without_small_parts(piece: Piece, min_area: float) -> Piece | None:
     )
 
 
-def _place(piece: Piece, tile: Window = _WHOLE) -> _Placed:
+def _place(piece: Piece, tile: PixelRect = _WHOLE) -> _Placed:
     points = np.concatenate(piece.rings)
     left, top = points.min(axis=0).tolist()
     right, bottom = (points.max(axis=0) + 1).tolist()
     shift = np.array([left, top], np.int32)
     mask = fill([ring - shift for ring in piece.rings], right - left, bottom - top)
-    box = Window(left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
+    box = PixelRect(left + tile.left, top + tile.top, right + tile.left, bottom + tile.top)
     return _Placed(tile, piece, mask, box)
 
 
 def _same(one: _Placed, other: _Placed, threshold: float) -> bool:
     """Tell whether two regions are parts of one object; see `join`."""
-    zone = one.tile.meet(other.tile)
+    zone = one.tile.intersection(other.tile)
     if not zone.empty:
-        boxes = [each.box.meet(zone) for each in (one, other)]
+        boxes = [each.box.intersection(zone) for each in (one, other)]
         areas = [
             int(np.count_nonzero(each.within(box)))
             for each, box in zip((one, other), boxes, strict=True)
         ]
-        both = boxes[0].meet(boxes[1])
+        both = boxes[0].intersection(boxes[1])
         shared = int(np.count_nonzero(one.within(both) & other.within(both)))
         return min(areas) > 0 and shared > threshold * min(areas)
     grown = cv2.dilate(
         cv2.copyMakeBorder(one.mask, 1, 1, 1, 1, cv2.BORDER_CONSTANT), np.ones((3, 3), np.uint8)
     )
     box = one.box
-    around = Window(box.left - 1, box.top - 1, box.right + 1, box.bottom + 1)
+    around = PixelRect(box.left - 1, box.top - 1, box.right + 1, box.bottom + 1)
     wider = _Placed(one.tile, one.piece, grown.astype(np.uint8), around)
-    both = around.meet(other.box)
+    both = around.intersection(other.box)
     return bool((wider.within(both) & other.within(both)).any())
 
 
 def _united(group: Sequence[_Placed]) -> Piece:
     boxes = [item.box for item in group]
     left, top = min(box.left for box in boxes), min(box.top for box in boxes)
-    whole = Window(left, top, max(box.right for box in boxes), max(box.bottom for box in boxes))
+    whole = PixelRect(left, top, max(box.right for box in boxes), max(box.bottom for box in boxes))
     mask = np.zeros(whole.size_hw, np.uint8)
     for item in group:
         mask[item.box.slices_of(whole)] |= item.mask

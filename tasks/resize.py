@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import PIL.Image
 
-from quadriga.tasks.bands import Samples
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import MAX_PIXELS, Image
+from quadriga.tasks.image_formats import ImageError
+from quadriga.tasks.multiband import Samples
 from quadriga.tasks.predictions import Size
 from quadriga.tasks.specification import InputSpec
 
@@ -60,7 +60,7 @@ def preprocess(image: Image, spec: InputSpec) -> tuple[npt.NDArray[Any], Affine]
 
     A uint8 or uint16 tensor holds the raw values: `scale`, `mean` and `std` are not applied.
     """
-    affine, size_wh = place(image.width, image.height, spec)
+    affine, size_wh = image_placement(image.width, image.height, spec)
     pixels = image.pixels
     if spec.channels == 1 and pixels.shape[2] == 3:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.uint8, copy=False)
@@ -81,7 +81,7 @@ def _level(gray: int, spec: InputSpec) -> int:
 
 def check_shape(width: int, height: int, spec: InputSpec) -> None:
     """Refuse an image so narrow that it would be scaled to more pixels than an image may have."""
-    _, (new_w, new_h) = place(width, height, spec)
+    _, (new_w, new_h) = image_placement(width, height, spec)
     if new_w * new_h > max(MAX_PIXELS, width * height):
         raise ImageError(
             f"expected an image whose sides differ less, as it is scaled to {new_w} x {new_h}, more than"
@@ -89,7 +89,7 @@ def check_shape(width: int, height: int, spec: InputSpec) -> None:
         )
 
 
-def place(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
+def image_placement(width: int, height: int, spec: InputSpec) -> tuple[Affine, Size]:
     """Decide where an image lies in the network's input, and its size before it is cropped or padded.
 
     Source:

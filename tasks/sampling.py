@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 _ROUNDING_PX = 1e-6
 
 
-class Window(msgspec.Struct, frozen=True):
+class PixelRect(msgspec.Struct, frozen=True):
     """A rectangle of whole pixels; right and bottom are the first column and row outside of it."""
 
     left: int
@@ -42,22 +42,22 @@ class Window(msgspec.Struct, frozen=True):
         """View its part of a picture (H, W, ...)."""
         return pixels[self.top : self.bottom, self.left : self.right]
 
-    def meet(self, other: "Window") -> "Window":
+    def intersection(self, other: "PixelRect") -> "PixelRect":
         """Give the part that lies in both, without size where none does."""
         left, top = max(self.left, other.left), max(self.top, other.top)
         right, bottom = min(self.right, other.right), min(self.bottom, other.bottom)
-        return Window(left, top, max(left, right), max(top, bottom))
+        return PixelRect(left, top, max(left, right), max(top, bottom))
 
-    def slices_of(self, other: "Window") -> tuple[slice, slice]:
+    def slices_of(self, other: "PixelRect") -> tuple[slice, slice]:
         """Give its rows and columns in an array of another window that holds it."""
         rows = slice(self.top - other.top, self.bottom - other.top)
         return rows, slice(self.left - other.left, self.right - other.left)
 
-    def tiles(self, height: int, width: int) -> Iterator["Window"]:
+    def tiles(self, height: int, width: int) -> Iterator["PixelRect"]:
         """Cut it into parts of at most `height` x `width`, row by row."""
         for top in range(self.top, self.bottom, height):
             for left in range(self.left, self.right, width):
-                yield self.meet(Window(left, top, left + width, top + height))
+                yield self.intersection(PixelRect(left, top, left + width, top + height))
 
 
 class _Taps(msgspec.Struct, frozen=True, eq=False):
@@ -138,24 +138,24 @@ def grid_of(affine: Affine, cells_hw: tuple[int, ...]) -> Affine:
     )
 
 
-def visible(grid: Affine) -> Window:
+def visible(grid: Affine) -> PixelRect:
     """Give the pixels of the image whose centres the network saw."""
     return pixels_in(grid, 0, 0, *grid.network_wh)
 
 
-def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> Window:
+def pixels_in(grid: Affine, left: float, top: float, right: float, bottom: float) -> PixelRect:
     """Give the pixels of the image whose centres lie in a rectangle of the grid."""
     corners = grid.to_image(np.array([left, top, right, bottom], np.float64))
     x1, y1, x2, y2 = np.ceil(corners - 0.5 - _ROUNDING_PX).tolist()
     stops = min(int(x2), grid.width), min(int(y2), grid.height)
-    return Window(max(int(x1), 0), max(int(y1), 0), *stops)
+    return PixelRect(max(int(x1), 0), max(int(y1), 0), *stops)
 
 
-def above_zero(cells: Floats, grid: Affine) -> Window:
+def above_zero(cells: Floats, grid: Affine) -> PixelRect:
     """Give a window outside of which no bilinear sample of float32 (h, w) is above zero."""
     left, top, width, height = cv2.boundingRect((cells > 0).astype(np.uint8))
     if not width:
-        return Window(0, 0, 0, 0)
+        return PixelRect(0, 0, 0, 0)
     # the cells at the edge of what is sampled also stand for all that lies beyond
     far = grid.sx * grid.width + grid.sy * grid.height + sum(grid.network_wh)
     (start_x, stop_x), (start_y, stop_y) = (axis.ends() for axis in _axes(grid))
@@ -165,10 +165,10 @@ def above_zero(cells: Floats, grid: Affine) -> Window:
         top - 0.5 if top > start_y + 1 else -far,
         left + width + 0.5 if left + width < stop_x - 1 else far,
         top + height + 0.5 if top + height < stop_y - 1 else far,
-    ).meet(visible(grid))
+    ).intersection(visible(grid))
 
 
-def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Floats, Affine]:
+def cut(maps: Floats, grid: Affine, window: PixelRect, margin: int = 0) -> tuple[Floats, Affine]:
     """Give the part of maps (C, h, w) that a window is made of, `margin` cells more, and its grid."""
     x, y = _axes(grid)
     columns, _ = x.taps(window.left, window.right).cut()
@@ -181,7 +181,7 @@ def cut(maps: Floats, grid: Affine, window: Window, margin: int = 0) -> tuple[Fl
     return part, moved
 
 
-def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> Floats:
+def bilinear(maps: Floats, grid: Affine, window: PixelRect, upsample: int = 1) -> Floats:
     """Sample float32 (C, h, w) at the centres of the window's pixels, between the four nearest cells.
 
     Beyond the edges of the image, as in a letterbox border, cells take no part: the outermost ones
@@ -198,11 +198,11 @@ def bilinear(maps: Floats, grid: Affine, window: Window, upsample: int = 1) -> F
         return _sample(maps[:, used_rows, used_columns], rows, columns)
     step = 1 / upsample
     fine = Affine(step, step, 0, 0, width * upsample, height * upsample, (width, height))
-    part = Window(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)
+    part = PixelRect(used_columns.start, used_rows.start, used_columns.stop, used_rows.stop)
     return _sample(bilinear(maps, fine, part), rows, columns)
 
 
-def nearest(cells: npt.NDArray[Any], grid: Affine, window: Window) -> npt.NDArray[Any]:
+def nearest(cells: npt.NDArray[Any], grid: Affine, window: PixelRect) -> npt.NDArray[Any]:
     """Take for each pixel of the window, not empty, the cell (h, w) in which its centre lies."""
     x, y = _axes(grid)
     rows = cells[y.nearest(window.top, window.bottom)]

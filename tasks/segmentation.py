@@ -21,8 +21,8 @@ from quadriga.tasks.pieces import Piece, by_class, join, without_small_parts
 from quadriga.tasks.predictions import OutputError, Outputs, Prediction, Segment
 from quadriga.tasks.references import resolve
 from quadriga.tasks.resize import Affine, preprocess
-from quadriga.tasks.sampling import Window
-from quadriga.tasks.segmenters import SEGMENTERS, Asked, Region, Segmenter
+from quadriga.tasks.sampling import PixelRect
+from quadriga.tasks.segmenters import SEGMENTERS, Region, Segmenter, SegmenterOptions
 from quadriga.tasks.specification import ModelSpec, Tiling
 
 Integers = npt.NDArray[np.int64]
@@ -116,7 +116,7 @@ class ImageSegmentation:
 
     def merge_tiles(
         self,
-        found: Sequence[tuple[Window, list[Piece]]],
+        found: Sequence[tuple[PixelRect, list[Piece]]],
         tiling: Tiling,
         options: SegmentationOptions,
     ) -> list[Piece]:
@@ -148,9 +148,9 @@ class ImageSegmentation:
             for item in found[: options.max_segments]
         ]
 
-    def _asked(self, options: SegmentationOptions) -> Asked:
+    def _asked(self, options: SegmentationOptions) -> SegmenterOptions:
         output = self._spec.output
-        return Asked(
+        return SegmenterOptions(
             score_threshold=options.score_threshold,
             iou_threshold=options.iou_threshold,
             limit=options.max_segments,

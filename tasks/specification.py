@@ -19,7 +19,7 @@ Resize = Literal[
     "shortest_longest",
     "none",
 ]
-"""How an image is brought to the network's input; see `quadriga.tasks.resize.place`."""
+"""How an image is brought to the network's input; see `quadriga.tasks.resize.image_placement`."""
 
 MAX_CHANNELS = 64
 """Of an image; far below what OpenCV resizes at once."""

@@ -6,14 +6,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from quadriga.tasks.decoders import Candidates, take
+from quadriga.tasks.decoders import Candidates, select
 from quadriga.tasks.geometry import Floats, Integers, ios_matrix, iou_matrix, suppress_greedily
 from quadriga.tasks.rotated import xywhr_to_corners
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
 
 
-def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[Window]:
+def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> list[PixelRect]:
     """Cover an image with tiles of one size, row by row; of a smaller image the tile is as small.
 
     The last of a row or column is moved back into the image. An object that is no longer than the
@@ -21,7 +21,7 @@ def tiles(width: int, height: int, size_wh: tuple[int, int], overlap: float) -> 
     """
     tile_w, tile_h = min(size_wh[0], width), min(size_wh[1], height)
     return [
-        Window(left, top, left + tile_w, top + tile_h)
+        PixelRect(left, top, left + tile_w, top + tile_h)
         for top in _starts(height, tile_h, overlap)
         for left in _starts(width, tile_w, overlap)
     ]
@@ -39,7 +39,7 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
 
 
 def merge(
-    found: Sequence[tuple[Window, Candidates]], tiling: Tiling, limit: int | None = None
+    found: Sequence[tuple[PixelRect, Candidates]], tiling: Tiling, limit: int | None = None
 ) -> Candidates:
     """Join what was found in the tiles of one image, one at least, each in its own pixels.
 
@@ -55,15 +55,15 @@ def merge(
         while count != len(whole.scores):
             count = len(whole.scores)
             whole = _merged_once(whole, tiling)
-        return take(whole, np.arange(len(whole.scores))[:limit])
+        return select(whole, np.arange(len(whole.scores))[:limit])
 
     def overlapping(rows: Integers, columns: Integers) -> npt.NDArray[np.bool_]:
-        return _overlapping(take(whole, rows), take(whole, columns), tiling)
+        return _overlapping(select(whole, rows), select(whole, columns), tiling)
 
-    return take(whole, suppress_greedily(whole.scores, overlapping, limit))
+    return select(whole, suppress_greedily(whole.scores, overlapping, limit))
 
 
-def _joined(found: Sequence[tuple[Window, Candidates]]) -> Candidates:
+def _joined(found: Sequence[tuple[PixelRect, Candidates]]) -> Candidates:
     moved = []
     for tile, each in found:
         rest = (tile.left, tile.top) if each.boxes.shape[1] == 4 else (0, 0, 0)
@@ -86,7 +86,7 @@ def _overlapping(these: Candidates, those: Candidates, tiling: Tiling) -> npt.ND
 
 def _merged_once(whole: Candidates, tiling: Tiling) -> Candidates:
     """Let each box, the best first, take in the others that overlap it; the result is sorted."""
-    whole = take(whole, np.argsort(-whole.scores, kind="stable"))
+    whole = select(whole, np.argsort(-whole.scores, kind="stable"))
     boxes, free = whole.boxes.copy(), np.ones(len(whole.scores), bool)
     best = []
     for index in range(len(free)):
@@ -94,11 +94,11 @@ def _merged_once(whole: Candidates, tiling: Tiling) -> Candidates:
             continue
         best.append(index)
         rest = np.flatnonzero(free)
-        same = _overlapping(take(whole, np.array([index])), take(whole, rest), tiling)[0]
+        same = _overlapping(select(whole, np.array([index])), select(whole, rest), tiling)[0]
         parts = rest[same | (rest == index)]
         free[parts] = False
         boxes[index] = _hull(boxes[index], boxes[parts])
-    return take(msgspec.structs.replace(whole, boxes=boxes), np.array(best, np.int64))
+    return select(msgspec.structs.replace(whole, boxes=boxes), np.array(best, np.int64))
 
 
 def _hull(leader: Floats, boxes: Floats) -> Floats:

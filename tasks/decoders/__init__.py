@@ -44,13 +44,13 @@ class Candidates(msgspec.Struct, frozen=True, eq=False):
     scores: npt.NDArray[np.floating]
     """float32 (N,), 0 to 1."""
     class_ids: npt.NDArray[np.int64]
-    """int64 (N,), as the network counts them; see `quadriga.tasks.detection.labelled`."""
+    """int64 (N,), as the network counts them; see `quadriga.tasks.detection.label_indices`."""
     suppress: bool | Literal["probiou"] = True
     """Whether overlapping boxes are still in, and what measures it if not their IoU; networks that
     answer each object once say False."""
 
 
-def take(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
+def select(found: Candidates, rows: npt.NDArray[Any]) -> Candidates:
     """Keep some candidates: `rows` is int (K,), indices, or bool (N,)."""
     return Candidates(found.boxes[rows], found.scores[rows], found.class_ids[rows], found.suppress)
 

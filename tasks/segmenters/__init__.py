@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, Window, above_zero, bilinear
+from quadriga.tasks.sampling import Floats, PixelRect, above_zero, bilinear
 
 SEGMENTERS = {
     "semantic_logits": "quadriga.tasks.segmenters.semantic:class_logits",
@@ -30,7 +30,7 @@ SEGMENTERS = {
 """Name to `module:attribute` of a `Segmenter`; `model.toml` may give such a reference of its own."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SegmenterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a segmenter is told beside the outputs."""
 
     score_threshold: float
@@ -68,7 +68,9 @@ class Region(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 class Segmenter(Protocol):
     """A function from the outputs of one image to regions."""
 
-    def __call__(self, outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+    def __call__(
+        self, outputs: Outputs, affine: Affine, asked: SegmenterOptions
+    ) -> Iterator[Region]:
         """Give the regions one by one: their masks together may be larger than memory.
 
         `outputs` are without the batch axis; `affine` says how the image lies in the network's
@@ -82,14 +84,20 @@ class Segmenter(Protocol):
 
 
 def region_of(
-    logits: Floats, grid: Affine, within: Window, class_id: int, score: float, *, upsample: int = 1
+    logits: Floats,
+    grid: Affine,
+    within: PixelRect,
+    class_id: int,
+    score: float,
+    *,
+    upsample: int = 1,
 ) -> Iterator[Region]:
     """Enlarge the logits of one instance, float32 (h, w), to the image; above zero is inside.
 
     `grid` maps the image to their cells; what lies outside of `within` is cut off, and none comes
     of an empty mask. `upsample` is that of `quadriga.tasks.sampling.bilinear`.
     """
-    window = above_zero(logits, grid).meet(within)
+    window = above_zero(logits, grid).intersection(within)
     if window.empty:
         return
     mask = (bilinear(logits[None], grid, window, upsample)[0] > 0).view(np.uint8)
@@ -104,13 +112,15 @@ def region_of(
         )
 
 
-def pixels_of_box(affine: Affine, box: Floats | list[float]) -> Window:
+def pixels_of_box(affine: Affine, box: Floats | list[float]) -> PixelRect:
     """Give the pixels whose left and top edges lie in a box, xyxy, pixels of the image.
 
     Source: Ultralytics 8.4, `utils/ops.py` crop_mask.
     """
     left, top, right, bottom = (math.ceil(value) for value in box)
-    return Window(max(left, 0), max(top, 0), min(right, affine.width), min(bottom, affine.height))
+    return PixelRect(
+        max(left, 0), max(top, 0), min(right, affine.width), min(bottom, affine.height)
+    )
 
 
 def named(outputs: Outputs, name: str, position: int, rank: int) -> npt.NDArray[Any]:

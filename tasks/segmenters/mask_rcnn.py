@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, Window, grid_of, visible
-from quadriga.tasks.segmenters import Asked, Region, region_of
+from quadriga.tasks.sampling import Floats, PixelRect, grid_of, visible
+from quadriga.tasks.segmenters import Region, SegmenterOptions, region_of
 
 _INSIDE = 0.5
 
 
-def box_masks(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def box_masks(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read four outputs, told apart by their shapes and types, in any order.
 
     Boxes, float (N, 4), xyxy in pixels of the network's input, with scores, float (N,); or both in
@@ -64,7 +64,7 @@ def _pasted(
         network_wh=(width + 2, height + 2),
     )
     seen = visible(affine)
-    within = Window(
+    within = PixelRect(
         seen.left + before_x, seen.top + before_y, seen.right + before_x, seen.bottom + before_y
     )
     padded = np.pad(mask, 1, constant_values=-_INSIDE)

@@ -11,14 +11,14 @@ from quadriga.tasks.activations import sigmoid, softmax
 from quadriga.tasks.predictions import OutputError, Outputs
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, grid_of, visible
-from quadriga.tasks.segmenters import Asked, Region, named, region_of
+from quadriga.tasks.segmenters import Region, SegmenterOptions, named, region_of
 from quadriga.tasks.segmenters.semantic import best_classes
 
 _MASK2FORMER_PX = 384
 """Side of the square to which Mask2Former's masks are enlarged before they are read, whatever the input's."""
 
 
-def rf_detr(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def rf_detr(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read `labels`, float (Q, classes) logits, and `masks`, float (Q, h, w) logits.
 
     Each class of each query is a candidate with the sigmoid of its logit as score; the mask is
@@ -32,7 +32,9 @@ def rf_detr(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     return _best(scores, scores, masks, affine, asked)
 
 
-def maskformer_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def maskformer_instance(
+    outputs: Outputs, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     """Read `class_queries_logits`, float (Q, classes + 1), and `masks_queries_logits`, (Q, h, w).
 
     Each class of each query is a candidate, of which the Q most probable are taken. The score is the
@@ -44,19 +46,25 @@ def maskformer_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Itera
     return _instances(*_maskformer(outputs, asked), affine, asked)
 
 
-def mask2former_instance(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def mask2former_instance(
+    outputs: Outputs, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     """Read what `maskformer_instance` reads, from masks enlarged to 384 x 384."""
     return _instances(*_squared(outputs, asked), affine, asked)
 
 
-def _instances(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
+def _instances(
+    chances: Floats, masks: Floats, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     inside = masks > 0
     sizes = inside.sum(axis=(1, 2))
     certainty = np.where(inside, sigmoid(masks), 0).sum(axis=(1, 2)) / np.maximum(sizes, 1)
     return _best(chances, chances * certainty[:, None], masks, affine, asked)
 
 
-def maskformer_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def maskformer_semantic(
+    outputs: Outputs, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     """Read the same outputs for a class at each pixel.
 
     The score of a class in a cell is the sum over the queries of the probability of the class times
@@ -67,17 +75,21 @@ def maskformer_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Itera
     return _classes_of(*_maskformer(outputs, asked), affine, asked)
 
 
-def mask2former_semantic(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def mask2former_semantic(
+    outputs: Outputs, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     """Read what `maskformer_semantic` reads, from masks enlarged to 384 x 384."""
     return _classes_of(*_squared(outputs, asked), affine, asked)
 
 
-def _classes_of(chances: Floats, masks: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
+def _classes_of(
+    chances: Floats, masks: Floats, affine: Affine, asked: SegmenterOptions
+) -> Iterator[Region]:
     scores = chances.T @ sigmoid(masks).reshape(len(masks), -1)
     return best_classes(scores.reshape(-1, *masks.shape[1:]), affine, asked, "none")
 
 
-def _maskformer(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
+def _maskformer(outputs: Outputs, asked: SegmenterOptions) -> tuple[Floats, Floats]:
     """Give the probability of each label, float32 (Q, classes), and the masks, float32 (Q, h, w)."""
     logits = named(outputs, "class_queries_logits", 0, 2).astype(np.float32)
     if logits.shape[1] != asked.label_count + 1:
@@ -88,7 +100,7 @@ def _maskformer(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
     return softmax(logits)[:, :-1], _masks(named(outputs, "masks_queries_logits", 1, 3), logits)
 
 
-def _classes(logits: npt.NDArray[Any], asked: Asked) -> Floats:
+def _classes(logits: npt.NDArray[Any], asked: SegmenterOptions) -> Floats:
     """Leave out numbers below the first label, and those for nothing after the last."""
     stop = asked.label_offset + asked.label_count
     if logits.shape[1] < stop:
@@ -104,7 +116,7 @@ def _masks(masks: npt.NDArray[Any], queries: Floats) -> Floats:
     return masks.astype(np.float32, copy=False)
 
 
-def _squared(outputs: Outputs, asked: Asked) -> tuple[Floats, Floats]:
+def _squared(outputs: Outputs, asked: SegmenterOptions) -> tuple[Floats, Floats]:
     """Enlarge, or shrink without a filter, each mask to the square that Mask2Former reads."""
     chances, masks = _maskformer(outputs, asked)
     square = (_MASK2FORMER_PX, _MASK2FORMER_PX)
@@ -117,7 +129,7 @@ def _best(
     scores: npt.NDArray[np.floating[Any]],
     masks: Floats,
     affine: Affine,
-    asked: Asked,
+    asked: SegmenterOptions,
 ) -> Iterator[Region]:
     """Take as many candidates as there are queries by their rank, then answer by their score."""
     count = ranking.shape[1]

@@ -15,8 +15,8 @@ from quadriga.tasks.activations import sigmoid
 from quadriga.tasks.contours import Mask
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
-from quadriga.tasks.sampling import Floats, Window, bilinear, cut, grid_of, nearest, visible
-from quadriga.tasks.segmenters import Asked, Region
+from quadriga.tasks.sampling import Floats, PixelRect, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.segmenters import Region, SegmenterOptions
 
 _TILE_WIDTH, _TILE_MIN_ROWS = 128, 16
 _TILE_PX = 512
@@ -27,7 +27,7 @@ _NEGLIGIBLE = 12.0
 """A class this far below the best has a share of less than 6.2e-6 in the softmax."""
 
 
-def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def class_logits(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, float (classes, h, w): the class of the highest score wins each pixel.
 
     Scores are enlarged to the image before they are compared. The probability of a pixel is the
@@ -48,7 +48,9 @@ def class_logits(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Reg
     return best_classes(scores.astype(np.float32, copy=False), affine, asked, activation)
 
 
-def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) -> Iterator[Region]:
+def best_classes(
+    scores: Floats, affine: Affine, asked: SegmenterOptions, activation: str
+) -> Iterator[Region]:
     """Give the pixels that each class wins, with the probability of the class there.
 
     `scores` are float32 (C, h, w), C at least 1, of which `activation` makes probabilities; with
@@ -81,7 +83,7 @@ def best_classes(scores: Floats, affine: Affine, asked: Asked, activation: str) 
             yield from trimmed(mask, class_id, window, certainty)
 
 
-def class_map(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def class_map(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, integer (h, w) or (1, h, w): the class of each cell.
 
     A model of one label says where it is by numbers above 0.
@@ -131,7 +133,7 @@ def _certainty(scores: Floats, best: Floats, activation: str) -> Floats:
 
 
 def trimmed(
-    mask: Mask, class_id: int, window: Window, certainty: Floats | None = None
+    mask: Mask, class_id: int, window: PixelRect, certainty: Floats | None = None
 ) -> Iterator[Region]:
     """Give the region of a mask (H, W) of the window, with its probabilities; none of an empty one."""
     left, top, width, height = cv2.boundingRect(mask)
@@ -146,7 +148,7 @@ def trimmed(
         )
 
 
-def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def single(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read the first output, float (1, h, w) or (h, w): probabilities, or logits if any is none.
 
     A pixel belongs to the thing whose probability, enlarged to the image, is above one half. The
@@ -155,12 +157,12 @@ def single(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
     return _thing(_probabilities(next(iter(outputs.values())), asked), affine, asked)
 
 
-def last(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def last(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read the last of several outputs as `single` does: the finest of BiRefNet."""
     return _thing(_probabilities(list(outputs.values())[-1], asked), affine, asked)
 
 
-def stretched(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def stretched(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read the first of several outputs, its lowest value as 0 and its highest as 1.
 
     U2Net and IS-Net are used so; they expect that there is a thing in every image.
@@ -184,14 +186,14 @@ def _cells(output: npt.NDArray[Any]) -> Floats:
     return cells
 
 
-def _probabilities(output: npt.NDArray[Any], asked: Asked) -> Floats:
+def _probabilities(output: npt.NDArray[Any], asked: SegmenterOptions) -> Floats:
     cells = _cells(output)
     if asked.activation == "sigmoid" or not _are_probabilities(cells):
         return sigmoid(cells)
     return np.clip(cells, 0, 1)
 
 
-def _thing(cells: Floats, affine: Affine, asked: Asked) -> Iterator[Region]:
+def _thing(cells: Floats, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     if asked.label_count not in {1, 2}:
         raise OutputError(
             f"expected one label, or two with the background first, got {asked.label_count}"

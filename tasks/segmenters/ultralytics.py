@@ -14,12 +14,12 @@ from quadriga.tasks.geometry import clip_boxes, nms
 from quadriga.tasks.predictions import OutputError, Outputs, check_finite
 from quadriga.tasks.resize import Affine
 from quadriga.tasks.sampling import Floats, cut, grid_of, visible
-from quadriga.tasks.segmenters import Asked, Region, pixels_of_box, region_of
+from quadriga.tasks.segmenters import Region, SegmenterOptions, pixels_of_box, region_of
 
 _WHOLE = 1e-6
 
 
-def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def raw_head(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read a head, float (4 + classes + k, anchors), and prototypes, float (k, h, w).
 
     The first rows are those of a detection head; the other k are the shares of the prototypes in
@@ -41,7 +41,7 @@ def raw_head(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]
     return _regions(found, kept, likely[count:].T, prototypes, affine)
 
 
-def end_to_end(outputs: Outputs, affine: Affine, asked: Asked) -> Iterator[Region]:
+def end_to_end(outputs: Outputs, affine: Affine, asked: SegmenterOptions) -> Iterator[Region]:
     """Read rows, float (N, 6 + k), and prototypes, float (k, h, w); each thing is answered once.
 
     A row is left, top, right, bottom in pixels of the network's input, score, class and the shares
@@ -82,7 +82,7 @@ def _regions(
     grid = grid_of(affine, prototypes.shape[1:])
     boxes = clip_boxes(affine.to_image(found.boxes), affine.width, affine.height)
     for index in kept.tolist():
-        window = pixels_of_box(affine, boxes[index].tolist()).meet(visible(affine))
+        window = pixels_of_box(affine, boxes[index].tolist()).intersection(visible(affine))
         if window.empty:
             continue
         part, part_grid = cut(prototypes, grid, window, margin=2)

@@ -2,11 +2,13 @@
 
 import pytest
 
-from quadriga.tasks.generation import Search
+from quadriga.tasks.generation import GenerationConfig
 from quadriga.tasks.image_text import MAX_SEQUENCES, ImageTextToText
 from quadriga.tasks.parameters import ParameterError
 
-MODEL = Search(max_new_tokens=20, num_beams=2, temperature=0.7, eos_token_ids=(1, 2), seed=None)
+MODEL = GenerationConfig(
+    max_new_tokens=20, num_beams=2, temperature=0.7, eos_token_ids=(1, 2), seed=None
+)
 
 
 def options(**parameters):

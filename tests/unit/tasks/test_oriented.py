@@ -34,14 +34,14 @@ def detector(decoder="ultralytics_obb", size_wh=(64, 64), resize="letterbox", **
     )
 
 
-def place(task, image_wh):
+def image_placement(task, image_wh):
     return task.preprocess(Image(np.zeros((image_wh[1], image_wh[0], 3), np.uint8)))[1]
 
 
 def answer(task, *anchors: Any, image_wh=(128, 64), **parameters: Any):
     """Predict from anchors of (cx, cy, w, h, ship, plane, angle) in network pixels."""
     head = np.array(anchors, np.float32).reshape(-1, 7).T
-    affine = place(task, image_wh)
+    affine = image_placement(task, image_wh)
     return task.predict({"output0": head}, affine, task.options(parameters))
 
 
@@ -142,7 +142,7 @@ def test_corners_are_the_same_four_points_in_every_range(angle):
 def test_a_turned_box_survives_the_network_and_the_wire(image_wh, turn, angle):
     """Image to network and wire, and back by the documented rule."""
     task = detector(size_wh=(640, 640))
-    affine = place(task, image_wh)
+    affine = image_placement(task, image_wh)
     width, height = image_wh
     truth = [width / 2, height / 2, height * 0.6, height * 0.2, turn]
     centre = affine.to_network(np.array([truth[:2]]))[0]
@@ -207,7 +207,7 @@ def test_each_family_suppresses_as_its_own_program_does(decoder, expected, thres
         dets = np.concatenate([rows, scores[:, None]], axis=1)
         outputs = {"dets": dets, "labels": np.zeros(len(dets), np.int64)}
     task = detector(decoder, resize="none", score_threshold=0.2, iou_threshold=threshold)
-    found = task.predict(outputs, place(task, (64, 64)), task.options({}))
+    found = task.predict(outputs, image_placement(task, (64, 64)), task.options({}))
     above = np.flatnonzero(scores > 0.2)
     kept = above[expected(rows[above], scores[above], threshold)]
     assert len(above) > len(kept) > 3
@@ -220,7 +220,7 @@ def test_end_to_end_boxes_are_not_suppressed_again():
     task = detector("ultralytics_obb_end2end")
     row = [32, 32, 20, 8, 0.9, 0, 0.5]
     outputs = {"output0": np.array([row, row, [0] * 7], np.float32)}
-    assert len(task.predict(outputs, place(task, (64, 64)), task.options({}))) == 2
+    assert len(task.predict(outputs, image_placement(task, (64, 64)), task.options({}))) == 2
 
 
 def test_a_decoder_of_upright_boxes_is_an_output_error():
@@ -233,7 +233,7 @@ def test_a_class_without_label_is_an_output_error():
     task = detector("ultralytics_obb_end2end")
     outputs = {"output0": np.array([[32, 32, 20, 8, 0.9, 2, 0.5]], np.float32)}
     with pytest.raises(OutputError, match="class 2 and 2 labels"):
-        task.predict(outputs, place(task, (64, 64)), task.options({}))
+        task.predict(outputs, image_placement(task, (64, 64)), task.options({}))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from quadriga.tasks.resize import Affine, place
-from quadriga.tasks.sampling import Window, above_zero, bilinear, cut, grid_of, nearest, visible
+from quadriga.tasks.resize import Affine, image_placement
+from quadriga.tasks.sampling import PixelRect, above_zero, bilinear, cut, grid_of, nearest, visible
 from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged
 
@@ -24,7 +24,7 @@ PLACES = list(
 
 def affine_of(resize, image_wh, network_wh):
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
-    return place(*image_wh, spec)[0]
+    return image_placement(*image_wh, spec)[0]
 
 
 @pytest.mark.parametrize(("resize", "image_wh", "network_wh", "cells_hw"), PLACES)
@@ -69,7 +69,7 @@ def test_maps_may_be_enlarged_before(factor):
     affine = affine_of("letterbox", (50, 30), (64, 64))
     maps = _RANDOM.normal(size=(1, 16, 16)).astype(np.float32)
     fine = cv2.resize(maps[0], None, fx=factor, fy=factor)[None].astype(np.float32)
-    window = Window(3, 5, 40, 28)
+    window = PixelRect(3, 5, 40, 28)
     expected = bilinear(fine, grid_of(affine, fine.shape[1:]), window)
     grid = grid_of(affine, (16, 16))
     np.testing.assert_allclose(bilinear(maps, grid, window, factor), expected, atol=1e-5)
@@ -116,7 +116,7 @@ def test_nothing_is_above_zero_outside_of_the_window(resize, image_wh, network_w
 
 def test_tiles_cover_a_window_once():
     counted = np.zeros((20, 30), int)
-    for tile in Window(3, 4, 30, 17).tiles(5, 8):
+    for tile in PixelRect(3, 4, 30, 17).tiles(5, 8):
         counted[tile.top : tile.bottom, tile.left : tile.right] += 1
     assert (counted[4:17, 3:30] == 1).all()
     assert counted.sum() == 13 * 27
@@ -126,5 +126,5 @@ def test_an_image_thinner_than_a_cell_takes_the_cell_it_lies_in():
     affine = Affine(64 / 5000, 1.0, 0, 31, 5000, 1, (64, 64))
     maps = np.arange(16, dtype=np.float32)[None, :, None].repeat(16, axis=2)
     grid = grid_of(affine, (16, 16))
-    assert nearest(maps[0], grid, Window(0, 0, 3, 1)).tolist() == [[7, 7, 7]]
-    np.testing.assert_allclose(bilinear(maps, grid, Window(0, 0, 3, 1)), 7.375, atol=1e-5)
+    assert nearest(maps[0], grid, PixelRect(0, 0, 3, 1)).tolist() == [[7, 7, 7]]
+    np.testing.assert_allclose(bilinear(maps, grid, PixelRect(0, 0, 3, 1)), 7.375, atol=1e-5)

@@ -12,7 +12,7 @@ from quadriga.tasks.contours import fill, to_rings
 from quadriga.tasks.image import Image, decode
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.references import ObjectReferenceError, load
-from quadriga.tasks.resize import place
+from quadriga.tasks.resize import image_placement
 from quadriga.tasks.segmentation import ImageSegmentation
 from quadriga.tasks.segmenters import Region
 from quadriga.tasks.specification import Defaults, InputSpec, ModelSpec, OutputSpec, Tiling
@@ -256,7 +256,7 @@ def test_a_mask_comes_back_to_the_pixels_it_was_on(decoder, resize, image_wh, ne
     y, x = np.mgrid[:height, :width]
     known = np.hypot((x + 0.5) / width - 0.6, (y + 0.5) / height - 0.4) < 0.3
     known[: height // 3, : width // 2] = True
-    affine = place(width, height, spec)[0]
+    affine = image_placement(width, height, spec)[0]
     v, u = np.mgrid[: affine.network_wh[1], : affine.network_wh[0]] + 0.5
     there = np.floor(affine.to_image(np.stack([u, v], axis=2))).astype(int)
     inside = (there >= 0).all(axis=2) & (there < image_wh).all(axis=2)

@@ -8,8 +8,8 @@ import pytest
 
 from quadriga.tasks.predictions import OutputError
 from quadriga.tasks.references import load
-from quadriga.tasks.resize import place
-from quadriga.tasks.segmenters import SEGMENTERS, Asked
+from quadriga.tasks.resize import image_placement
+from quadriga.tasks.segmenters import SEGMENTERS, SegmenterOptions
 from quadriga.tasks.specification import InputSpec
 from tests.by_definition import enlarged, places, seen
 
@@ -28,12 +28,12 @@ RESIZES = [
 
 def affine_of(resize, image_wh, network_wh):
     spec = InputSpec(name="images", size_wh=network_wh, resize=resize, crop_fraction=1.0)
-    return place(*image_wh, spec)[0]
+    return image_placement(*image_wh, spec)[0]
 
 
 def asked(**changes: Any):
     fields = {"score_threshold": 0.3, "iou_threshold": 0.5, "limit": 100, "label_count": 3}
-    return Asked(**{**fields, **changes})
+    return SegmenterOptions(**{**fields, **changes})
 
 
 def answers(name, outputs, affine, wanted):

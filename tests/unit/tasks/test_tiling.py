@@ -6,7 +6,7 @@ import pytest
 
 from quadriga.tasks.decoders import Candidates
 from quadriga.tasks.geometry import iou_matrix
-from quadriga.tasks.sampling import Window
+from quadriga.tasks.sampling import PixelRect
 from quadriga.tasks.specification import Tiling
 from quadriga.tasks.tiling import count_tiles, merge, tiles
 
@@ -27,7 +27,7 @@ SPLITS: dict[str, Any] = {
 def test_an_image_is_covered_row_by_row(case):
     (width, height), size_wh, overlap, lefts, tops, tile_wh = case
     expected = [
-        Window(left, top, left + tile_wh[0], top + tile_wh[1]) for top in tops for left in lefts
+        PixelRect(left, top, left + tile_wh[0], top + tile_wh[1]) for top in tops for left in lefts
     ]
     assert tiles(width, height, size_wh, overlap) == expected
     assert count_tiles(width, height, size_wh, overlap) == len(expected)
@@ -110,7 +110,7 @@ def test_neighbours_and_other_classes_stay_apart():
 
 
 def test_a_part_falls_by_the_smaller_box_but_not_by_the_union():
-    tile = Window(0, 0, 100, 100)
+    tile = PixelRect(0, 0, 100, 100)
     found = [(tile, candidates(([0, 0, 80, 20], 0.9, 0), ([60, 0, 80, 20], 0.8, 0)))]
     assert len(merge(found, merging(merge="nms", metric="ios")).boxes) == 1
     assert len(merge(found, merging(merge="nms", metric="iou")).boxes) == 2
@@ -162,6 +162,6 @@ def test_a_rotated_object_over_a_border_is_merged_along_its_rotation(turn):
 
 
 def test_rotated_objects_side_by_side_stay_apart_though_their_frames_meet():
-    tile = Window(0, 0, 100, 100)
+    tile = PixelRect(0, 0, 100, 100)
     found = [(tile, oriented([50, 50, 60, 6, 0.8, 0.9], [56, 44, 60, 6, 0.8, 0.8]))]
     assert len(merge(found, merging()).boxes) == 2

@@ -182,7 +182,7 @@ def decode_damaged():
 
 
 def test_damaged_files_are_refused_and_nothing_is_written_to_stderr():
-    code = "from tests.unit.tasks.test_bands import decode_damaged; print(decode_damaged())"
+    code = "from tests.unit.tasks.test_multiband import decode_damaged; print(decode_damaged())"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)

@@ -14,7 +14,7 @@ from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from quadriga.tasks.containers import ImageError
+from quadriga.tasks.image_formats import ImageError
 
 Samples = npt.NDArray[np.unsignedinteger[Any]]
 """uint8 or uint16 (H, W, bands): what a file stores, or what a model takes."""

@@ -1,7 +1,7 @@
 """Images in, predictions out: pure numpy, OpenCV and Pillow, one file per task.
 
-A task is made from a model's specification and is stateless after that: `options` validates what a
-request asks, `preprocess` turns an image into the input tensor and remembers the way back, `predict`
+A task is made from a model's specification and has no other state: `options` validates the parameters of a
+request, `preprocess` turns an image into the input tensor and an affine map for the way back, `predict`
 turns the model's outputs for that image into predictions.
 """
 
@@ -34,22 +34,22 @@ SHORT_NAMES = {
     "segmentation": "IMAGE_SEGMENTATION",
     "tensor": "TENSOR",
 }
-"""What commands and files accept beside Chariot's own task types in any case."""
+"""Short names of task types, which commands and files accept beside Chariot's own in any case."""
 
 
 def full_name(task: str) -> str:
-    """Give the task type that commands and files mean; another text in capitals."""
+    """Return the task type of a short name; any other text in capitals."""
     return SHORT_NAMES.get(task.lower(), task.upper())
 
 
 class Task(Protocol):
-    """What the pipeline needs of a task; safe to use from many threads."""
+    """A task as the pipeline uses it; safe to use from many threads."""
 
     actions: tuple[str, ...]
-    """What a request's `action` may name; the first is the default."""
+    """Actions that a request may name; the first is the default."""
 
     def options(self, parameters: Mapping[str, Any]) -> Any:
-        """Validate the parameters of one input; those that the task does not know are passed over.
+        """Validate the parameters of one input; parameters of other tasks are ignored.
 
         Raises:
             quadriga.tasks.parameters.ParameterError: An action is unknown or a value out of range.

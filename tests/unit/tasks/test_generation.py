@@ -23,7 +23,7 @@ class TableModel:
         self.calls = []
 
     def logits(self):
-        return np.array([self.table[before, last] for before, last in self.rows])
+        return np.array([self.table[last_tokens, last] for last_tokens, last in self.rows])
 
     def step(self, tokens, rows):
         self.calls.append(len(tokens))
@@ -50,10 +50,10 @@ def search_of(case):
 
 def groups():
     """Cases that differ in the prompt alone."""
-    found = {}
+    by_prompt = {}
     for case in FIXTURE["cases"]:
-        found.setdefault(json.dumps([case["settings"], case["eos"]]), []).append(case)
-    return [pytest.param(cases, id=key) for key, cases in found.items()]
+        by_prompt.setdefault(json.dumps([case["settings"], case["eos"]]), []).append(case)
+    return [pytest.param(cases, id=key) for key, cases in by_prompt.items()]
 
 
 @pytest.mark.parametrize("cases", groups())
@@ -116,8 +116,10 @@ def test_a_seed_makes_answers_reproducible_whatever_stands_beside(beams):
     alone = answers([[4, 5]], search)
     assert answers([[4, 5]], search) == alone
     assert answers([[1], [4, 5], [2]], search)[1:2] == alone
-    others = [answers([[4, 5]], msgspec.structs.replace(search, seed=seed)) for seed in range(8)]
-    assert any(other != alone for other in others)
+    prompts_beside = [
+        answers([[4, 5]], msgspec.structs.replace(search, seed=seed)) for seed in range(8)
+    ]
+    assert any(prompt != alone for prompt in prompts_beside)
 
 
 def test_without_a_seed_answers_differ():

@@ -16,8 +16,8 @@ def options(**parameters):
 
 
 def test_a_request_that_says_nothing_more_takes_what_the_model_says():
-    asked = options()
-    assert (asked.action, asked.prompts, asked.search) == ("predict", ("?",), MODEL)
+    request = options()
+    assert (request.action, request.prompts, request.search) == ("predict", ("?",), MODEL)
 
 
 TAKEN = [
@@ -90,5 +90,5 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "parameters"), REFUSED)
 def test_what_is_not_allowed_is_refused_by_name(name, parameters):
-    with pytest.raises(ParameterError, match=rf"^expected parameters\.{name}"):
+    with pytest.raises(ParameterError, match=rf"^(expected (either )?)?parameters\.{name}"):
         ImageTextToText(MODEL).options(parameters)

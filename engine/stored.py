@@ -3,17 +3,17 @@
 from quadriga.engine.settings import Settings
 from quadriga.store.blobs.files import open_blobs
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 
 
-def open_stored(settings: Settings, timeout_s: float = 5.0) -> tuple[Inferences, Blobs]:
+def open_stored(settings: Settings, timeout_s: float = 5.0) -> tuple[InferenceReader, Blobs]:
     """Open the database, of which a query may take so long, and the images; asks neither yet.
 
     Raises:
         quadriga.store.errors.StoreError: They are nowhere that can be read.
     """
     blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    inferences = Inferences(
+    inferences = InferenceReader(
         settings.database_url,
         settings.journal_directory,
         blobs,

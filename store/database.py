@@ -1,7 +1,7 @@
 """Opens the database that a URL names, and brings its tables up to date: SQLite or PostgreSQL.
 
 SQL is written once, with `?` for bound values; what the two say differently stands in `quadriga.store.sqlite`,
-`quadriga.store.postgresql` and `quadriga.store.query.words`.
+`quadriga.store.postgresql` and `quadriga.store.query.dialects`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,9 +14,15 @@ import sqlalchemy as sa
 
 from quadriga.store import postgresql, sqlite
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.schema import COLUMNS, key_of
+from quadriga.store.postgresql import PostgresqlSource
+from quadriga.store.schema import COLUMNS, key_columns
+from quadriga.store.sqlite import SqliteSource
 
 _BACKENDS: dict[str, ModuleType] = {"sqlite": sqlite, "postgresql": postgresql}
+_SOURCES: dict[str, type[SqliteSource | PostgresqlSource]] = {
+    "sqlite": SqliteSource,
+    "postgresql": PostgresqlSource,
+}
 _AWAY = ("25006", "42501", "42P01")
 """A database that takes no writes, as after a failover; a privilege or a table that was taken away."""
 
@@ -36,7 +42,7 @@ def open_writer(url: str) -> sa.Engine:
 
 
 @contextmanager
-def writing(url: str) -> Iterator[sa.Engine]:
+def writer_engine(url: str) -> Iterator[sa.Engine]:
     """Open a database to write it, as `open_writer`, and close it in the end."""
     engine = open_writer(url)
     try:
@@ -45,39 +51,41 @@ def writing(url: str) -> Iterator[sa.Engine]:
         engine.dispose()
 
 
-def run(
+def execute(
     connection: sa.Connection, text: str, values: Sequence[Any] = ()
 ) -> sa.CursorResult[*tuple[Any, ...]]:
     """Execute SQL with `?` for each bound value; a list of tuples executes it for each of them."""
-    return connection.exec_driver_sql(_worded(connection, text), values)
+    return connection.exec_driver_sql(_with_placeholders(connection, text), values)
 
 
-def fetched(
+def fetch_all(
     connection: sa.Connection, text: str, values: Sequence[Any] = ()
 ) -> list[tuple[Any, ...]]:
     """Return all rows of SQL, as `run`, within a `Readers.snapshot`.
 
     What SQLAlchemy does for a result takes as long as SQLite takes for a page; here the driver is asked.
     """
-    text = _worded(connection, text)
+    text = _with_placeholders(connection, text)
     dialect: Any = connection.dialect
     driver: Any = connection.connection.driver_connection
     try:
         rows: list[tuple[Any, ...]] = driver.execute(text, values).fetchall()
     except dialect.loaded_dbapi.Error as error:
         if dialect.is_disconnect(error, driver, None):
-            run(connection, "SELECT 1")  # fails, and SQLAlchemy forgets its other connections too
+            execute(
+                connection, "SELECT 1"
+            )  # fails, and SQLAlchemy forgets its other connections too
         raise sa.exc.DBAPIError.instance(
             text, None, error, dialect.loaded_dbapi.Error, dialect=dialect
         ) from error
     return rows
 
 
-def _worded(connection: sa.Connection, text: str) -> str:
+def _with_placeholders(connection: sa.Connection, text: str) -> str:
     return text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
 
 
-def run_in(
+def execute_in(
     connection: sa.Connection, text: str, values: Collection[Any], before: Sequence[Any] = ()
 ) -> list[Any]:
     """Execute SQL with `({})` for many values, some at a time, behind those of `before`; return all rows."""
@@ -85,17 +93,17 @@ def run_in(
     remaining = list(values)
     for start in range(0, len(remaining), _AT_ONCE):
         some = remaining[start : start + _AT_ONCE]
-        found = run(connection, text.format(marks(some)), (*before, *some))
+        found = execute(connection, text.format(placeholders(some)), (*before, *some))
         if found.returns_rows:
             rows += found
     return rows
 
 
-def stored(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
+def stored_ids(connection: sa.Connection, seqs: Collection[int]) -> set[int]:
     """Return those ids that have a row already."""
     if seqs and connection.dialect.name == "postgresql":
-        return set(postgresql.stored(connection, [*seqs]))
-    found = run_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
+        return set(postgresql.stored_ids(connection, [*seqs]))
+    found = execute_in(connection, "SELECT seq FROM inference WHERE seq IN ({})", seqs)
     return {seq for (seq,) in found}
 
 
@@ -104,49 +112,49 @@ def insert(connection: sa.Connection, table: str, rows: Iterable[tuple[Any, ...]
     columns = COLUMNS[table]
     ordered = sorted(rows)  # neighbours in the index together
     if ordered and connection.dialect.name == "postgresql":
-        postgresql.copy(connection, table, columns, ordered)
+        postgresql.copy_rows(connection, table, columns, ordered)
     elif ordered:
-        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks(columns)})"
-        run(connection, text, ordered)
+        text = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)})"
+        execute(connection, text, ordered)
 
 
 def upsert(connection: sa.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows, or set all but the key of those that are there."""
     if not rows:
         return
-    columns, keys = COLUMNS[table], key_of(table)
+    columns, keys = COLUMNS[table], key_columns(table)
     given, key = ", ".join(columns), ", ".join(keys)
     new = ", ".join(f"{column} = excluded.{column}" for column in columns[len(keys) :])
     then = f"UPDATE SET {new}" if new else "NOTHING"
-    text = f"INSERT INTO {table} ({given}) VALUES ({marks(columns)})"
-    run(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
+    text = f"INSERT INTO {table} ({given}) VALUES ({placeholders(columns)})"
+    execute(connection, f"{text} ON CONFLICT ({key}) DO {then}", rows)
 
 
 def delete(connection: sa.Connection, table: str, rows: Collection[tuple[Any, ...]]) -> None:
     """Delete the rows that have these values, the key of the table; each value is one type's."""
-    columns = key_of(table)
+    columns = key_columns(table)
     if rows and connection.dialect.name == "postgresql":
-        postgresql.delete(connection, table, columns, sorted(rows))
+        postgresql.delete_rows(connection, table, columns, sorted(rows))
     elif rows:
         condition = " AND ".join(f"{column} = ?" for column in columns)
-        run(connection, f"DELETE FROM {table} WHERE {condition}", sorted(rows))
+        execute(connection, f"DELETE FROM {table} WHERE {condition}", sorted(rows))
 
 
-def take_turn(connection: sa.Connection, *, alone: bool) -> None:
+def lock_rows(connection: sa.Connection, *, exclusive: bool) -> None:
     """Wait, at the beginning of a transaction that writes, for other servers' that write.
 
     Those that only add rows run side by side. One that changes or removes rows, or states what rows are
     joined to, runs alone: it sees all that was added before it, and is seen by all that is added after.
     """
     if connection.dialect.name == "postgresql":  # of SQLite, one transaction writes at a time
-        shared = "" if alone else "_shared"
-        run(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
+        shared = "" if exclusive else "_shared"
+        execute(connection, f"SELECT pg_advisory_xact_lock{shared}(hashtext('quadriga rows'))")
 
 
 def lock_tables(connection: sa.Connection) -> None:
     """Keep other servers from changing tables until the end of the transaction."""
     if connection.dialect.name == "postgresql":
-        run(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
+        execute(connection, "SELECT pg_advisory_xact_lock(hashtext('quadriga'))")
 
 
 def check_in_place(connection: sa.Connection) -> None:
@@ -163,7 +171,7 @@ def make_durable(connection: sa.Connection) -> None:
 
 def migrate(url: str) -> tuple[str | None, str | None]:
     """Bring the tables up to date, as `upgrade`; safe to repeat."""
-    with writing(url) as engine:
+    with writer_engine(url) as engine:
         return upgrade(engine)
 
 
@@ -201,11 +209,13 @@ def _migrate(connection: sa.Connection) -> None:
 def journal_offsets(connection: sa.Connection, journal_id: str) -> dict[str, int]:
     """Return how far each segment of a journal is moved."""
     text = 'SELECT segment, "offset" FROM journal_offset WHERE segment >= ? AND segment < ?'
-    rows = run(connection, text, (f"{journal_id}/", f"{journal_id}0"))  # 0 comes after the slash
+    rows = execute(
+        connection, text, (f"{journal_id}/", f"{journal_id}0")
+    )  # 0 comes after the slash
     return {segment.partition("/")[2]: int(offset) for segment, offset in rows}
 
 
-class Readers:
+class ReaderPool:
     """Connections that only read, each use bounded in time; safe to use from several threads.
 
     Beyond `connections`, threads wait for one for as long as a query may take.
@@ -215,7 +225,7 @@ class Readers:
         parsed = _parsed(url)
         self._named = parsed.database
         self._timeout_s = timeout_s
-        self._source = _BACKENDS[parsed.get_backend_name()].Source(parsed, connections, timeout_s)
+        self._source = _SOURCES[parsed.get_backend_name()](parsed, connections, timeout_s)
 
     def has_database(self) -> bool:
         """Tell whether there is a database at all."""
@@ -255,7 +265,7 @@ class Readers:
                 f"expected a free connection within {self._timeout_s:g} s, got none"
             ) from error
         except sa.exc.DBAPIError as error:
-            if not is_away(error) and _state(error) != _CHANGED:
+            if not is_unavailable(error) and _state(error) != _CHANGED:
                 raise
             raise self._translated(error) from error
 
@@ -273,7 +283,7 @@ class Readers:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def translate_database_errors() -> Iterator[None]:
     """Do what needs an answer of the database; a `NotReadyError` where there is none."""
     try:
         yield
@@ -281,12 +291,12 @@ def answering() -> Iterator[None]:
         raise NotReadyError(f"expected the database to answer, got: {error.orig}") from error
 
 
-def marks(values: Collection[Any]) -> str:
+def placeholders(values: Collection[Any]) -> str:
     """Return a `?` for each value."""
     return ", ".join("?" * len(values))
 
 
-def is_away(error: Exception) -> bool:
+def is_unavailable(error: Exception) -> bool:
     """Tell whether the database itself fails, and not what it was given.
 
     A damaged file is SQLite's plain DatabaseError; wrong statements and values are its subclasses.
@@ -306,7 +316,7 @@ def _state(error: Exception) -> str | None:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = run(connection, "SELECT version_num FROM alembic_version").scalar()
+    found: str | None = execute(connection, "SELECT version_num FROM alembic_version").scalar()
     return found
 
 

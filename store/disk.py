@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import IO
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file, which others see whole or as it was; so it is left where the disk is full."""
+def write_atomically(
+    path: Path, data: bytes, mode: int = 0o666, *, is_synced: bool = False
+) -> None:
+    """Write a file, which others see whole or as it was; so it is left where the disk is full.
+
+    With `is_synced`, it also survives a loss of power whole or as it was.
+    """
     with _hidden(path, data, mode) as hidden:
+        if is_synced:
+            sync_path(hidden)
         hidden.replace(path)
 
 
-def made_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
+def create_once(path: Path, data: bytes, mode: int = 0o644) -> bytes:
     """Return what a file holds: what the first one wrote, of all who make it at once."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +45,7 @@ def _hidden(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         hidden.unlink(missing_ok=True)
 
 
-def locked(path: Path) -> IO[str] | None:
+def try_lock(path: Path) -> IO[str] | None:
     """Open a file to append to, locked until it is closed; None where another process has locked it."""
     file = path.open("a+")
     try:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quadriga.store.disk import sync_path
-from quadriga.store.errors import JournalError, Unconfirmed
-from quadriga.store.journal import Position
-from quadriga.store.lag import read_offsets
+from quadriga.store.errors import JournalError, UnconfirmedError
+from quadriga.store.journal import AppendPosition
+from quadriga.store.journal_lag import read_offsets
 
 RETRY_S = 0.2
 _POLL_S = 0.005
@@ -95,7 +95,7 @@ class _Group:
     """Appends that are synced together."""
 
     def __init__(self) -> None:
-        self.held: dict[str, list[int]] = {}
+        self.descriptors: dict[str, list[int]] = {}
         self.is_done = False
         self.error: OSError | None = None
 
@@ -114,12 +114,12 @@ class GroupSync:
         self._in_folder: set[str] = set()
         self.count = 0  # syncs so far
 
-    def wait(self, position: Position) -> None:
+    def wait(self, position: AppendPosition) -> None:
         """Return once an append, its segment held, is on the disk; `Unconfirmed` if that fails."""
         with self._lock:
             group = self._open = self._open or _Group()
-            if position.held is not None:
-                group.held.setdefault(position.segment, []).append(position.held)
+            if position.held_descriptor is not None:
+                group.descriptors.setdefault(position.segment, []).append(position.held_descriptor)
         with self._turn:
             with self._lock:
                 if self._open is group:
@@ -127,7 +127,7 @@ class GroupSync:
             if not group.is_done:
                 self._sync(group)
         if group.error is not None:
-            raise Unconfirmed(
+            raise UnconfirmedError(
                 f"expected the journal to reach the disk, got: {group.error.strerror}; "
                 "what was answered is journaled and may still be stored"
             ) from group.error
@@ -135,23 +135,23 @@ class GroupSync:
     def _sync(self, group: _Group) -> None:
         """Sync segments, and the entries of the folders to those that are new."""
         try:
-            for descriptors in group.held.values():
+            for descriptors in group.descriptors.values():
                 os.fdatasync(descriptors[0])
-            if not group.held.keys() <= self._in_folder:
+            if not group.descriptors.keys() <= self._in_folder:
                 sync_path(self._directory)
                 sync_path(self._directory.parent)
-                self._in_folder = set(group.held)
+                self._in_folder = set(group.descriptors)
         except OSError as error:
             group.error = error
         finally:
-            for descriptors in group.held.values():
+            for descriptors in group.descriptors.values():
                 for descriptor in descriptors:
                     os.close(descriptor)
             self.count += 1
             group.is_done = True
 
 
-def wait_until_committed(directory: Path, position: Position, timeout_s: float) -> None:
+def wait_until_committed(directory: Path, position: AppendPosition, timeout_s: float) -> None:
     """For `database`: return once the writer has committed an append; `Unconfirmed` if too late."""
     until = time.monotonic() + timeout_s
     while (
@@ -159,7 +159,7 @@ def wait_until_committed(directory: Path, position: Position, timeout_s: float) 
         and (directory / position.segment).exists()  # removed once all of it is committed
     ):
         if time.monotonic() > until:
-            raise Unconfirmed(
+            raise UnconfirmedError(
                 f"expected the database to take it within {timeout_s:g} s, got no commit; what was answered "
                 "is journaled and may still be stored"
             )

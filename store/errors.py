@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What is raised where text of others cannot be read."""
 
-NO_PYARROW = "expected pyarrow for parquet, got none: pip install quadriga[parquet]"
+PYARROW_MISSING = "expected pyarrow for parquet, got none: pip install quadriga[parquet]"
 
 
 class StoreError(Exception):
@@ -70,12 +70,12 @@ class JournalError(StoreError):
     status = 503
 
 
-class Unconfirmed(JournalError):
+class UnconfirmedError(JournalError):
     """The record is journaled and may still be stored, but that is not certain yet."""
 
 
 @contextmanager
-def keeping(what: str) -> Iterator[None]:
+def translate_disk_errors(what: str) -> Iterator[None]:
     """Say what could not be done to a file, as on a full disk.
 
     Raises:

@@ -12,7 +12,7 @@ COUNTER_BITS = 12
 TIME_SHIFT = WORKER_BITS + COUNTER_BITS
 _COUNTER = (1 << COUNTER_BITS) - 1
 WORKERS = 1 << WORKER_BITS
-LARGEST = (1 << 63) - 1
+LARGEST_ID = (1 << 63) - 1
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z, in milliseconds since 1970
 
 
@@ -43,11 +43,11 @@ class IdSource:
             return self._last
 
 
-def milliseconds(seq: int) -> int:
+def time_ms(seq: int) -> int:
     """Return the time of an id, in milliseconds since 1970."""
     return (seq >> TIME_SHIFT) + EPOCH_MS
 
 
-def first_at(milliseconds_since_1970: int) -> int:
+def smallest_id_at(milliseconds_since_1970: int) -> int:
     """Return the smallest id that a moment can have; clamped to what 63 bits hold."""
-    return min(max(milliseconds_since_1970 - EPOCH_MS, 0) << TIME_SHIFT, LARGEST)
+    return min(max(milliseconds_since_1970 - EPOCH_MS, 0) << TIME_SHIFT, LARGEST_ID)

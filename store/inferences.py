@@ -13,28 +13,28 @@ import sqlalchemy as sa
 from quadriga.store import journal
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.blobs.urls import PRESIGN_S, BlobUrls
-from quadriga.store.database import Readers, journal_offsets, run, run_in
+from quadriga.store.database import ReaderPool, execute, execute_in, journal_offsets
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
-from quadriga.store.ids import LARGEST, milliseconds
-from quadriga.store.query.plan import NARROW, Planner, Window
-from quadriga.store.query.request import QueryRequest, cursor, digest, window
+from quadriga.store.ids import LARGEST_ID, time_ms
+from quadriga.store.query.plan import NARROW_ROWS, IdRange, Planner
+from quadriga.store.query.request import QueryRequest, cursor_range, encode_cursor, query_digest
 from quadriga.store.query.search import Budget, Search
 from quadriga.store.records import (
-    GivenFeedback,
     InputReference,
     JournaledRecord,
     ModelReference,
+    StoredFeedback,
     StoredInference,
     StoredSignals,
     is_change,
     timestamp_text,
 )
-from quadriga.store.rows import RECORD_COLUMNS, models_of
+from quadriga.store.rows import RECORD_COLUMNS, models_by_id
 
 COUNT_CAP = 10_001
 """A capped count that reaches it means: more than 10,000."""
 
-WAIT_S = 5.0
+JOURNAL_TIMEOUT_S = 5.0
 _LATEST = (
     "SELECT max(seq) FROM inference",
     "SELECT max(id) FROM metadata_change",
@@ -43,8 +43,8 @@ _LATEST = (
 )
 """Where ids have gone."""
 
-IDS_AT_ONCE = 10_000
-ANY_TYPE = "application/octet-stream"
+IDS_PER_BATCH = 10_000
+DEFAULT_MEDIA_TYPE = "application/octet-stream"
 _JOINS = (  # outer joins never drive
     " inference AS i LEFT JOIN ground_truth AS g ON g.seq = i.seq"
     " LEFT JOIN truth AS t ON t.id = g.truth_id"
@@ -79,7 +79,7 @@ class Count(msgspec.Struct, frozen=True):
 _record_decoder = msgspec.json.Decoder(JournaledRecord)
 
 
-class Inferences:
+class InferenceReader:
     """Finds stored inferences; safe to use from several threads.
 
     What is asked by an id raises a `QueryError` where that is none, and a `NotFoundError` where there is no
@@ -90,7 +90,7 @@ class Inferences:
         url: The database.
         journal_directory: The workers' journal, for what the database does not have yet.
         blobs: The inputs that were kept.
-        narrow: See `quadriga.store.query.plan.NARROW`.
+        narrow: See `quadriga.store.query.plan.NARROW_ROWS`.
         timeout_s: What a query may take.
         budget: What a page may take before it is answered as it is.
         presign_s: How long a signed URL of an input is good.
@@ -102,12 +102,12 @@ class Inferences:
         journal_directory: Path,
         blobs: Blobs,
         *,
-        narrow: int = NARROW,
+        narrow: int = NARROW_ROWS,
         timeout_s: float = 5.0,
         budget: Budget = Budget(),  # noqa: B008 - it is immutable
         presign_s: float = PRESIGN_S,
     ) -> None:
-        self._readers = Readers(url, timeout_s=timeout_s)
+        self._readers = ReaderPool(url, timeout_s=timeout_s)
         self._directory = journal_directory
         self._blobs = blobs
         self.urls = BlobUrls(blobs, journal_directory.parent / "url.key", presign_s)
@@ -122,20 +122,22 @@ class Inferences:
             NotReadyError: There is no database yet, or the journal was not moved in time.
             QueryTimeoutError: It took too long.
         """
-        tree = request.tree(now_us)
-        query = digest(request)
-        after = window(request, query)
+        tree = request.parse_filter(now_us)
+        query = query_digest(request)
+        after = cursor_range(request, query)
         if request.consistency == "journal":
             self.wait_for_journal()
         with self._readers.snapshot() as connection:
             planner = Planner(connection, tree, self._narrow)
             search = partial(Search, connection, descending=request.order == "-ts")
             limit = request.limit + 1  # one more tells whether there is another page
-            guess, resume = planner.guess(), None
-            rows = search(guess).soon(limit, after, _SELECT_ALL) if guess else []
+            guess, resume = planner.early_plan(), None
+            rows = search(guess).early_matches(limit, after, _SELECT_ALL) if guess else []
             if not rows:
-                rows, resume = search(planner.plan).first(limit, after, self._budget, _SELECT_ALL)
-            models, count = models_of(connection, rows), None
+                rows, resume = search(planner.plan).first_matches(
+                    limit, after, self._budget, _SELECT_ALL
+                )
+            models, count = models_by_id(connection, rows), None
             if request.count not in (None, "none"):
                 is_capped = request.count == "capped"
                 count = _count(search(planner.plan), self._budget, is_capped=is_capped)
@@ -143,7 +145,7 @@ class Inferences:
             resume = rows[request.limit - 1][0]
         return Page(
             [_stored(row, *models[row[3]]) for row in rows[: request.limit]],
-            None if resume is None else cursor(resume, query),
+            None if resume is None else encode_cursor(resume, query),
             count.count if count else None,
             len(rows) < request.limit and resume is not None,
             count.is_exact if count else None,
@@ -159,25 +161,25 @@ class Inferences:
                 return
             request = msgspec.structs.replace(request, cursor=page.cursor)
 
-    def ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
+    def matching_ids(self, where: Any, now_us: int | None = None) -> Iterator[list[int]]:
         """Yield the ids of all matches of a filter, oldest first, some at a time; errors as `query`."""
-        tree, after = QueryRequest(where=where).tree(now_us), Window()
+        tree, after = QueryRequest(where=where).parse_filter(now_us), IdRange()
         while True:
             with self._readers.snapshot() as connection:
                 plan = Planner(connection, tree, self._narrow).plan
                 search = Search(connection, plan, descending=False)
-                rows, resume = search.first(IDS_AT_ONCE, after, self._budget)
+                rows, resume = search.first_matches(IDS_PER_BATCH, after, self._budget)
             ids = [int(row[0]) for row in rows]
             yield ids
-            if len(ids) == IDS_AT_ONCE:
+            if len(ids) == IDS_PER_BATCH:
                 resume = ids[-1]
             if resume is None:
                 return
-            after = Window(low=resume + 1)
+            after = IdRange(low=resume + 1)
 
     def count(self, request: QueryRequest) -> Count:
         """Count all matches of a filter; errors as `query`."""
-        tree = request.tree()
+        tree = request.parse_filter()
         with self._readers.snapshot() as connection:
             plan = Planner(connection, tree, self._narrow).plan
             search = Search(connection, plan, descending=True)
@@ -194,7 +196,7 @@ class Inferences:
             raise NotFoundError(f"expected {inference_id} to be a stored inference, got none")
         return found
 
-    def moved(self, inference_id: str) -> StoredInference:
+    def get_committed(self, inference_id: str) -> StoredInference:
         """Return one inference once the database has it, so that it can be changed."""
         found = self.get(inference_id)
         if self._row(int(inference_id)) is None:
@@ -206,22 +208,24 @@ class Inferences:
         """Return the signals of those inferences that have some."""
         statement = "SELECT seq, picture, embedding, space FROM signal WHERE seq IN ({})"
         with self._readers.snapshot() as connection:
-            return {int(seq): StoredSignals(*of) for seq, *of in run_in(connection, statement, ids)}
+            return {
+                int(seq): StoredSignals(*of) for seq, *of in execute_in(connection, statement, ids)
+            }
 
     def snapshot(self) -> AbstractContextManager[sa.Connection]:
         """Give a connection that reads one state of the database; see `Readers.snapshot`."""
         return self._readers.snapshot()
 
-    def presigned(self, inference_id: str, server: str) -> StoredInference:
-        """Return one inference, as `get`, with a URL that answers its input, if kept, for a while.
+    def get_with_input_url(self, inference_id: str, blobs_url: str) -> StoredInference:
+        """Return one inference, as `get`, with a signed URL of its input if that is kept.
 
-        `server` is where this one answers, as `https://host`.
+        `blobs_url` is the URL under which this server serves blobs, with a slash at its end.
         """
         found = self.get(inference_id)
         image = found.input
         if not (image.hash and image.kept):
             return found
-        url = self.urls.signed(image.hash, image.mime or ANY_TYPE, server)
+        url = self.urls.sign(image.hash, image.mime or DEFAULT_MEDIA_TYPE, blobs_url)
         return msgspec.structs.replace(found, input=msgspec.structs.replace(image, url=url))
 
     def input_bytes(self, inference_id: str) -> tuple[bytes, str]:
@@ -231,7 +235,7 @@ class Inferences:
         if data is None:
             was = "removed since" if image.kept else "not kept"
             raise NotFoundError(f"expected the input of {inference_id} to be there, got one {was}")
-        return data, image.mime or ANY_TYPE
+        return data, image.mime or DEFAULT_MEDIA_TYPE
 
     def latest_seq(self) -> int:
         """Return the largest id that is kept, 0 where there is none."""
@@ -239,7 +243,7 @@ class Inferences:
         if not self._readers.has_database():
             return journaled
         with self._readers.snapshot() as connection:
-            stored = [run(connection, statement).scalar() or 0 for statement in _LATEST]
+            stored = [execute(connection, statement).scalar() or 0 for statement in _LATEST]
         return max(journaled, *stored)
 
     def close(self) -> None:
@@ -247,27 +251,27 @@ class Inferences:
         self._readers.close()
 
     def _row(self, seq: int) -> StoredInference | None:
-        if seq > LARGEST:
+        if seq > LARGEST_ID:
             return None
         try:
             with self._readers.snapshot() as connection:
-                row = run(connection, _SELECT, (seq,)).first()
+                row = execute(connection, _SELECT, (seq,)).first()
                 if row is None:
                     return None
-                model, task = models_of(connection, [row])[row[3]]
-                given = run(connection, _FEEDBACK, (seq,)).all()
+                model, task = models_by_id(connection, [row])[row[3]]
+                given = execute(connection, _FEEDBACK, (seq,)).all()
         except NotReadyError:
             return None
         feedback = [
-            GivenFeedback(str(number), timestamp_text(milliseconds(number)), *rest)
+            StoredFeedback(str(number), timestamp_text(time_ms(number)), *rest)
             for number, *rest in given
         ]
         return msgspec.structs.replace(_stored(row, model, task), feedback=feedback)
 
     def _journaled(self, seq: int) -> StoredInference | None:
         offsets = self._offsets()
-        for path in journal.segments(self._directory):
-            for found, payload, _ in journal.frames(path, offsets.get(path.name, 0)):
+        for path in journal.segment_paths(self._directory):
+            for found, payload, _ in journal.read_frames(path, offsets.get(path.name, 0)):
                 if found == seq and not is_change(payload):
                     return _answered(_record_decoder.decode(payload))
         return None
@@ -275,14 +279,14 @@ class Inferences:
     def _offsets(self) -> dict[str, int]:
         try:
             with self._readers.snapshot() as connection:
-                return journal_offsets(connection, journal.identity(self._directory))
+                return journal_offsets(connection, journal.journal_id(self._directory))
         except NotReadyError:
             return {}
 
     def wait_for_journal(self) -> None:
         """Wait until the database has all of the journal of now; raise a `NotReadyError` if not."""
-        waiting = journal.sizes(self._directory)
-        deadline = time.monotonic() + WAIT_S
+        waiting = journal.segment_sizes(self._directory)
+        deadline = time.monotonic() + JOURNAL_TIMEOUT_S
         while True:
             offsets = self._offsets()
             waiting = {
@@ -295,14 +299,14 @@ class Inferences:
             if time.monotonic() > deadline:
                 lag = sum(size - offsets.get(name, 0) for name, size in waiting.items())
                 raise NotReadyError(
-                    f"expected the journal to be moved within {WAIT_S:g} s, got {lag} bytes behind"
+                    f"expected the journal to be moved within {JOURNAL_TIMEOUT_S:g} s, got {lag} bytes behind"
                 )
             time.sleep(0.01)
 
 
 def _count(search: Search, budget: Budget, *, is_capped: bool) -> Count:
     """Count up to the cap, and if need be the rest."""
-    rows, resume = search.first(COUNT_CAP, Window(), budget)
+    rows, resume = search.first_matches(COUNT_CAP, IdRange(), budget)
     if resume is None and len(rows) < COUNT_CAP:
         return Count(len(rows), is_exact=True)
     if is_capped:
@@ -317,7 +321,7 @@ def _stored(row: Any, model: ModelReference, task: str) -> StoredInference:
     predictions, given, standard, truth = row[14:]
     return StoredInference(
         str(seq), request_id, image_no, model, task, action,
-        timestamp_text(milliseconds(seq)), latency_us / 1000,
+        timestamp_text(time_ms(seq)), latency_us / 1000,
         InputReference(input_name, digest, width, height, mime, bool(kept), size),
         msgspec.Raw(predictions), msgspec.Raw(given), status,
         msgspec.Raw(standard), None if truth is None else msgspec.Raw(truth),
@@ -328,7 +332,7 @@ def _answered(record: JournaledRecord) -> StoredInference:
     """Answer a record of the journal, as the database will."""
     return StoredInference(
         str(record.seq), record.request_id, record.image_no, record.model, record.task,
-        record.action, timestamp_text(milliseconds(record.seq)),
+        record.action, timestamp_text(time_ms(record.seq)),
         round(record.latency_ms * 1000) / 1000, record.input, record.predictions, record.metadata,
         record.status, record.standard, feedback=[],
     )  # fmt: skip

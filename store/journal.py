@@ -21,11 +21,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from quadriga.store.disk import made_once
+from quadriga.store.disk import create_once
 from quadriga.store.errors import JournalError
 from quadriga.store.records import InferenceRecord, JournaledChange, JournaledRecord
 
-Entry = InferenceRecord | JournaledRecord | JournaledChange
+JournalEntry = InferenceRecord | JournaledRecord | JournaledChange
 SUFFIX = ".journal"
 _FRAME = struct.Struct("<IIq")
 HEADER_BYTES = _FRAME.size
@@ -34,13 +34,13 @@ _BEGINNING = b'{"seq":'
 _CHUNK_BYTES = 1 << 20
 
 
-class Position(msgspec.Struct, frozen=True):
+class AppendPosition(msgspec.Struct, frozen=True):
     """Where an append ends."""
 
     segment: str
     end: int
     """Bytes of the segment until there."""
-    held: int | None = None
+    held_descriptor: int | None = None
     """A descriptor of the segment, to be closed by whoever asked for it: until then it is no closed one."""
 
 
@@ -63,7 +63,9 @@ class Journal:
         self.appended_bytes = 0
         directory.mkdir(parents=True, exist_ok=True)
 
-    def append(self, records: Sequence[Entry], *, hold: bool = False) -> Position:
+    def append(
+        self, records: Sequence[JournalEntry], *, hold_segment: bool = False
+    ) -> AppendPosition:
         """Append all records of a request, in the order of their ids, by one write.
 
         What returns has survived `kill -9`. With `hold` the segment is held, so that it can be synced.
@@ -76,7 +78,7 @@ class Journal:
         with self._lock:
             try:
                 descriptor = self._segment(len(data))
-                held = os.dup(descriptor) if hold else None
+                held = os.dup(descriptor) if hold_segment else None
                 written = os.write(descriptor, data)
                 if written != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -89,14 +91,14 @@ class Journal:
                 ) from error
             self._size += written
             self.appended_bytes += written
-            return Position(self._name, self._size, held)
+            return AppendPosition(self._name, self._size, held)
 
     def close(self) -> None:
         """Close the open segment; the next append begins a new one."""
         with self._lock:
             self._release()
 
-    def _framed(self, records: Sequence[Entry]) -> bytes:
+    def _framed(self, records: Sequence[JournalEntry]) -> bytes:
         frames = []
         for record in records:  # each answered image pays for this: no call that can be spared
             payload = self._encode(record)
@@ -144,22 +146,22 @@ def _checksum(seq: int, payload: bytes) -> int:
     return zlib.crc32(payload, zlib.crc32(_SEQ.pack(seq)))
 
 
-def sent_file(directory: Path) -> Path:
+def clickhouse_position_path(directory: Path) -> Path:
     """Return the file that says how far a journal is sent to ClickHouse; it is there once that began."""
     return directory.parent / "clickhouse.json"
 
 
-def identity(directory: Path) -> str:
+def journal_id(directory: Path) -> str:
     """Return the name that tells this journal from those of other servers; made where missing."""
-    return made_once(directory / "id", secrets.token_hex(8).encode()).decode()
+    return create_once(directory / "id", secrets.token_hex(8).encode()).decode()
 
 
-def segments(directory: Path) -> list[Path]:
+def segment_paths(directory: Path) -> list[Path]:
     """Return the segments of a folder, by worker and time."""
-    return [directory / name for name in sorted(sizes(directory))]
+    return [directory / name for name in sorted(segment_sizes(directory))]
 
 
-def sizes(directory: Path) -> dict[str, int]:
+def segment_sizes(directory: Path) -> dict[str, int]:
     """Return the bytes of each segment by name."""
     found = {}
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -170,7 +172,7 @@ def sizes(directory: Path) -> dict[str, int]:
     return found
 
 
-def frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
+def read_frames(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes, int]]:
     """Yield (seq, payload, offset of the next frame) from an offset on.
 
     Damage is passed over where a valid frame follows; appends are one write each, so it is none that
@@ -238,9 +240,13 @@ def is_closed(path: Path) -> bool:
 
 def latest_seq(directory: Path) -> int:
     """Return the largest id in a journal, 0 where it is empty."""
-    return max((seq for path in segments(directory) for seq, _, _ in frames(path)), default=0)
+    return max(
+        (seq for path in segment_paths(directory) for seq, _, _ in read_frames(path)), default=0
+    )
 
 
 def lag_bytes(directory: Path, offsets: Mapping[str, int]) -> int:
     """Return how many bytes wait to be moved, given the offset moved so far by segment name."""
-    return sum(max(size - offsets.get(name, 0), 0) for name, size in sizes(directory).items())
+    return sum(
+        max(size - offsets.get(name, 0), 0) for name, size in segment_sizes(directory).items()
+    )

@@ -45,11 +45,13 @@ def check(metadata: Any) -> None:
 def flatten(metadata: Any) -> dict[str, Scalar]:
     """Return what can be compared, dotted path to string, number or boolean; errors as of `index`."""
     return {
-        path: value for path, value in index(metadata).items() if not isinstance(value, dict | list)
+        path: value
+        for path, value in index_paths(metadata).items()
+        if not isinstance(value, dict | list)
     }
 
 
-def index(metadata: Any) -> dict[str, Any]:
+def index_paths(metadata: Any) -> dict[str, Any]:
     """Return every path that exists: as `flatten`, and lists and objects, for their presence alone.
 
     A list is given as `[]`, an object as `{}`; nulls are absent.

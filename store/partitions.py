@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import lock_tables, run
-from quadriga.store.ids import first_at, milliseconds
+from quadriga.store.database import execute, lock_tables
+from quadriga.store.ids import smallest_id_at, time_ms
 
-TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
+PARTITIONED_TABLES = ("inference", "meta_num", "meta_str", "pred", "signal")
 _SUFFIX = re.compile(r"inference_y(\d{4})m(\d{2})", re.ASCII)
 _FORGET_TRUTH = (  # what is said of inferences or requests of which none will come any more
     "DELETE FROM truth AS t USING truth AS latest, ground_truth AS g"
@@ -27,18 +27,18 @@ class Month(NamedTuple):
     """A partition of each of the tables."""
 
     suffix: str
-    first: int  # the smallest id that it can hold
-    after: int  # the smallest id behind it
+    start_id: int  # the smallest id that it can hold
+    stop_id: int  # the smallest id behind it
 
 
-def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
+def create_partitions(connection: sa.Connection, seqs: Iterable[int]) -> None:
     """Make the partitions that ids fall into, and those of the days to come, and commit that."""
     if connection.dialect.name == "sqlite":
         return
     made: set[tuple[int, int]] = connection.info.get("partitions", set())
     now = datetime.now(UTC)
     soon = now + _AHEAD
-    needed = {_month(milliseconds(seq)) for seq in seqs} | {(soon.year, soon.month)}
+    needed = {_month(time_ms(seq)) for seq in seqs} | {(soon.year, soon.month)}
     if needed <= made:
         return
     lock_tables(connection)
@@ -49,7 +49,7 @@ def make_room(connection: sa.Connection, seqs: Iterable[int]) -> None:
     connection.info["partitions"] = made | lasting
 
 
-def months(connection: sa.Connection) -> list[Month]:
+def list_months(connection: sa.Connection) -> list[Month]:
     """Return the partitions that the tables have, oldest first."""
     if connection.dialect.name == "sqlite":
         return []
@@ -66,16 +66,16 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
 
     False where others read or write it for longer than they may be kept waiting.
     """
-    window = (month.first, month.after)
+    window = (month.start_id, month.stop_id)
     try:
         with connection.begin_nested():
-            run(connection, "SET LOCAL lock_timeout = '500ms'")
-            for table in TABLES:
-                run(connection, f"DROP TABLE {table}_{month.suffix}")
-            run(connection, _FORGET_TRUTH, window * 2)
+            execute(connection, "SET LOCAL lock_timeout = '500ms'")
+            for table in PARTITIONED_TABLES:
+                execute(connection, f"DROP TABLE {table}_{month.suffix}")
+            execute(connection, _FORGET_TRUTH, window * 2)
             for table in ("metadata_change", "feedback", "ground_truth"):
-                run(connection, f"DELETE FROM {table} WHERE seq >= ? AND seq < ?", window)
-            run(connection, "SET LOCAL lock_timeout = '5s'")
+                execute(connection, f"DELETE FROM {table} WHERE seq >= ? AND seq < ?", window)
+            execute(connection, "SET LOCAL lock_timeout = '5s'")
     except sa.exc.OperationalError as error:
         if getattr(error.orig, "sqlstate", None) != "55P03":  # lock_not_available
             raise
@@ -85,12 +85,12 @@ def drop_month(connection: sa.Connection, month: Month) -> bool:
 
 def _make_partitions(connection: sa.Connection, month: Month) -> None:
     """Make one partition of each table; attaching it keeps no reader waiting."""
-    for table in TABLES:
+    for table in PARTITIONED_TABLES:
         name = f"{table}_{month.suffix}"
-        if run(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
-            run(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
-            values = f"FOR VALUES FROM ({month.first}) TO ({month.after})"
-            run(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
+        if execute(connection, "SELECT to_regclass(?)", (name,)).scalar() is None:
+            execute(connection, f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
+            values = f"FOR VALUES FROM ({month.start_id}) TO ({month.stop_id})"
+            execute(connection, f"ALTER TABLE {table} ATTACH PARTITION {name} {values}")
 
 
 def _month(milliseconds_since_1970: int) -> tuple[int, int]:
@@ -101,5 +101,5 @@ def _month(milliseconds_since_1970: int) -> tuple[int, int]:
 def _bounds(year: int, month: int) -> Month:
     start = datetime(year, month, 1, tzinfo=UTC)
     end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-    first, after = (first_at(round(at.timestamp() * 1000)) for at in (start, end))
+    first, after = (smallest_id_at(round(at.timestamp() * 1000)) for at in (start, end))
     return Month(f"y{year:04d}m{month:02d}", first, after)

@@ -47,7 +47,7 @@ def open_writer(url: sa.URL) -> sa.Engine:
     )
 
 
-class Source:
+class PostgresqlSource:
     """Where readers get their connections from."""
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:
@@ -77,7 +77,7 @@ class Source:
         return getattr(error.orig, "sqlstate", None) == "57014"
 
 
-def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
+def stored_ids(connection: sa.Connection, seqs: list[int]) -> list[int]:
     """Return those ids that have a row; as one array, for the driver reads each placeholder by itself."""
     found = connection.exec_driver_sql(
         "SELECT seq FROM inference WHERE seq = ANY(%s) AND seq BETWEEN %s AND %s",
@@ -86,7 +86,7 @@ def stored(connection: sa.Connection, seqs: list[int]) -> list[int]:
     return list(found.scalars())
 
 
-def copy(
+def copy_rows(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:
     """Insert many rows by COPY; errors are SQLAlchemy's, as those of any statement."""
@@ -103,7 +103,7 @@ def copy(
         ) from error
 
 
-def delete(
+def delete_rows(
     connection: sa.Connection, table: str, columns: Sequence[str], rows: list[tuple[Any, ...]]
 ) -> None:
     """Delete many rows by key, in one statement; the id is the last column."""

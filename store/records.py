@@ -163,13 +163,13 @@ def is_change(payload: bytes) -> bool:
     return payload.startswith(b'"change":', payload.index(b",") + 1)
 
 
-def only_adds(payload: bytes) -> bool:
+def is_add_only(payload: bytes) -> bool:
     """Tell whether a frame adds rows and changes none, so that other servers may write beside it."""
     adds = payload.startswith(b'"change":{"type":"signals"', payload.index(b",") + 1)
     return adds or not is_change(payload)
 
 
-class GivenFeedback(msgspec.Struct, frozen=True):
+class StoredFeedback(msgspec.Struct, frozen=True):
     """Feedback as the API answers it."""
 
     id: str

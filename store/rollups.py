@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterable
 import msgspec
 import sqlalchemy as sa
 
-from quadriga.store.database import run, run_in, upsert
-from quadriga.store.ids import milliseconds
+from quadriga.store.database import execute, execute_in, upsert
+from quadriga.store.ids import time_ms
 from quadriga.store.records import json_text
 from quadriga.store.schema import COLUMNS
 
 MINUTE_MS = 60_000
-GROWTH = 1.02
+BUCKET_GROWTH = 1.02
 """Of the sketch's buckets, each to the next: a value is known to (1.02 - 1) / (1.02 + 1), 0.99 %."""
 
 FIRST_ERROR = 500  # the smallest status that counts as an error
-_LOG_GROWTH = math.log(GROWTH)
+_LOG_GROWTH = math.log(BUCKET_GROWTH)
 _ZERO = -1
 """The bucket of less than a microsecond; bucket `i` holds what is above GROWTH^(i-1), up to GROWTH^i."""
 
@@ -41,9 +41,9 @@ class Tally(msgspec.Struct):
         """Count one inference; whether its input is kept, and its bytes, as of `size_kept`."""
         self.n += 1
         self.errors += status >= FIRST_ERROR
-        at = bucket(latency_us)
+        at = latency_bucket(latency_us)
         self.latency[at] = self.latency.get(at, 0) + 1
-        self.kept_bytes += size_kept(kept, size)
+        self.kept_bytes += kept_size(kept, size)
 
     def count_label(self, label: int, n: int) -> None:
         """Count predictions with a label."""
@@ -70,37 +70,37 @@ class Tally(msgspec.Struct):
         return None
 
 
-class Counts:
+class RollupChanges:
     """What one transaction adds to the counts, or takes off."""
 
     def __init__(self) -> None:
         self._tallies: dict[tuple[int, int], Tally] = defaultdict(Tally)
 
-    def of(self, model_id: int, seq: int) -> Tally:
+    def tally_of(self, model_id: int, seq: int) -> Tally:
         """Return the tally that an inference belongs to."""
-        return self._tallies[model_id, minute(seq)]
+        return self._tallies[model_id, minute_of(seq)]
 
     def apply(self, connection: sa.Connection, sign: int = 1) -> None:
         """Add to what is stored, or take off (sign -1); the last thing that a transaction does.
 
         Where several servers count in one database, the rows are locked, in order, until the commit.
         """
-        tallies = lock(connection, self._tallies)
+        tallies = lock_tallies(connection, self._tallies)
         for key, change in self._tallies.items():
             tallies[key].add(change, sign)
-        store(connection, tallies)
+        write_tallies(connection, tallies)
 
 
 def subtract(connection: sa.Connection, seqs: Collection[int]) -> None:
     """Take inferences off the counts that this transaction, which runs alone, is about to delete."""
-    counts, tallies = Counts(), {}
+    counts, tallies = RollupChanges(), {}
     columns = "seq, model_id, status, latency_us, input_kept, input_bytes"
     text = f"SELECT {columns} FROM inference WHERE seq IN ({{}})"
-    for seq, model_id, *counted in run_in(connection, text, seqs):
-        tallies[seq] = counts.of(model_id, seq)
+    for seq, model_id, *counted in execute_in(connection, text, seqs):
+        tallies[seq] = counts.tally_of(model_id, seq)
         tallies[seq].count(*counted)
     text = "SELECT seq, label, n FROM pred WHERE seq IN ({})"
-    for seq, label, n in run_in(connection, text, seqs):
+    for seq, label, n in execute_in(connection, text, seqs):
         if seq in tallies:
             tallies[seq].count_label(label, n)
     counts.apply(connection, -1)
@@ -113,13 +113,13 @@ def drop_input_sizes(
 
     Of each there are its id, its model's id and its bytes.
     """
-    counts = Counts()
+    counts = RollupChanges()
     for seq, model_id, size in rows:
-        counts.of(model_id, seq).kept_bytes += size_kept(True, size)
+        counts.tally_of(model_id, seq).kept_bytes += kept_size(True, size)
     counts.apply(connection, -1)
 
 
-def lock(
+def lock_tallies(
     connection: sa.Connection, keys: Iterable[tuple[int, int]]
 ) -> dict[tuple[int, int], Tally]:
     """Return what is counted of models and minutes, new rows where need be, locked until the commit."""
@@ -132,18 +132,20 @@ def lock(
     )
     empty = ", ".join(["(?, ?, 0, 0, '{}', '{}', 0)"] * len(ordered))
     text = f"INSERT INTO rollup ({columns}) VALUES {empty} ON CONFLICT DO NOTHING"
-    run(connection, text, values)
+    execute(connection, text, values)
     for_update = "" if connection.dialect.name == "sqlite" else " FOR UPDATE"
     pairs = ", ".join(["(?, ?)"] * len(ordered))
     text = f"SELECT {columns} FROM rollup WHERE (model_id, minute) IN (VALUES {pairs})"
-    rows = run(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
+    rows = execute(connection, f"{text} ORDER BY model_id, minute{for_update}", values)
     return {
-        (row[0], row[1]): Tally(row[2], row[3], decoded(row[4]), decoded(row[5]), row[6])
+        (row[0], row[1]): Tally(
+            row[2], row[3], decode_counts(row[4]), decode_counts(row[5]), row[6]
+        )
         for row in rows
     }
 
 
-def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
+def write_tallies(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> None:
     """Write tallies to rows that `lock` returned."""
     rows = [
         (*key, one.n, one.errors, json_text(one.latency), json_text(one.labels), one.kept_bytes)
@@ -152,29 +154,29 @@ def store(connection: sa.Connection, tallies: dict[tuple[int, int], Tally]) -> N
     upsert(connection, "rollup", rows)
 
 
-def decoded(text: str) -> dict[int, int]:
+def decode_counts(text: str) -> dict[int, int]:
     """Read what is counted by number."""
     return _counts.decode(text)
 
 
-def minute(seq: int) -> int:
+def minute_of(seq: int) -> int:
     """Return the minute of an id, since 1970."""
-    return milliseconds(seq) // MINUTE_MS
+    return time_ms(seq) // MINUTE_MS
 
 
-def size_kept(kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
+def kept_size(kept: int | bool, size: int | None) -> int:  # noqa: FBT001 - a column
     """Return what an input counts as kept: never 0, so that whatever is kept is found by it."""
     return max(size or 0, 1) if kept else 0
 
 
-def bucket(latency_us: int) -> int:
+def latency_bucket(latency_us: int) -> int:
     """Return the bucket of the sketch that a latency falls into."""
     return math.ceil(math.log(latency_us) / _LOG_GROWTH) if latency_us >= 1 else _ZERO
 
 
 def _middle_us(at: int) -> float:
     """Return the value from which none of a bucket differs by more than 1 %."""
-    return 2 * GROWTH**at / (1 + GROWTH) if at > _ZERO else 0.0
+    return 2 * BUCKET_GROWTH**at / (1 + BUCKET_GROWTH) if at > _ZERO else 0.0
 
 
 def _add(counts: dict[int, int], others: dict[int, int], sign: int) -> None:

@@ -29,10 +29,10 @@ COLUMNS = {
 }  # fmt: skip
 """Of tables that rows are written to, in the order of their values; the key comes first."""
 
-INDEXES = ("meta_num", "meta_str", "pred")
+INDEX_TABLES = ("meta_num", "meta_str", "pred")
 """Tables that inferences are found by."""
 
-_KEYS = {"rollup": 2, **dict.fromkeys(INDEXES, 3)}
+_KEYS = {"rollup": 2, **dict.fromkeys(INDEX_TABLES, 3)}
 """How many columns are the key, where it is more than one; the last is an index's `seq`."""
 
 INDEXED_CHARACTERS = 256
@@ -41,18 +41,18 @@ INDEXED_CHARACTERS = 256
 MAX_KEYS = 10_000
 """Once there are so many rows of `meta_key`, metadata of a path that has none is not indexed."""
 
-BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
+SCORE_BANDS = (0.25, *(1 - 0.5**k for k in range(1, 11)))
 """Where bands of scores begin but the first: the nearer to 1 the narrower, as scores lie there."""
 
 
-def key_of(table: str) -> tuple[str, ...]:
+def key_columns(table: str) -> tuple[str, ...]:
     """Return the columns that are the key of a table."""
     return COLUMNS[table][: _KEYS.get(table, 1)]
 
 
-def band(score: float) -> int:
+def score_band(score: float) -> int:
     """Return the band of a score, 0 to `len(BANDS)`; a larger score has no smaller one."""
-    return bisect_right(BANDS, score)
+    return bisect_right(SCORE_BANDS, score)
 
 
 class KeyType(enum.IntEnum):

@@ -81,7 +81,7 @@ def make_durable(connection: sa.Connection) -> None:
     sync_path(path.parent)
 
 
-class Source:
+class SqliteSource:
     """Where readers get their connections from."""
 
     def __init__(self, url: sa.URL, connections: int, timeout_s: float) -> None:

@@ -19,14 +19,14 @@ import msgspec
 import sqlalchemy as sa
 
 from quadriga.store import database, journal
-from quadriga.store.changes.applying import apply
-from quadriga.store.changes.truth import link_new
-from quadriga.store.disk import locked
+from quadriga.store.changes.applying import apply_changes
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.disk import try_lock
 from quadriga.store.errors import NotReadyError, StoreError
-from quadriga.store.lag import write_offsets
-from quadriga.store.records import JournaledChange, JournaledRecord, is_change, only_adds
-from quadriga.store.rows import Names, Rows
-from quadriga.store.upkeep.retention import Upkeep
+from quadriga.store.journal_lag import write_offsets
+from quadriga.store.maintenance.retention import RetentionCleaner
+from quadriga.store.records import JournaledChange, JournaledRecord, is_add_only, is_change
+from quadriga.store.rows import NameIds, RowBatch
 
 BATCH_RECORDS = 10_000
 """Of a transaction: neighbours in an index share its pages, so a backlog is moved in large ones."""
@@ -56,8 +56,8 @@ class Writer:
         journal_directory: The workers' journal. Beside it stand `writer.lock`, `dead.jsonl` with the
             records that the database refused, and `dead/` with the damaged parts of segments.
         url: The database.
-        upkeep: Removes what is kept no longer, between batches.
-        is_needed: Tells whether something else has yet to read a segment that is moved.
+        retention: Removes what is kept no longer, between batches.
+        is_segment_needed: Tells whether something else has yet to read a segment that is moved.
 
     Raises:
         StoreError: Another writer works on the same journal, or the URL is no database of ours.
@@ -67,23 +67,23 @@ class Writer:
         self,
         journal_directory: Path,
         url: str,
-        upkeep: Upkeep | None = None,
-        is_needed: Callable[[Path], bool] = lambda _: False,
+        retention: RetentionCleaner | None = None,
+        is_segment_needed: Callable[[Path], bool] = lambda _: False,
     ) -> None:
-        self._upkeep = upkeep
+        self._retention = retention
         self._directory = journal_directory
-        self._is_needed = is_needed
+        self._is_segment_needed = is_segment_needed
         self._beside = journal_directory.parent
-        self._journal_id = journal.identity(journal_directory)
+        self._journal_id = journal.journal_id(journal_directory)
         self._engine = database.open_writer(url)
         self._lock = _lock(self._beside / "writer.lock")
         self._offsets: dict[str, int] | None = None
-        self._told: dict[str, int] | None = None  # the offsets that workers know
-        self._names: Names | None = None
-        self.records_moved = 0
-        self.records_dead = 0
-        self.parts_damaged = 0
-        self.freed: set[str] = set()
+        self._published_offsets: dict[str, int] | None = None  # the offsets that workers know
+        self._names: NameIds | None = None
+        self.records_committed = 0
+        self.records_rejected = 0
+        self.damaged_parts = 0
+        self.freed_blob_keys: set[str] = set()
         """Keys of blobs that a record less refers to, since somebody took them from here."""
 
     def run(self, stop: threading.Event) -> None:
@@ -101,7 +101,7 @@ class Writer:
                 if not stopping:
                     self._keep_up()
             except (sa.exc.DBAPIError, OSError, NotReadyError) as error:
-                if isinstance(error, sa.exc.DBAPIError) and not database.is_away(error):
+                if isinstance(error, sa.exc.DBAPIError) and not database.is_unavailable(error):
                     raise
                 if not failing:
                     _log.warning("the journal waits for the database: %s", error)
@@ -116,25 +116,26 @@ class Writer:
 
     def _keep_up(self) -> None:
         """Do a step of the upkeep; its faults stop no inference."""
-        if self._upkeep is None or self._names is None:
+        if self._retention is None or self._names is None:
             return
         try:
-            self._upkeep.step(self._engine, self._names, self.freed)
+            self._retention.step(self._engine, self._names, self.freed_blob_keys)
         except Exception as error:
             self._forget()
-            if database.is_away(error) or isinstance(error, NotReadyError):
+            if database.is_unavailable(error) or isinstance(error, NotReadyError):
                 raise
             _log.exception("the upkeep failed, and is tried again later")
 
     def _has_news(self) -> bool:
         offsets = self._offsets or {}
         return any(
-            size > offsets.get(name, 0) for name, size in journal.sizes(self._directory).items()
+            size > offsets.get(name, 0)
+            for name, size in journal.segment_sizes(self._directory).items()
         )
 
     def drain(self) -> int:
         """Move everything that is in the journal now and return how many records that was."""
-        before = self.records_moved
+        before = self.records_committed
         try:
             try:
                 self._move()
@@ -145,7 +146,7 @@ class Writer:
         except (sa.exc.DBAPIError, OSError, NotReadyError):
             self._forget()
             raise
-        return self.records_moved - before
+        return self.records_committed - before
 
     def _forget(self) -> None:
         self._offsets = self._names = None
@@ -156,7 +157,9 @@ class Writer:
             self._offsets = self._begin()
         while True:
             self._tell(self._offsets)
-            closed = [path for path in journal.segments(self._directory) if journal.is_closed(path)]
+            closed = [
+                path for path in journal.segment_paths(self._directory) if journal.is_closed(path)
+            ]
             batch = self._batch(self._offsets)
             if not batch:
                 self._remove(closed, self._offsets)
@@ -166,10 +169,10 @@ class Writer:
 
     def _tell(self, offsets: dict[str, int]) -> None:
         """Let workers know what is committed; on a full disk they hear of it later."""
-        if offsets != self._told:
+        if offsets != self._published_offsets:
             with suppress(OSError):
                 write_offsets(self._directory, offsets)
-                self._told = dict(offsets)
+                self._published_offsets = dict(offsets)
 
     def close(self) -> None:
         """Close the database and let another writer begin."""
@@ -178,9 +181,9 @@ class Writer:
 
     def _begin(self) -> dict[str, int]:
         database.upgrade(self._engine)
-        there = {path.name for path in journal.segments(self._directory)}
+        there = {path.name for path in journal.segment_paths(self._directory)}
         with self._engine.begin() as connection:
-            self._names = Names(connection)
+            self._names = NameIds(connection)
             offsets = database.journal_offsets(connection, self._journal_id)
             # A segment is removed before its offset, so these were finished when a writer died.
             finished = [segment for segment in offsets if segment not in there]
@@ -190,9 +193,9 @@ class Writer:
     def _batch(self, offsets: dict[str, int]) -> list[_Frame]:
         batch: list[_Frame] = []
         size = 0
-        for path in journal.segments(self._directory):
+        for path in journal.segment_paths(self._directory):
             position = offsets.get(path.name, 0)
-            for seq, payload, end in journal.frames(path, position):
+            for seq, payload, end in journal.read_frames(path, position):
                 start = end - len(payload) - journal.HEADER_BYTES
                 if start > position:
                     self._set_aside(path, position, start)
@@ -211,7 +214,7 @@ class Writer:
         except (OSError, NotReadyError):
             raise
         except Exception as error:  # whatever a record does, it may not stop the others
-            if database.is_away(error):
+            if database.is_unavailable(error):
                 raise
             self._names = None
             if len(batch) > 1:
@@ -223,35 +226,35 @@ class Writer:
             self._insert([], ends)
             moved = 0
         offsets.update(ends)
-        self.records_moved += moved
+        self.records_committed += moved
 
     def _insert(self, batch: list[_Frame], ends: dict[str, int]) -> None:
         if self._names is None:
             with self._engine.connect() as connection:
-                self._names = Names(connection)
+                self._names = NameIds(connection)
         freed: set[str] = set()
-        alone = not all(only_adds(frame.payload) for frame in batch)
+        exclusive = not all(is_add_only(frame.payload) for frame in batch)
         seqs = [frame.seq for frame in batch]
-        with self._names.transaction(self._engine, seqs, alone=alone) as connection:
+        with self._names.transaction(self._engine, seqs, exclusive=exclusive) as connection:
             for are_changes, frames in groupby(batch, lambda frame: is_change(frame.payload)):
                 if are_changes:
                     changes = [_change_decoder.decode(frame.payload) for frame in frames]
-                    freed |= apply(connection, self._names, changes)
+                    freed |= apply_changes(connection, self._names, changes)
                 else:
                     payloads = {frame.seq: frame.payload for frame in frames}
                     self._add(connection, self._names, payloads)
             if ends:
                 offsets = [(self._key(name), end) for name, end in ends.items()]
                 database.upsert(connection, "journal_offset", offsets)
-        self.freed |= freed
+        self.freed_blob_keys |= freed
 
     @staticmethod
-    def _add(connection: sa.Connection, names: Names, payloads: dict[int, bytes]) -> None:
+    def _add(connection: sa.Connection, names: NameIds, payloads: dict[int, bytes]) -> None:
         """Insert records, but for those that are there already, as when the journal is replayed."""
-        for seq in database.stored(connection, payloads):
+        for seq in database.stored_ids(connection, payloads):
             del payloads[seq]
         records = [_decoder.decode(payload) for payload in payloads.values()]
-        Rows(names).insert(connection, records)
+        RowBatch(names).insert(connection, records)
         link_new(connection, records)
 
     def _key(self, segment: str) -> str:
@@ -259,7 +262,7 @@ class Writer:
 
     def _forget_offsets(self, connection: sa.Connection, segments: list[str]) -> None:
         keys = [self._key(segment) for segment in segments]
-        database.run_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
+        database.execute_in(connection, "DELETE FROM journal_offset WHERE segment IN ({})", keys)
 
     def _bury(self, frame: _Frame, error: Exception) -> None:
         _log.error("record %d cannot be stored: %s", frame.seq, error)
@@ -268,10 +271,10 @@ class Writer:
         line["record"] = frame.payload.decode(errors="backslashreplace")
         with (self._beside / "dead.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(line) + b"\n")
-        self.records_dead += 1
+        self.records_rejected += 1
 
     def _remove(self, closed: list[Path], offsets: dict[str, int]) -> None:
-        closed = [path for path in closed if not self._is_needed(path)]
+        closed = [path for path in closed if not self._is_segment_needed(path)]
         # A commit to a file that is gone succeeds: only a look after it proves that it is kept.
         with self._engine.connect() as connection:
             database.check_in_place(connection)
@@ -296,7 +299,7 @@ class Writer:
             data = file.read(end - start)
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(data)
-        self.parts_damaged += 1
+        self.damaged_parts += 1
         seqs = [match.decode() for match in _SEQ_TEXT.findall(data)]
         _log.error(
             "segment %s is damaged from byte %d to %d, with what seem to be %d records (%s): kept as %s",
@@ -306,7 +309,7 @@ class Writer:
 
 def _lock(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = locked(path)
+    file = try_lock(path)
     if file is None:
         holder = path.read_text().strip()
         raise StoreError(

@@ -78,11 +78,11 @@ class Task(Protocol):
 class TiledTask(Task, Protocol):
     """A task that can also answer a large image tile by tile; `isinstance` tells whether one does.
 
-    `predict` is `read_tile` and `to_predictions` for an image in one piece. `merge_tiles` stands between
+    `predict` is `detect` and `to_predictions` for an image in one piece. `merge` stands between
     the two for an image in tiles. The candidates that pass from method to method are the task's own type.
     """
 
-    def read_tile(self, outputs: Outputs, affine: Affine, options: Any) -> Any:
+    def detect(self, outputs: Outputs, affine: Affine, options: Any) -> Any:
         """Read the model's outputs for one tile as candidates, in pixels of the tile.
 
         Args:
@@ -95,9 +95,7 @@ class TiledTask(Task, Protocol):
         """
         ...
 
-    def merge_tiles(
-        self, tiles: Sequence[tuple[PixelRect, Any]], tiling: Tiling, options: Any
-    ) -> Any:
+    def merge(self, tiles: Sequence[tuple[PixelRect, Any]], tiling: Tiling, options: Any) -> Any:
         """Merge the candidates of all tiles, one tile at least, into candidates in pixels of the image."""
         ...
 

@@ -110,10 +110,10 @@ class ObjectDetection:
         self, outputs: Outputs, affine: Affine, options: DetectionOptions
     ) -> list[Prediction]:
         """Read the boxes of one image, the best first."""
-        candidates = self.read_tile(outputs, affine, options)
+        candidates = self.detect(outputs, affine, options)
         return self.to_predictions(candidates, affine.width, affine.height, options)
 
-    def read_tile(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
+    def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
         """Decode boxes, suppress overlapping ones in network pixels and map the rest to the image.
 
         Returns:
@@ -129,7 +129,7 @@ class ObjectDetection:
             candidates, boxes=affine.to_image(candidates.boxes), suppress=False
         )
 
-    def merge_tiles(
+    def merge(
         self,
         tiles: Sequence[tuple[PixelRect, Candidates]],
         tiling: Tiling,

@@ -41,8 +41,8 @@ class OrientedObjectDetection(ObjectDetection):
         corners = read.flag(parameters, "corners", default=False)
         return OrientedOptions(**msgspec.structs.asdict(boxes), angle=angle, corners=corners)
 
-    def read_tile(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
-        """Decode rotated boxes; see `ObjectDetection.read_tile`."""
+    def detect(self, outputs: Outputs, affine: Affine, options: DetectionOptions) -> Candidates:
+        """Decode rotated boxes; see `ObjectDetection.detect`."""
         decoded = self._decode(outputs, options.score_threshold, affine.network_wh)
         if decoded.boxes.shape[1] != 5:
             raise OutputError(

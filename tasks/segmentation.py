@@ -106,9 +106,7 @@ class ImageSegmentation:
         pieces = self._read_pieces(outputs, affine, options)
         return self.to_predictions(pieces, affine.width, affine.height, options)
 
-    def read_tile(
-        self, outputs: Outputs, affine: Affine, options: SegmentationOptions
-    ) -> list[Piece]:
+    def detect(self, outputs: Outputs, affine: Affine, options: SegmentationOptions) -> list[Piece]:
         """Read the regions of one tile, also small ones: a border of the tile may cut a large region into pieces."""
         return self._read_pieces(outputs, affine, msgspec.structs.replace(options, min_area=0))
 
@@ -126,7 +124,7 @@ class ImageSegmentation:
                 pieces.extend(_pieces_of(region, options))
         return pieces
 
-    def merge_tiles(
+    def merge(
         self,
         tiles: Sequence[tuple[PixelRect, list[Piece]]],
         tiling: Tiling,

@@ -7,15 +7,15 @@ import msgspec
 
 from quadriga.store.query.syntax import (
     And,
-    Box,
     Compare,
     Filter,
+    GeoBox,
+    GeoCircle,
     Leaf,
-    Near,
     Not,
     Or,
-    Place,
-    Predicted,
+    PlaceCondition,
+    PredictionCondition,
     Range,
     Scalar,
 )
@@ -27,18 +27,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def render(tree: Filter) -> str:
     """Return a filter as text; moments are absolute in it."""
     if isinstance(tree, And):
-        return " & ".join(map(_unit, tree.parts)) or "()"
+        return " & ".join(map(_unit, tree.operands)) or "()"
     if isinstance(tree, Or):
-        return " | ".join(map(_unit, tree.parts)) or "(|)"
+        return " | ".join(map(_unit, tree.operands)) or "(|)"
     if isinstance(tree, Not):
-        return f"!{_unit(tree.part)}"
+        return f"!{_unit(tree.operand)}"
     return _leaf(tree)
 
 
 def _leaf(leaf: Leaf) -> str:
-    if isinstance(leaf, Predicted):
+    if isinstance(leaf, PredictionCondition):
         return _predicted(leaf)
-    if isinstance(leaf, Place):
+    if isinstance(leaf, PlaceCondition):
         return f"geo={_shape(leaf)}"
     if isinstance(leaf, Range):
         compares = (Compare(leaf.field, operator, value) for operator, value in leaf.bounds)
@@ -48,7 +48,7 @@ def _leaf(leaf: Leaf) -> str:
 
 def _unit(tree: Filter) -> str:
     text = render(tree)
-    return f"({text})" if isinstance(tree, And | Or) and tree.parts else text
+    return f"({text})" if isinstance(tree, And | Or) and tree.operands else text
 
 
 def _operand(leaf: Compare) -> str:
@@ -72,7 +72,7 @@ def _text(value: str) -> str:
     return value if is_bare else msgspec.json.encode(value).decode()
 
 
-def _predicted(leaf: Predicted) -> str:
+def _predicted(leaf: PredictionCondition) -> str:
     within = [*leaf.bounds, *(("n", operator, number) for operator, number in leaf.count)]
     bounds = ":".join(f"{name}:{operator}:{number!r}" for name, operator, number in within)
     if leaf.labels is None:
@@ -85,10 +85,10 @@ def _predicted(leaf: Predicted) -> str:
     return f"label={names}:{bounds}" if bounds else f"label={names}"
 
 
-def _shape(place: Place) -> str:
+def _shape(place: PlaceCondition) -> str:
     shape = place.shape
-    if isinstance(shape, Near):
+    if isinstance(shape, GeoCircle):
         return f"{shape.latitude!r},{shape.longitude!r},{shape.metres!r}m"
-    if isinstance(shape, Box):
+    if isinstance(shape, GeoBox):
         return f"box:{shape.south!r},{shape.west!r},{shape.north!r},{shape.east!r}"
     return "polygon:" + ",".join(f"{number!r}" for point in shape.points for number in point)

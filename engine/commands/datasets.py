@@ -35,7 +35,7 @@ from quadriga.monitor.evaluation.files.datasets import DatasetImage, read_datase
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
 from quadriga.monitor.report.schema import Report
 from quadriga.proto.messages import MAX_NAME_BYTES
-from quadriga.store.blobs.interface import key_of
+from quadriga.store.blobs.interface import blob_key
 
 AT_ONCE = 500
 """Statements of ground truth in one request."""
@@ -127,7 +127,7 @@ def snapshot_of(images: Sequence[DatasetImage], threads: int) -> str:
 
     def line(image: DatasetImage) -> str:
         try:
-            return f"{image.path}\0{key_of(image.read())}\n"
+            return f"{image.path}\0{blob_key(image.read())}\n"
         except OSError:
             return f"{image.path}\0\n"
 

@@ -85,12 +85,12 @@ def export_command(
 ) -> None:
     """Write the inferences that match FILTER, as of a query, to a file; it needs no server."""
     from quadriga.engine.stored import open_stored
-    from quadriga.store.exchange.export import ExportParameters, check, export
-    from quadriga.store.jobs import QUERY_S
+    from quadriga.store.exchange.export import ExportParameters, check_parameters, export
+    from quadriga.store.jobs import QUERY_TIMEOUT_S
 
-    inferences, blobs = open_stored(store_settings(data, database), QUERY_S)
+    inferences, blobs = open_stored(store_settings(data, database), QUERY_TIMEOUT_S)
     parameters = msgspec.convert({"where": filter_of(where), **asked}, ExportParameters)
-    check(parameters)
+    check_parameters(parameters)
     count = export(inferences, blobs, parameters, output.absolute(), _show)
     tell("")
     click.echo(f"{count} inferences in {output}")

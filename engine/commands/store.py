@@ -52,7 +52,7 @@ def rebuild(**store: Any) -> None:
     For tables that were damaged, or that another version filled in another way. A rebuild that was
     stopped goes on when it is repeated: how far it is stands in the data folder.
     """
-    from quadriga.store.upkeep.rebuild import rebuild as derive_again
+    from quadriga.store.maintenance.rebuild import rebuild as derive_again
 
     show, settings = _shown_now_and_then(), store_settings(**store)
     derive_again(
@@ -74,21 +74,20 @@ def copy(source: str, target: str, delete: bool) -> None:
     until little is added, stop the server, and repeat it once more.
     """
     from quadriga.store.errors import StoreError
-    from quadriga.store.moving.copying import Progress
-    from quadriga.store.moving.copying import copy as copy_store
+    from quadriga.store.replication.copying import CopyProgress, copy_store
 
     show = _shown_now_and_then()
 
-    def report(progress: Progress) -> None:
+    def report(progress: CopyProgress) -> None:
         show(f"{progress.table} {progress.day}: {progress}")
 
     if target.startswith(("http://", "https://")):
         try:
-            from quadriga.store.moving.clickhouse import fill
+            from quadriga.store.replication.clickhouse import backfill
         except ImportError as error:
             said = f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
             raise StoreError(said) from error
-        done = fill(source, target, report)
+        done = backfill(source, target, report)
     else:
         done = copy_store(source, target, delete=delete, report=report)
     click.echo(str(done))
@@ -102,12 +101,12 @@ def verify(source: str, target: str) -> None:
 
     Compared are ids, predictions, metadata and ground truth; days are those of UTC.
     """
-    from quadriga.store.moving.comparison import Day
-    from quadriga.store.moving.comparison import verify as verify_stores
+    from quadriga.store.replication.comparison import DayComparison
+    from quadriga.store.replication.comparison import compare_stores as verify_stores
 
     compared = inferences = 0
 
-    def show(day: Day) -> None:
+    def show(day: DayComparison) -> None:
         nonlocal compared, inferences
         compared += 1
         inferences += day.source.inferences

@@ -82,27 +82,29 @@ def _serve(task: ChildTask) -> None:
 
 def _write(settings: Settings) -> None:
     from quadriga.store.blobs.files import open_blobs
-    from quadriga.store.blobs.references import keep_swept
-    from quadriga.store.upkeep.retention import Upkeep
+    from quadriga.store.blobs.unreferenced import sweep_periodically
+    from quadriga.store.maintenance.retention import RetentionCleaner
     from quadriga.store.writer import Writer
 
     stop = threading.Event()
     _when_told(stop.set)
     blobs = open_blobs(settings.blob_place, settings.blob_grace_s)
-    upkeep = Upkeep(blobs, settings.journal_directory, settings.max_input_bytes)
+    upkeep = RetentionCleaner(blobs, settings.journal_directory, settings.max_input_bytes)
     swept = (blobs, settings.database_url, settings.journal_directory, stop)
-    threading.Thread(target=keep_swept, args=swept, name="sweep", daemon=True).start()
+    threading.Thread(target=sweep_periodically, args=swept, name="sweep", daemon=True).start()
     if not settings.clickhouse:
         Writer(settings.journal_directory, settings.database_url, upkeep).run(stop)
         return
     try:
-        from quadriga.store.moving.clickhouse import Sink
+        from quadriga.store.replication.clickhouse import ClickHouseSender
     except ImportError as error:
         raise StoreError(
             f"expected clickhouse-connect, got {error}: pip install quadriga[clickhouse]"
         ) from error
-    sink = Sink(settings.journal_directory, settings.clickhouse)
-    writer = Writer(settings.journal_directory, settings.database_url, upkeep, is_needed=sink.needs)
+    sink = ClickHouseSender(settings.journal_directory, settings.clickhouse)
+    writer = Writer(
+        settings.journal_directory, settings.database_url, upkeep, is_segment_needed=sink.has_unsent
+    )
     sending = threading.Thread(target=sink.run, args=(stop,), name="clickhouse")
     sending.start()
     try:
@@ -121,11 +123,13 @@ def _do_jobs(settings: Settings) -> None:
     while not settings.jobs_directory.is_dir():  # until there was a job, this takes little memory
         if stop.wait(_JOBS_POLL_S):
             return
+    from quadriga.engine.job_kinds import JOB_KINDS
     from quadriga.engine.stored import open_stored
-    from quadriga.store.jobs import QUERY_S, Jobs, run_jobs
+    from quadriga.store.jobs import QUERY_TIMEOUT_S, JobRunner, Jobs
 
-    inferences, blobs = open_stored(settings, QUERY_S)
-    run_jobs(Jobs(settings.jobs_directory), inferences, blobs, stop, settings.job_days)
+    inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
+    jobs = Jobs(settings.jobs_directory)
+    JobRunner(jobs, JOB_KINDS, inferences, blobs, keep_days=settings.job_days).run(stop)
 
 
 def _watch(settings: Settings, stop: threading.Event) -> None:

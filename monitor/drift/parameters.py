@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from quadriga.monitor.drift.significance.kernels import Kernel
 from quadriga.store.errors import QueryError
+from quadriga.store.query.filter_errors import unexpected_value
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.moments import EXPECTED, microseconds
+from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.request import decode_body
-from quadriga.store.query.wrong import unexpected
 from quadriga.store.records import timestamp_text
 
 MOST_BY = 20
@@ -130,9 +130,9 @@ def moment_us(text: str | None, now_us: int, name: str) -> int | None:
         QueryError: The text is none; the message names it.
     """
     try:
-        return None if text is None else microseconds(text, now_us)
+        return None if text is None else parse_moment_us(text, now_us)
     except ValueError as error:
-        raise unexpected(name, EXPECTED, text) from error
+        raise unexpected_value(name, EXPECTED_MOMENT, text) from error
 
 
 def span_s(text: str, name: str = "") -> int:

@@ -36,7 +36,7 @@ class Answered(NamedTuple):
     predictions: str
     """JSON, as it went over the wire."""
     metadata: str
-    """JSON, path to value: see `quadriga.store.metadata.index`. Of texts the beginning counts."""
+    """JSON, path to value: see `quadriga.store.metadata.index_paths`. Of texts the beginning counts."""
     latency_ms: float
     width: int | None = None
     """Pixels."""

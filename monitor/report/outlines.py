@@ -6,9 +6,9 @@ from typing import Any
 import cv2
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from quadriga.monitor.report.texts import plain
+from quadriga.monitor.report.metric_texts import plain
+from quadriga.tasks.arrays import Float64Array
 from quadriga.tasks.predictions import AnyPrediction
 from quadriga.tasks.rotated import relative_to_pixels, xywhr_to_corners
 from quadriga.tasks.shapes import Shape, shape_of
@@ -20,8 +20,6 @@ LETTERS = 26
 """Heights of a letter that the longer side of a picture takes."""
 
 _MOST_WORDS = 5
-
-Doubles = npt.NDArray[np.float64]
 
 
 class Drawn(AnyPrediction, frozen=True):
@@ -112,7 +110,7 @@ def outline(kind: str, item: Drawn, size_wh: tuple[float, float]) -> Outline | N
     return Outline(kind, path, item.name, round(float(x), 1), round(float(y), 1), anchor)
 
 
-def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Doubles]:
+def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Float64Array]:
     """Return closed rings of points, each (N, 2) x and y in pixels; the first pixel is 0 to 1."""
     shape = item.shape
     if shape.rings is not None:
@@ -128,7 +126,7 @@ def _rings(item: Drawn, size_wh: tuple[float, float]) -> list[Doubles]:
     return [np.array([(left, top), (right, top), (right, bottom), (left, bottom)], np.float64)]
 
 
-def _simple(ring: Doubles, tolerance: float) -> Doubles:
+def _simple(ring: Float64Array, tolerance: float) -> Float64Array:
     """Leave out what nobody sees at this size."""
     kept = cv2.approxPolyDP(ring.astype(np.float32), tolerance, closed=True)
     return kept.reshape(-1, 2).astype(np.float64)

@@ -7,9 +7,9 @@ import msgspec
 from msgspec.structs import asdict
 
 from quadriga.monitor.report.schema import Data, Metric, Report, ReportedModel
-from quadriga.store.disk import write_whole
+from quadriga.store.disk import write_atomically
 from quadriga.store.errors import NotFoundError, StoreError
-from quadriga.store.jobs import Jobs, Run
+from quadriga.store.jobs import JobRun, Jobs
 
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
@@ -86,7 +86,7 @@ class Reports:
         return path
 
 
-def keep(run: Run, report: Report) -> str:
+def keep(run: JobRun, report: Report) -> str:
     """Write a report and its page into the folder of its job, and return its file's name."""
     from quadriga.monitor.report.page import page  # noqa: PLC0415 - it loads much
 
@@ -95,8 +95,8 @@ def keep(run: Run, report: Report) -> str:
             return run.blobs.get(image)
         return None
 
-    write_whole(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
-    write_whole(run.directory / REPORT, msgspec.json.encode(report))
+    write_atomically(run.directory / REPORT_PAGE, page(report, image_bytes).encode())
+    write_atomically(run.directory / REPORT, msgspec.json.encode(report))
     return REPORT
 
 

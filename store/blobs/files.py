@@ -11,12 +11,12 @@ from quadriga.store.blobs.interface import (
     GRACE_S,
     BlobEntry,
     Blobs,
-    checked,
-    key_at,
-    key_of,
-    path_of,
+    blob_key,
+    blob_path,
+    key_from_path,
+    verify_content,
 )
-from quadriga.store.disk import sync_path, write_whole
+from quadriga.store.disk import sync_path, write_atomically
 from quadriga.store.errors import JournalError, StoreError
 
 SCHEMES = ("s3", "gs", "az")
@@ -30,7 +30,7 @@ def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
     """
     scheme, separator, _ = str(place).partition("://")
     if not separator:
-        return BlobStore(Path(place), grace_s)
+        return FileBlobs(Path(place), grace_s)
     if scheme not in SCHEMES:
         raise StoreError(f"expected blobs in a folder, s3://, gs:// or az://, got {str(place)!r}")
     try:
@@ -42,14 +42,14 @@ def open_blobs(place: str | Path, grace_s: float = GRACE_S) -> Blobs:
     return ObjectBlobs(str(place), grace_s)
 
 
-class BlobStore:
+class FileBlobs:
     """Blobs in a folder, see `Blobs`: one file each, two levels deep.
 
     A file appears whole or not at all. Only `sync` brings it to the disk for certain: after a power loss
     the last others may be missing or damaged, which is noticed when they are read.
     """
 
-    is_near = True
+    is_local = True
 
     def __init__(self, directory: Path, grace_s: float = GRACE_S) -> None:
         self._directory = directory
@@ -58,12 +58,12 @@ class BlobStore:
 
     def put(self, data: bytes) -> str:
         """See `Blobs`; bytes already kept cost a hash, a stat and a touch."""
-        key = key_of(data)
+        key = blob_key(data)
         path = self._path(key)
         try:
             if not _renew(path, len(data)):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, data, 0o600)
+                write_atomically(path, data, 0o600)
         except OSError as error:
             raise JournalError(
                 f"expected to keep {len(data)} bytes, got: {error.strerror}"
@@ -94,7 +94,7 @@ class BlobStore:
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
         try:
-            return checked(key, self._path(key).read_bytes())
+            return verify_content(key, self._path(key).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -121,7 +121,7 @@ class BlobStore:
             pass
         return False
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`; no more than one folder's files are listed at once."""
         now = time.time()
         for folder in sorted(self._directory.glob("??/")):
@@ -131,17 +131,17 @@ class BlobStore:
                         status = entry.stat()
                     except FileNotFoundError:
                         continue
-                    key = key_at(f"{folder.name}/{entry.name}")
+                    key = key_from_path(f"{folder.name}/{entry.name}")
                     if key is not None:
                         yield BlobEntry(key, status.st_size, status.st_mtime)
                     elif entry.name.startswith(".") and now - status.st_ctime > self.grace_s:
                         _clear(Path(entry.path))
 
-    def presigned(self, key: str, seconds: float) -> None:
+    def presigned_url(self, key: str, seconds: float) -> None:
         """See `Blobs`: `quadriga.store.blobs.urls` signs URLs of this server."""
 
     def _path(self, key: str) -> Path:
-        return self._directory / path_of(key)
+        return self._directory / blob_path(key)
 
 
 def _renew(path: Path, size: int) -> bool:

@@ -2,7 +2,7 @@
 
 What keeps a blob that a record needs from being removed is its age. A put renews it, a removal spares what
 was put within the grace, and a record is journaled within half of that after its put; who removes looks
-in `quadriga.store.blobs.references` first whether a row or the journal needs it.
+in `quadriga.store.blobs.unreferenced` first whether a row or the journal needs it.
 """
 
 import logging
@@ -38,7 +38,7 @@ class Blobs(Protocol):
     grace_s: float
     """No blob is removed so soon after its last put; the same for all who share the place."""
 
-    is_near: bool
+    is_local: bool
     """Whether a removal takes microseconds, not a row of requests."""
 
     def put(self, data: bytes) -> str:
@@ -58,19 +58,19 @@ class Blobs(Protocol):
         now by default.
         """
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """Yield every blob, in no order; clears away what crashes left."""
 
-    def presigned(self, key: str, seconds: float) -> str | None:
+    def presigned_url(self, key: str, seconds: float) -> str | None:
         """Return a URL that answers the blob for so long; `None` where the place has no server."""
 
 
-def key_of(data: bytes) -> str:
+def blob_key(data: bytes) -> str:
     """Return the key of some bytes: `blake3:<64 hex digits>`."""
     return f"{_PREFIX}{blake3(data).hexdigest()}"
 
 
-def path_of(key: str) -> str:
+def blob_path(key: str) -> str:
     """Return where a blob stands, `<the first two hex digits>/<all>`; a StoreError if it is none."""
     digits = key.removeprefix(_PREFIX)
     if not key.startswith(_PREFIX) or _DIGITS.fullmatch(digits) is None:
@@ -78,15 +78,15 @@ def path_of(key: str) -> str:
     return f"{digits[:2]}/{digits}"
 
 
-def key_at(path: str) -> str | None:
+def key_from_path(path: str) -> str | None:
     """Return the key of what stands at a path, `None` where that is no blob."""
     folder, _, digits = path.rpartition("/")
     return f"{_PREFIX}{digits}" if _DIGITS.fullmatch(digits) and folder == digits[:2] else None
 
 
-def checked(key: str, data: bytes) -> bytes | None:
+def verify_content(key: str, data: bytes) -> bytes | None:
     """Return the bytes if they are those of the key."""
-    if key_of(data) == key:
+    if blob_key(data) == key:
         return data
     _log.error("the blob %s is damaged: its %d bytes have another hash", key, len(data))
     return None

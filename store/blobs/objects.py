@@ -16,7 +16,14 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from quadriga.store.blobs.interface import GRACE_S, BlobEntry, checked, key_at, key_of, path_of
+from quadriga.store.blobs.interface import (
+    GRACE_S,
+    BlobEntry,
+    blob_key,
+    blob_path,
+    key_from_path,
+    verify_content,
+)
 from quadriga.store.errors import JournalError, NotReadyError, StoreError
 
 CONNECT_S = 2.0
@@ -55,7 +62,7 @@ class ObjectBlobs:
     the object there, no removal is under way that has not seen it young.
     """
 
-    is_near = False
+    is_local = False
 
     def __init__(self, url: str, grace_s: float = GRACE_S) -> None:
         try:
@@ -70,13 +77,13 @@ class ObjectBlobs:
 
     def put(self, data: bytes) -> str:
         """See `Blobs`; bytes known to be there cost a hash, others kept already one request."""
-        key = key_of(data)
+        key = blob_key(data)
         with self._lock:
             if time.time() < self._young_until.get(key, 0.0):
                 self._young_until.move_to_end(key)
                 return key
         try:
-            put_at = self._keep(path_of(key), data)
+            put_at = self._keep(blob_path(key), data)
         except (BaseError, OSError) as error:
             _log.warning("an image cannot be kept: %s", _line(error))
             raise JournalError(
@@ -120,16 +127,16 @@ class ObjectBlobs:
 
     def get(self, key: str) -> bytes | None:
         """See `Blobs`."""
-        path = path_of(key)
+        path = blob_path(key)
         with _asked("for the bytes of a blob"):
             try:
-                return checked(key, bytes(obstore.get(self._store, path).bytes()))
+                return verify_content(key, bytes(obstore.get(self._store, path).bytes()))
             except FileNotFoundError:
                 return None
 
     def delete(self, key: str, as_of: float | None = None) -> bool:
         """See `Blobs`; costs four requests."""
-        path = path_of(key)
+        path = blob_path(key)
         mark = path + _REMOVING
         before = (time.time() if as_of is None else as_of) - self.grace_s
         with _asked("to remove a blob"):
@@ -148,22 +155,22 @@ class ObjectBlobs:
         with suppress(FileNotFoundError):
             obstore.delete(self._store, path)
 
-    def listed(self) -> Iterator[BlobEntry]:
+    def entries(self) -> Iterator[BlobEntry]:
         """See `Blobs`."""
         now = time.time()
         with _asked("for a list of its blobs"):
             for chunk in obstore.list(self._store, chunk_size=1000):
                 for found in chunk:
                     path, put_at = found["path"], found["last_modified"].timestamp()
-                    key = key_at(path)
+                    key = key_from_path(path)
                     if key is not None:
                         yield BlobEntry(key, found["size"], put_at)
                     elif path.endswith(_REMOVING) and now - put_at > _REMOVAL_S:
                         self._remove(path)
 
-    def presigned(self, key: str, seconds: float) -> str:
+    def presigned_url(self, key: str, seconds: float) -> str:
         """See `Blobs`; the credentials must be such that can sign."""
-        path = path_of(key)
+        path = blob_path(key)
         with _asked("to sign a URL"):
             url: str = obstore.sign(self._store, "GET", path, timedelta(seconds=seconds))
             return url

@@ -1,4 +1,4 @@
-"""URLs that answer an image for a while, to anybody: the object store's own, or signed ones of this server."""
+"""URLs that serve an image to anybody for a limited time: signed by the object store or by this server."""
 
 import hashlib
 import hmac
@@ -9,18 +9,19 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.disk import made_once
+from quadriga.store.disk import create_once
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 PRESIGN_S = 3600.0
-PATH = "/api/blobs/"
 
 
 class BlobUrls:
-    """Signs URLs of blobs, good for so many seconds, and reads signed ones.
+    """Signs URLs of blobs and verifies signed ones.
 
-    What this server signs with stands in `key_file`, made where it is missing, readable by its
-    owner alone.
+    Args:
+        blobs: The blobs.
+        key_file: File of the key that this server signs with; created if missing, readable by its owner alone.
+        seconds: Seconds for which a URL is valid.
     """
 
     def __init__(self, blobs: Blobs, key_file: Path, seconds: float = PRESIGN_S) -> None:
@@ -28,44 +29,50 @@ class BlobUrls:
         self._key_file = key_file
         self._seconds = seconds
 
-    def signed(self, key: str, mime: str, server: str) -> str:
-        """Return a URL of a blob, there or not, of a media type; the server is `https://host`.
+    def sign(self, key: str, mime: str, blobs_url: str) -> str:
+        """Return a signed URL of a blob, which need not exist.
 
-        A NotReadyError where the object store cannot sign, or no key can be made.
+        Args:
+            key: Key of the blob.
+            mime: Media type that the URL answers with.
+            blobs_url: URL under which this server serves blobs, with a slash at its end.
+
+        Raises:
+            NotReadyError: The object store cannot sign, or the key cannot be created.
         """
-        url = self._blobs.presigned(key, self._seconds)
+        url = self._blobs.presigned_url(key, self._seconds)
         if url is not None:
             return url
         digest, expires = key.partition(":")[2], str(int(time.time() + self._seconds))
         signature = self._signature(digest, expires, mime)
-        asked = {"expires": expires, "type": mime, "signature": signature}
-        return f"{server.rstrip('/')}{PATH}{digest}?{urlencode(asked)}"
+        parameters = {"expires": expires, "type": mime, "signature": signature}
+        return f"{blobs_url}{digest}?{urlencode(parameters)}"
 
-    def opened(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
-        """Return the bytes that a URL of this server names.
+    def verify(self, digest: str, expires: str, mime: str, signature: str) -> bytes:
+        """Return the blob that the parts of a signed URL name.
 
         Raises:
-            QueryError: It was not signed here, or its time is over.
-            NotFoundError: The blob is gone.
+            QueryError: It was not signed here, or it has expired.
+            NotFoundError: The blob was removed.
         """
-        signed = self._signature(digest, expires, mime)
-        if not hmac.compare_digest(signed.encode(), signature.encode(errors="replace")):
+        expected = self._signature(digest, expires, mime)
+        if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
             raise QueryError("expected a URL as this server signed it, got another signature")
         if time.time() > int(expires):
-            raise QueryError(f"expected a URL that is still good, got one until {expires}")
+            raise QueryError(f"the URL has expired: it was valid until {expires}")
         data = self._blobs.get(f"blake3:{digest}")
         if data is None:
-            raise NotFoundError(f"expected {digest} to be a blob, got one removed since")
+            raise NotFoundError(f"blob not found: {digest} was removed")
         return data
 
-    def _signature(self, *signed: str) -> str:
-        return hmac.new(self._secret, repr(signed).encode(), hashlib.sha256).hexdigest()
+    def _signature(self, *parts: str) -> str:
+        return hmac.new(self._secret, repr(parts).encode(), hashlib.sha256).hexdigest()
 
     @cached_property
     def _secret(self) -> bytes:
         try:
-            return made_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
+            return create_once(self._key_file, secrets.token_hex(32).encode(), 0o600)
         except OSError as error:
             raise NotReadyError(
-                f"expected a key to sign URLs with at {self._key_file.name}, got: {error.strerror}"
+                f"cannot create the key to sign URLs with, {self._key_file.name}: {error.strerror}"
             ) from error

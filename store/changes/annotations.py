@@ -33,7 +33,7 @@ _BESIDE = ("crowd", "difficult", "area", "attributes", "task_type")
 _KNOWN = {"label", *_BESIDE, *(name for names in _SHAPES.values() for name in names)}
 
 
-def annotations_of(value: Any, where: str = "annotations") -> list[dict[str, Any]]:
+def parse_annotations(value: Any, where: str = "annotations") -> list[dict[str, Any]]:
     """Read the annotations of one image, as pixels; an empty list says that there is nothing in it.
 
     Args:

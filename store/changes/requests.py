@@ -8,12 +8,12 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from quadriga.store.changes.annotations import annotations_of
-from quadriga.store.changes.truth import join_text
-from quadriga.store.errors import NO_JSON, ChangeError
-from quadriga.store.ids import LARGEST
+from quadriga.store.changes.annotations import parse_annotations
+from quadriga.store.changes.ground_truth import join_text
+from quadriga.store.errors import JSON_ERRORS, ChangeError
+from quadriga.store.ids import LARGEST_ID
 from quadriga.store.records import Feedback, MetadataChange, RetentionRule, TruthStatement
-from quadriga.store.rows import text
+from quadriga.store.rows import storable_text
 
 MAX_STATEMENTS = 10_000  # of one request
 MAX_JOIN_BYTES = 2000  # of a join and its value, as UTF-8: what an index of PostgreSQL takes
@@ -86,19 +86,19 @@ class RetentionBody(_Body, frozen=True):
     inferences_days: _Days | None = None
 
 
-def decode(body: bytes, type_: type[_T], wanted: str) -> _T:
+def decode_change(body: bytes, type_: type[_T], wanted: str) -> _T:
     """Read the body of a request, or say what was wanted."""
     try:
         return msgspec.json.decode(body, type=type_)
-    except NO_JSON as error:
+    except JSON_ERRORS as error:
         raise ChangeError(f"expected the body to be {wanted}, got: {error}") from error
 
 
-def metadata_change(
+def parse_metadata_change(
     target: int, body: bytes, read_metadata: Callable[[Any, str], dict[str, Any]]
 ) -> MetadataChange:
     """Read a change of metadata: `{"set": {…}, "remove": […]}`, or metadata to set in any other form."""
-    asked = decode(body, object, "a JSON object")
+    asked = decode_change(body, object, "a JSON object")
     if isinstance(asked, dict) and asked and asked.keys() <= {"set", "remove"}:
         new, remove = asked.get("set", {}), asked.get("remove", [])
     else:
@@ -114,28 +114,30 @@ def metadata_change(
     return MetadataChange(target, new, remove)
 
 
-def ground_truth(target: str, body: bytes) -> TruthStatement:
+def parse_ground_truth(target: str, body: bytes) -> TruthStatement:
     """Read what is true of one inference: `{"annotations": […], "source": …}`, or the list alone."""
     wanted = "a list of annotations, or a JSON object with annotations and source"
-    asked: Any = decode(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
+    asked: Any = decode_change(body, GroundTruthBody | list[Any], wanted)  # type: ignore[arg-type]  # a union is one
     if isinstance(asked, list):
         asked = GroundTruthBody(asked)
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
-    return TruthStatement("id", target, annotations_of(asked.annotations), source)
+    return TruthStatement("id", target, parse_annotations(asked.annotations), source)
 
 
-def statements(body: bytes) -> list[TruthStatement]:
+def parse_statements(body: bytes) -> list[TruthStatement]:
     """Read many statements: `{"join", "source", "items": [{"value", "annotations"}]}`, or JSON lines.
 
     A line is one of Chariot's `annotations.jsonl`: `{"path": …, "annotations": […]}`, or with `datum_id`,
     `data_hash`, `inference_id` or `request_id` for the path.
     """
     whole = None
-    with suppress(*NO_JSON):
+    with suppress(*JSON_ERRORS):
         whole = msgspec.json.decode(body)
     if not isinstance(whole, dict) or whole.keys() & _LINE_KEYS.keys():
         return _lines(body)
-    asked = decode(body, StatementsBody, "a JSON object with join, items and source, or JSON lines")
+    asked = decode_change(
+        body, StatementsBody, "a JSON object with join, items and source, or JSON lines"
+    )
     source = _short("source", asked.source, MAX_SOURCE_CHARACTERS)
     _check_number(len(asked.items))
     return [
@@ -152,7 +154,7 @@ def _lines(body: bytes) -> list[TruthStatement]:
         where = f"line {number}"
         try:
             node = msgspec.json.decode(line)
-        except NO_JSON as error:
+        except JSON_ERRORS as error:
             raise ChangeError(f"{where}: expected a JSON object, got: {error}") from error
         named = node.keys() & _LINE_KEYS.keys() if isinstance(node, dict) else set()
         if len(named) != 1 or node.keys() - named - {"annotations", "source"}:
@@ -179,7 +181,7 @@ def _statement(
     join: str, value: Any, annotations: list[Any] | None, source: str, where: str
 ) -> TruthStatement:
     if annotations is not None:
-        annotations = annotations_of(annotations, f"{where}.annotations")
+        annotations = parse_annotations(annotations, f"{where}.annotations")
     made = TruthStatement(join, _join_value(join, value, where), annotations, source)
     size = len(made.join.encode()) + len(made.value.encode())
     if size > MAX_JOIN_BYTES:
@@ -208,12 +210,12 @@ def _join_value(join: str, value: Any, where: str) -> str:
         )
     if not is_right:
         raise ChangeError(f"{where}: expected {wanted}, got {value!r:.80}")
-    return str(min(int(value), LARGEST)) if join == "id" else text(join_text(value))
+    return str(min(int(value), LARGEST_ID)) if join == "id" else storable_text(join_text(value))
 
 
-def feedback(target: int, body: bytes) -> Feedback:
+def parse_feedback(target: int, body: bytes) -> Feedback:
     """Read feedback."""
-    asked = decode(body, FeedbackBody, "a JSON object with kind, value, comment and source")
+    asked = decode_change(body, FeedbackBody, "a JSON object with kind, value, comment and source")
     if not asked.kind:
         raise ChangeError("expected kind to be a text such as 'thumbs', got an empty one")
     value = None if asked.value is None else float(asked.value)
@@ -228,10 +230,10 @@ def feedback(target: int, body: bytes) -> Feedback:
     )
 
 
-def retention_rule(model: str, body: bytes) -> RetentionRule:
+def parse_retention_rule(model: str, body: bytes) -> RetentionRule:
     """Read how long a model's inferences and inputs are kept."""
     wanted = "a JSON object with inputs_days and inferences_days, numbers or null"
-    asked = decode(body, RetentionBody, wanted)
+    asked = decode_change(body, RetentionBody, wanted)
     inputs, inferences = asked.inputs_days, asked.inferences_days
     if inputs is not None and inferences is not None and inputs > inferences:
         raise ChangeError(

@@ -42,12 +42,12 @@ class Archive:
             for name, file in self._texts.items() if error is None else ():
                 self._zip.write(file.name, name, ZIP_DEFLATED, _LEVEL)
 
-    def text(self, name: str) -> BinaryIO:
+    def add_text_file(self, name: str) -> BinaryIO:
         """Begin a member with text."""
         self._texts[name] = (self._folder / f"{name}.part").open("wb")
         return self._texts[name]
 
-    def image(self, record: StoredInference) -> str | None:
+    def add_image(self, record: StoredInference) -> str | None:
         """Pack the image of an inference and return its name; None where it was not kept.
 
         Where images are left out, the name says what it would be.
@@ -55,14 +55,14 @@ class Archive:
         name = f"{record.id}.{EXTENSIONS.get(record.input.mime or '', 'bin')}"
         if self._images is None:
             return name
-        data = image_of(record, self._images)
+        data = stored_image(record, self._images)
         if data is None:
             return None
         self._zip.writestr(f"images/{name}", data)
         return name
 
 
-def image_of(record: StoredInference, images: Blobs) -> bytes | None:
+def stored_image(record: StoredInference, images: Blobs) -> bytes | None:
     """Return the image of an inference; None where it was not kept."""
     image = record.input
     return images.get(image.hash) if image.hash and image.kept else None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from quadriga.store.errors import NO_JSON, QueryError
+from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.exchange.predictions import label_of
 from quadriga.tasks.shapes import (
     BOX_KEYS,
@@ -154,7 +154,7 @@ def decode_imported(data: bytes) -> ImportedCocoInstances:
     """
     try:
         return msgspec.json.decode(data, type=ImportedCocoInstances)
-    except NO_JSON as error:
+    except JSON_ERRORS as error:
         raise QueryError(f"expected COCO's JSON with images, got: {error}") from error
 
 

@@ -51,8 +51,8 @@ _encode = msgspec.json.encode
 def write_chariot(pages: Pages, target: Path, images: Blobs | None, annotated: Annotated) -> None:
     """Write Chariot's archive: `annotations.jsonl`, `metadata.jsonl`, `images/`."""
     with Archive(target, images) as archive:
-        annotations_file = archive.text("annotations.jsonl")
-        metadata_file = archive.text("metadata.jsonl")
+        annotations_file = archive.add_text_file("annotations.jsonl")
+        metadata_file = archive.add_text_file("metadata.jsonl")
         for record, name, source, annotations in _annotated(pages, archive, annotated):
             path = {"path": f"images/{name}"}
             shown = [*filter(None, map(chariot_annotation, annotations))]
@@ -102,7 +102,10 @@ def write_coco(pages: Pages, target: Path, images: Blobs | None, annotated: Anno
     categories: dict[str, int] = {}
     lines = target.with_name("annotations.lines")
     with Archive(target, images) as archive, lines.open("w+b") as beside:
-        file, predicted = archive.text("annotations.json"), archive.text("results.json")
+        file, predicted = (
+            archive.add_text_file("annotations.json"),
+            archive.add_text_file("results.json"),
+        )
         file.write(b'{"info":{"description":"Quadriga"},"images":[')
         predicted.write(b"[")
         pictures, truths, results = _Array(file), _Array(beside), _Array(predicted)
@@ -133,7 +136,7 @@ def _annotated(
     """Yield inferences with the names of their images, whose annotations they get, and these."""
     for record in chain.from_iterable(pages):
         chosen = _chosen(record, annotated)
-        name = None if chosen is None else archive.image(record)
+        name = None if chosen is None else archive.add_image(record)
         if chosen is not None and name is not None:
             yield record, name, *chosen
 

@@ -14,17 +14,17 @@ from typing import Any, Literal
 import msgspec
 
 from quadriga.store.blobs.interface import Blobs
-from quadriga.store.errors import NO_PYARROW, NotReadyError, QueryError, QueryTimeoutError
+from quadriga.store.errors import PYARROW_MISSING, NotReadyError, QueryError, QueryTimeoutError
 from quadriga.store.exchange.archives import Archive
 from quadriga.store.exchange.datasets import Annotated, Pages, write_chariot, write_coco
-from quadriga.store.inferences import Inferences
-from quadriga.store.jobs import Run
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.jobs import JobRun
 from quadriga.store.query.json_form import parse
 from quadriga.store.query.request import QueryRequest, decode_body
 from quadriga.store.records import StoredInference
 
-PAGE = 1000
-Tell = Callable[[int, int | None], None]
+PAGE_SIZE = 1000
+OnProgress = Callable[[int, int | None], None]
 """Is told at every step how many inferences are done, and of how many; may raise to end the work."""
 
 
@@ -43,15 +43,15 @@ class ExportParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def decode_parameters(body: bytes) -> ExportParameters:
     """Read the parameters of an export; a QueryError where they mean nothing, or need an extra."""
     parameters = decode_body(body, ExportParameters)
-    check(parameters)
+    check_parameters(parameters)
     return parameters
 
 
-def check(parameters: ExportParameters) -> None:
+def check_parameters(parameters: ExportParameters) -> None:
     """See that this can be found and written."""
     parse(parameters.where, 0)
     if parameters.format == "parquet" and find_spec("pyarrow") is None:
-        raise QueryError(NO_PYARROW)
+        raise QueryError(PYARROW_MISSING)
 
 
 def result_name(parameters: ExportParameters) -> str:
@@ -68,21 +68,21 @@ def _with_images(parameters: ExportParameters) -> bool:
     return parameters.images
 
 
-def run_export(run: Run) -> str:
-    """Do an export as a job."""
+def run_export(run: JobRun) -> str:
+    """Write the export that a job asks for into its folder."""
     parameters = msgspec.convert(run.job.parameters, ExportParameters)
     name = result_name(parameters)
-    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.tell)
+    count = export(run.inferences, run.blobs, parameters, run.directory / name, run.report_progress)
     run.log(f"{count} inferences written to {name}")
     return name
 
 
 def export(
-    inferences: Inferences,
+    inferences: InferenceReader,
     blobs: Blobs,
     parameters: ExportParameters,
     target: Path,
-    tell: Tell = lambda *_: None,
+    tell: OnProgress = lambda *_: None,
 ) -> int:
     """Write what matches to a file, or to it anew, and return how many inferences that was."""
     tell(0, None)
@@ -94,7 +94,7 @@ def export(
     def pages() -> Iterator[Sequence[StoredInference]]:
         """Yield pages; goes on once one is written."""
         nonlocal done
-        for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE)):
+        for page in inferences.pages(QueryRequest(where=where, order="ts", limit=PAGE_SIZE)):
             yield page.inferences
             done += len(page.inferences)
             tell(done, total)
@@ -106,7 +106,7 @@ def export(
     return done
 
 
-def _total(inferences: Inferences, where: Any) -> int | None:
+def _total(inferences: InferenceReader, where: Any) -> int | None:
     with suppress(QueryError, QueryTimeoutError, NotReadyError):  # it is worth no long wait
         request = QueryRequest(where=where, limit=1, count="exact", consistency="journal")
         return inferences.query(request).count
@@ -135,8 +135,8 @@ def _write_lines(pages: Pages, target: Path, images: Blobs | None) -> None:
             file.writelines(map(encode, pages))
         return
     with Archive(target, images) as archive:
-        text = archive.text("inferences.jsonl")
+        text = archive.add_text_file("inferences.jsonl")
         for page in pages:
             text.write(encode(page))
             for record in page:
-                archive.image(record)
+                archive.add_image(record)

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from quadriga.store import metadata
-from quadriga.store.blobs.interface import key_of
-from quadriga.store.changes.annotations import annotations_of
-from quadriga.store.changes.truth import join_text
-from quadriga.store.errors import NO_JSON, NO_PYARROW, MetadataError, QueryError
+from quadriga.store.blobs.interface import blob_key
+from quadriga.store.changes.annotations import parse_annotations
+from quadriga.store.changes.ground_truth import join_text
+from quadriga.store.errors import JSON_ERRORS, PYARROW_MISSING, MetadataError, QueryError
 from quadriga.store.exchange.coco import (
     annotations_by_image,
     chariot_form,
@@ -82,7 +82,7 @@ class Item(NamedTuple):
             return self.names[join]
         if join == "input.hash":
             data = self.image()
-            return None if data is None else key_of(data)
+            return None if data is None else blob_key(data)
         value = metadata.flatten(self.metadata).get(join.removeprefix("meta."))
         return None if value is None or not join.startswith("meta.") else join_text(value)
 
@@ -105,7 +105,7 @@ def read(path: Path) -> Iterator[Item]:
                 yield from _lines(file, _no_image, {})
         case ".parquet":
             if find_spec("pyarrow") is None:
-                raise QueryError(NO_PYARROW)
+                raise QueryError(PYARROW_MISSING)
             from quadriga.store.exchange.parquet import read_parquet  # noqa: PLC0415 - an extra
 
             for number, (line, data) in enumerate(read_parquet(path), 1):
@@ -196,7 +196,7 @@ def _described(about: dict[str, Any], annotations: Any, place: str) -> ImportedI
     """Make an inference again from what a dataset for Chariot says of it."""
     predictions = []
     if about.get("annotations_from") == "predictions":
-        for one in annotations_of(annotations):
+        for one in parse_annotations(annotations):
             score = (one.pop("attributes", None) or {}).get("score")
             label = {"label": one.pop("label")} if "label" in one else {}
             predictions.append(label | ({} if score is None else {"score": score}) | one)
@@ -240,7 +240,7 @@ def _decoded(text: bytes, place: str) -> ImportedInference:
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except NO_JSON as error:
+    except JSON_ERRORS as error:
         raise QueryError(f"{place}: expected a JSON object, got: {error}") from error
 
 

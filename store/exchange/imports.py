@@ -12,15 +12,15 @@ from typing import Literal
 import msgspec
 
 from quadriga.store import journal
-from quadriga.store.blobs.interface import Blobs, key_of
-from quadriga.store.changes.annotations import annotations_of
-from quadriga.store.database import answering
-from quadriga.store.disk import locked
+from quadriga.store.blobs.interface import Blobs, blob_key
+from quadriga.store.changes.annotations import parse_annotations
+from quadriga.store.database import translate_database_errors
+from quadriga.store.disk import try_lock
 from quadriga.store.errors import QueryError, StoreError
 from quadriga.store.exchange.import_files import ImportedInference, Item
-from quadriga.store.ids import WORKERS, IdSource, milliseconds
+from quadriga.store.ids import WORKERS, IdSource, time_ms
 from quadriga.store.journal import Journal
-from quadriga.store.lag import read_offsets
+from quadriga.store.journal_lag import read_offsets
 from quadriga.store.records import (
     InputReference,
     JournaledChange,
@@ -29,17 +29,17 @@ from quadriga.store.records import (
 )
 from quadriga.store.writer import Writer
 
-WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
-BATCH = 500
+IMPORT_WORKER = WORKERS - 1  # the number of whoever imports, which no worker of a server has
+BATCH_ENTRIES = 500
 BATCH_BYTES = 8 << 20
-LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
-MOVED_S = 60.0  # how long the end waits for the server's writer
+MAX_LAG_BYTES = 256 << 20  # the import waits while more than this waits in the journal
+COMMIT_TIMEOUT_S = 60.0  # how long the end waits for the server's writer
 _DAY_MS = 86_400_000
-What = Literal["inferences", "ground-truth"]
-Entry = JournaledRecord | JournaledChange
+ImportKind = Literal["inferences", "ground-truth"]
+JournalEntry = JournaledRecord | JournaledChange
 
 
-class Imported(msgspec.Struct):
+class ImportCounts(msgspec.Struct):
     """How much was brought in."""
 
     inferences: int = 0
@@ -56,17 +56,19 @@ class Importer:
     """
 
     def __init__(
-        self, journal_directory: Path, url: str, blobs: Blobs, what: What, join: str | None
+        self, journal_directory: Path, url: str, blobs: Blobs, what: ImportKind, join: str | None
     ) -> None:
         self._directory = journal_directory
         self._url = url
         self._blobs = blobs
         self._what = what
         self._join = join
-        self._ids = IdSource(WORKER)
-        self._imported = Imported()
+        self._ids = IdSource(IMPORT_WORKER)
+        self._imported = ImportCounts()
 
-    def run(self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None) -> Imported:
+    def run(
+        self, items: Iterable[Item], tell: Callable[[int], None] = lambda _: None
+    ) -> ImportCounts:
         """Import all items, and say now and then how many are done.
 
         A server that runs on the data folder moves them into the database; where none runs this
@@ -74,7 +76,7 @@ class Importer:
         before it may have been imported.
         """
         with _alone(self._directory.parent), _mover(self._directory, self._url) as move:
-            appending = Journal(self._directory, WORKER)
+            appending = Journal(self._directory, IMPORT_WORKER)
             try:
                 for done, batch in _batches(map(self._entries, items)):
                     appending.append(batch)
@@ -84,7 +86,7 @@ class Importer:
                 appending.close()
         return self._imported
 
-    def _entries(self, item: Item) -> list[Entry]:
+    def _entries(self, item: Item) -> list[JournalEntry]:
         try:
             if self._what == "ground-truth":
                 usual = "id" if item.value("id") is not None else "input.hash"
@@ -100,7 +102,7 @@ class Importer:
                 "imported as ground truth"
             )
         seq = int(given.id)
-        if milliseconds(seq) > time.time() * 1000 + _DAY_MS:
+        if time_ms(seq) > time.time() * 1000 + _DAY_MS:
             raise QueryError(f"expected the id of an inference that was, got {seq} of the future")
         asked = msgspec.structs.asdict(given.input)
         asked["hash"] = self._kept(given.input.hash, image)
@@ -115,14 +117,14 @@ class Importer:
     def _kept(self, key: str | None, image: bytes | None) -> str | None:
         if image is None:
             return key
-        found = key_of(image)
+        found = blob_key(image)
         if key not in (None, found):
             raise QueryError(f"expected the image {key}, got {found}")
         self._blobs.put(image)
         self._imported.images += 1
         return found
 
-    def _truth(self, item: Item, join: str) -> list[Entry]:
+    def _truth(self, item: Item, join: str) -> list[JournalEntry]:
         if item.truth is None:
             self._imported.passed_over += self._what == "ground-truth"
             return []
@@ -132,25 +134,25 @@ class Importer:
                 f"expected {join} to join the ground truth by, got none: --join names another, such as "
                 "meta.path"
             )
-        statement = TruthStatement(join, value, annotations_of(item.truth), "import")
+        statement = TruthStatement(join, value, parse_annotations(item.truth), "import")
         self._imported.ground_truths += 1
         return [JournaledChange(self._ids.next(), statement)]
 
 
-def _batches(entries: Iterable[list[Entry]]) -> Iterator[tuple[int, list[Entry]]]:
+def _batches(entries: Iterable[list[JournalEntry]]) -> Iterator[tuple[int, list[JournalEntry]]]:
     """Yield how many items are done, and what they come to since the last time."""
-    batch: list[Entry] = []
+    batch: list[JournalEntry] = []
     done = size = 0
     for done, of_item in enumerate(entries, 1):
         batch += of_item
         size += sum(map(_size, of_item))
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
+        if len(batch) >= BATCH_ENTRIES or size >= BATCH_BYTES:
             yield done, batch
             batch, size = [], 0
     yield done, batch
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: JournalEntry) -> int:
     if isinstance(entry, JournaledRecord):
         return len(bytes(entry.predictions)) + len(bytes(entry.metadata))
     return len(msgspec.json.encode(entry))
@@ -160,7 +162,7 @@ def _size(entry: Entry) -> int:
 def _alone(data: Path) -> Iterator[None]:
     """Keep other imports away: ids are given once."""
     data.mkdir(parents=True, exist_ok=True)
-    file = locked(data / "import.lock")
+    file = try_lock(data / "import.lock")
     if file is None:
         raise StoreError(f"expected one import at a time into {data}, got another")
     with file:
@@ -172,17 +174,21 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
     """Give what moves the journal on: a writer of our own, or patience with the server's."""
     try:
         # What ClickHouse gets too is left for the server, which sends it and removes it then.
-        writer = Writer(directory, url, is_needed=lambda _: journal.sent_file(directory).exists())
+        writer = Writer(
+            directory,
+            url,
+            is_segment_needed=lambda _: journal.clickhouse_position_path(directory).exists(),
+        )
     except StoreError:  # another one is at work
         yield lambda: _wait(directory)
-        until, own = time.monotonic() + MOVED_S, f"{WORKER:04d}-"
-        while any(name.startswith(own) for name in journal.sizes(directory)):
+        until, own = time.monotonic() + COMMIT_TIMEOUT_S, f"{IMPORT_WORKER:04d}-"
+        while any(name.startswith(own) for name in journal.segment_sizes(directory)):
             if time.monotonic() > until:
                 break
             time.sleep(0.05)
         return
     try:
-        with answering():
+        with translate_database_errors():
             yield writer.drain
             writer.drain()
     finally:
@@ -190,5 +196,5 @@ def _mover(directory: Path, url: str) -> Iterator[Callable[[], object]]:
 
 
 def _wait(directory: Path) -> None:
-    while journal.lag_bytes(directory, read_offsets(directory)) >= LAG_BYTES:
+    while journal.lag_bytes(directory, read_offsets(directory)) >= MAX_LAG_BYTES:
         time.sleep(0.05)

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from quadriga.store.blobs.interface import Blobs
 from quadriga.store.errors import QueryError
-from quadriga.store.exchange.archives import image_of
+from quadriga.store.exchange.archives import stored_image
 from quadriga.store.exchange.datasets import OWN, Pages, nested
 from quadriga.store.exchange.predictions import decode_objects, label_of, score_of
-from quadriga.store.ids import milliseconds
+from quadriga.store.ids import time_ms
 from quadriga.store.records import StoredInference, timestamp_text
 from quadriga.tasks.shapes import BOX_KEYS, shape_of_json
 
@@ -78,7 +78,7 @@ def _batch(
     predictions = [decode_objects(record.predictions) for record in page]
     columns: dict[str, list[Any]] = {
         "id": [int(record.id) for record in page],
-        "created_at": [milliseconds(int(record.id)) for record in page],
+        "created_at": [time_ms(int(record.id)) for record in page],
         **{name: list(map(attrgetter(field), page)) for name, field in _FIELDS.items()},
         "labels": [[label_of(item) for item in items] for items in predictions],
         "scores": [[score_of(item) for item in items] for items in predictions],
@@ -89,12 +89,12 @@ def _batch(
         **{name: [_text(getattr(record, name)) for record in page] for name in _JSON},
     }
     if images is not None:
-        columns["image"] = [image_of(record, images) for record in page]
+        columns["image"] = [stored_image(record, images) for record in page]
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.record_batch(arrays, schema)
 
 
-def row_groups(path: Path) -> int:
+def count_row_groups(path: Path) -> int:
     """Return how many parts a file has that can be read by themselves; a QueryError if none."""
     try:
         with pq.ParquetFile(path) as file:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import run, run_in
+from quadriga.store.database import execute, execute_in
 from quadriga.store.schema import MAX_KEYS, KeyType
 
-TASKS = {
+SHORT_TASK_NAMES = {
     "IMAGE_CLASSIFICATION": "classification",
     "OBJECT_DETECTION": "detection",
     "ORIENTED_OBJECT_DETECTION": "oriented",
@@ -19,7 +19,7 @@ TASKS = {
 """Short names of tasks."""
 
 
-class Model(NamedTuple):
+class ModelRow(NamedTuple):
     """A row of `model`."""
 
     id: int
@@ -58,7 +58,7 @@ class Catalog:
         """Return the labels that have one of these names."""
         names = set(names)
         new = names - self._labels.keys()
-        for name, number in run_in(
+        for name, number in execute_in(
             self._connection, "SELECT name, id FROM label WHERE name IN ({})", new
         ):
             self._labels[name] = int(number)
@@ -71,30 +71,30 @@ class Catalog:
 
     @cached_property
     def _is_spent(self) -> bool:
-        there = run(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
+        there = execute(self._connection, "SELECT count(*) FROM meta_key").scalar_one()
         return int(there) >= MAX_KEYS
 
     @cached_property
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelRow]:
         """All models."""
-        rows: Iterable[Any] = run(
+        rows: Iterable[Any] = execute(
             self._connection, "SELECT id, name, version, task FROM model"
         ).all()
-        return [Model(*row) for row in rows]
+        return [ModelRow(*row) for row in rows]
 
     def _read(self, paths: set[str]) -> None:
         new = paths - self._read_now
         text = "SELECT path, type, id FROM meta_key WHERE path IN ({})"
-        for path, type_, number in run_in(self._connection, text, new):
+        for path, type_, number in execute_in(self._connection, text, new):
             self._keys.setdefault(path, {})[KeyType(type_)] = int(number)
         self._read_now |= new
 
 
-def _aliases(field: str, model: Model) -> set[str]:
+def _aliases(field: str, model: ModelRow) -> set[str]:
     """Return what a model, or its task, may be called, in lower case."""
     if field == "model":
         name = model.name.lower()
         return {name, f"m-{name}", f"{name}:{model.version.lower()}"}
     if field == "version":
         return {model.version.lower()}
-    return {model.task.lower(), TASKS.get(model.task, model.task.lower())}
+    return {model.task.lower(), SHORT_TASK_NAMES.get(model.task, model.task.lower())}

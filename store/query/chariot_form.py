@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from quadriga.store.errors import QueryError
-from quadriga.store.query.comparisons import Comparisons
-from quadriga.store.query.syntax import And, Filter, Not, joined
-from quadriga.store.query.wrong import counted, unexpected
+from quadriga.store.query.comparisons import ComparisonParser
+from quadriga.store.query.filter_errors import check_count, unexpected_value
+from quadriga.store.query.syntax import And, Filter, Not, join_operands
 
-OPERATORS = {
+CHARIOT_OPERATORS = {
     "eq": "eq", "neq": "ne", "gt": "gt", "gte": "ge", "lt": "lt", "lte": "le", "in": "in",
     "=": "eq", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge", "<": "lt", "<=": "le",
     "ne": "ne", "ge": "ge", "le": "le", "contains": "contains", "exists": "exists",
 }  # fmt: skip
 """Chariot's names and signs, and what they are here."""
 
-TYPES: dict[str, type] = {
+CHARIOT_TYPES: dict[str, type] = {
     "str": str, "string": str, "float": float, "int": int, "bool": bool, "dict": dict,
 }  # fmt: skip
 MAX_FILTERS = 200
@@ -56,8 +56,8 @@ def parse(
     filters: list[MetadataFilter], box: GPSBox | None, times: TimeRange | None, now_us: int
 ) -> Filter:
     """Read filters, all of which must hold; raise a `QueryError` where they mean nothing."""
-    comparisons = Comparisons(now_us)
-    counted(len(filters), MAX_FILTERS, "filters in metadata_filter")
+    comparisons = ComparisonParser(now_us)
+    check_count(len(filters), MAX_FILTERS, "filters in metadata_filter")
     parts: list[Filter] = []
     for position, one in enumerate(filters):
         parts += _metadata(one, f"metadata_filter[{position}]", comparisons)
@@ -69,19 +69,21 @@ def parse(
         for operator, moment in ends.items():
             if moment is not None:
                 parts += comparisons.read("ts", {operator: moment}, "time_range")
-    return joined(And, parts)
+    return join_operands(And, parts)
 
 
-def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[Filter]:
-    operator = _known(OPERATORS, one.operator, f"{path}.operator")
-    type_ = _known(TYPES, one.type, f"{path}.type")
+def _metadata(one: MetadataFilter, path: str, comparisons: ComparisonParser) -> list[Filter]:
+    operator = _known(CHARIOT_OPERATORS, one.operator, f"{path}.operator")
+    type_ = _known(CHARIOT_TYPES, one.type, f"{path}.type")
     field = f"meta.{one.key}"
     if operator == "exists":
         return comparisons.read(field, {"exists": _typed(one.value, bool, path)}, path)
     if operator == "in":
         values = one.value.split(",") if isinstance(one.value, str) else one.value
         if not isinstance(values, list) or type_ is dict:
-            raise unexpected(f"{path}.value", "a list, or text with commas, of one type", one.value)
+            raise unexpected_value(
+                f"{path}.value", "a list, or text with commas, of one type", one.value
+            )
         typed = [_typed(value, type_, path) for value in values]
         return comparisons.read(field, {"in": typed}, path)
     value = _typed(one.value, type_, path)
@@ -91,7 +93,7 @@ def _metadata(one: MetadataFilter, path: str, comparisons: Comparisons) -> list[
         raise QueryError(
             f"expected {path}.operator to be eq or neq for a dict, got {one.operator!r}"
         )
-    inner = joined(And, _entries(field, value, path, comparisons))
+    inner = join_operands(And, _entries(field, value, path, comparisons))
     return [Not(inner) if operator == "ne" else inner]
 
 
@@ -102,11 +104,11 @@ def _known(table: dict[str, _Meaning], name: str, path: str) -> _Meaning:
 
 
 def _entries(
-    field: str, value: dict[str, Any], path: str, comparisons: Comparisons, depth: int = 1
+    field: str, value: dict[str, Any], path: str, comparisons: ComparisonParser, depth: int = 1
 ) -> list[Filter]:
     """Return that each entry of a dict is there: there may be more."""
     found = comparisons.read(field, {"exists": True}, path)
-    counted(depth, 16, f"levels in {path}.value")
+    check_count(depth, 16, f"levels in {path}.value")
     for key, inner in value.items():
         if isinstance(inner, dict):
             found += _entries(f"{field}.{key}", inner, path, comparisons, depth + 1)
@@ -123,9 +125,9 @@ def _typed(value: Any, type_: type, path: str) -> Any:
         try:
             value = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise unexpected(path, f"text of type {type_.__name__}", value) from error
+            raise unexpected_value(path, f"text of type {type_.__name__}", value) from error
     allowed = (int, float) if type_ is float else type_
     if not isinstance(value, allowed) or (isinstance(value, bool) and type_ is not bool):
         what = "a string" if type_ is str else f"of type {type_.__name__}"
-        raise unexpected(path, what, value)
+        raise unexpected_value(path, what, value)
     return value

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from quadriga.store.errors import QueryError
-from quadriga.store.query.comparisons import MAX_DEPTH, Comparisons
+from quadriga.store.query.comparisons import MAX_DEPTH, ComparisonParser
 from quadriga.store.query.syntax import (
     BOUNDS,
     OPERATORS,
@@ -29,12 +29,12 @@ from quadriga.store.query.syntax import (
     Filter,
     Not,
     Or,
-    joined,
+    join_operands,
     kind_of,
 )
 from quadriga.store.records import json_text
 
-OPTIONS = ("order", "limit", "cursor", "count", "consistency")
+URL_OPTIONS = ("order", "limit", "cursor", "count", "consistency")
 """Parameters of a URL that are no comparisons."""
 
 MAX_CHARACTERS = 65_536
@@ -50,7 +50,7 @@ _OTHER_NAME = re.compile(r"\s*(?:gte|lte|neq)\s*:", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
 
-def parse(text: str, comparisons: Comparisons) -> Filter:
+def parse(text: str, comparisons: ComparisonParser) -> Filter:
     """Read a filter, whose comparisons count as the outer one's; empty text matches everything.
 
     Raises:
@@ -72,7 +72,7 @@ def split_url(query: str) -> tuple[list[str], dict[str, str]]:
     parts: list[str] = []
     options: dict[str, str] = {}
     for name, value in given:
-        if name not in OPTIONS:
+        if name not in URL_OPTIONS:
             parts.append(_parameter(name, value))
         elif name in options:
             raise QueryError(f"expected {name} once, got it twice")
@@ -97,7 +97,7 @@ def _parameter(name: str, value: str) -> str:
 
 
 class _Parser:
-    def __init__(self, text: str, comparisons: Comparisons) -> None:
+    def __init__(self, text: str, comparisons: ComparisonParser) -> None:
         if len(text) > MAX_CHARACTERS:
             raise QueryError(
                 f"expected a filter of at most {MAX_CHARACTERS} characters, got {len(text)}"
@@ -122,7 +122,7 @@ class _Parser:
             elif self._take("|"):
                 either.append([self._one(depth)])
             else:
-                return joined(Or, [joined(And, both) for both in either])
+                return join_operands(Or, [join_operands(And, both) for both in either])
 
     def _one(self, depth: int) -> Filter:
         if depth > MAX_DEPTH:
@@ -147,7 +147,7 @@ class _Parser:
         field, text = _plain(found), self._past(_OPERAND)
         if self._text.startswith('"', self._at):
             raise self._expected("a closing quote")
-        return joined(And, self._comparisons.read(field, _operand(field, text), field[:80]))
+        return join_operands(And, self._comparisons.read(field, _operand(field, text), field[:80]))
 
     def _take(self, mark: str) -> bool:
         self._past(_SPACE)

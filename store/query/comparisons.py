@@ -7,22 +7,27 @@ import re
 from typing import Any
 
 from quadriga.store.errors import QueryError
-from quadriga.store.query.moments import EXPECTED, microseconds
-from quadriga.store.query.places import place
+from quadriga.store.query.filter_errors import (
+    check_count,
+    check_number,
+    check_text,
+    unexpected_value,
+)
+from quadriga.store.query.geo_shapes import parse_shape
+from quadriga.store.query.moments import EXPECTED_MOMENT, parse_moment_us
 from quadriga.store.query.syntax import (
     BOUNDS,
     FIELDS,
     OPERATORS,
     PROPERTIES,
     Compare,
+    FieldKind,
     Filter,
-    Kind,
     Not,
-    Predicted,
+    PredictionCondition,
     Scalar,
     kind_of,
 )
-from quadriga.store.query.wrong import check_number, check_text, counted, unexpected
 
 MAX_DEPTH = 16
 MAX_LEAVES = 200
@@ -35,7 +40,7 @@ _ID = re.compile(r"\d{1,19}", re.ASCII)
 _STANDARD = re.compile(r"std(\.[\w-]+)+", re.ASCII)
 
 
-class Comparisons:
+class ComparisonParser:
     """Reads the comparisons of one filter, and counts them.
 
     Args:
@@ -57,7 +62,7 @@ class Comparisons:
             return self._predicted(field, value, path)
         if field == "geo" and not (isinstance(value, dict) and "exists" in value):
             self._count_leaf()
-            return [place(value, path)]
+            return [parse_shape(value, path)]
         kind = "presence" if field == "geo" else kind_of(field)
         if kind is None:
             known = ", ".join((*FIELDS, "label", "box", "geo", "meta.<key>", "std.<key>"))
@@ -72,26 +77,26 @@ class Comparisons:
                 f"expected {path} to name letters, digits, _, - and dots, got {field!r}"
             )
         if kind == "presence" and not isinstance(value, dict):
-            raise unexpected(path, '{"exists": true} or {"exists": false}', value)
+            raise unexpected_value(path, '{"exists": true} or {"exists": false}', value)
         return [
             self._compare(field, kind, operator, operand, here)
             for operator, operand, here in _operators(value, path, OPERATORS[kind])
         ]
 
-    def _compare(self, field: str, kind: Kind, operator: str, value: Any, path: str) -> Filter:
+    def _compare(self, field: str, kind: FieldKind, operator: str, value: Any, path: str) -> Filter:
         self._count_leaf()
         if operator == "exists":
             if not isinstance(value, bool):
-                raise unexpected(path, "true or false", value)
+                raise unexpected_value(path, "true or false", value)
             present = Compare(field, "exists", True)
             return present if value else Not(present)
         if operator == "in":
             return Compare(field, "in", self._list(kind, value, path))
         scalar = self._scalar(kind, value, path)
         if operator == "contains" and not isinstance(scalar, str):
-            raise unexpected(path, "a string", value)
+            raise unexpected_value(path, "a string", value)
         if operator in {"gt", "ge", "lt", "le"} and isinstance(scalar, bool):
-            raise unexpected(path, "a number or a string", value)
+            raise unexpected_value(path, "a number or a string", value)
         if operator == "ne":
             return Not(Compare(field, "eq", scalar))
         return Compare(field, operator, scalar)  # type: ignore[arg-type]  # one of OPERATORS
@@ -103,11 +108,11 @@ class Comparisons:
         ):
             found: list[Filter] = []
             for operator, operand, here in _operators(value, path, ("eq", "ne", "in")):
-                some = Predicted(self._labels(operator, operand, here))
+                some = PredictionCondition(self._labels(operator, operand, here))
                 found.append(Not(some) if operator == "ne" else some)
             return found
         if not isinstance(value, dict) or not value:
-            raise unexpected(path, f"an object with some of {', '.join(names)}", value)
+            raise unexpected_value(path, f"an object with some of {', '.join(names)}", value)
         labels: tuple[str, ...] | None = None
         if field == "box":
             self._count_leaf()
@@ -127,7 +132,7 @@ class Comparisons:
                 ]
         count = bounds.pop("n", [])
         within = tuple((name, *bound) for name, some in bounds.items() for bound in some)
-        return [Predicted(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
+        return [PredictionCondition(labels, within, tuple(count))]  # type: ignore[arg-type]  # as checked
 
     def _labels(self, operator: str, value: Any, path: str) -> tuple[str, ...]:
         self._count_leaf()
@@ -137,23 +142,23 @@ class Comparisons:
 
     def count_object(self) -> None:
         """Count an object that holds comparisons; raise a `QueryError` where they are too many."""
-        self._objects = counted(self._objects + 1, MAX_OBJECTS, "objects in a filter")
+        self._objects = check_count(self._objects + 1, MAX_OBJECTS, "objects in a filter")
 
     def _count_leaf(self) -> None:
-        self._leaves = counted(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")
+        self._leaves = check_count(self._leaves + 1, MAX_LEAVES, "comparisons in a filter")
 
-    def _list(self, kind: Kind, value: Any, path: str) -> tuple[Scalar, ...]:
+    def _list(self, kind: FieldKind, value: Any, path: str) -> tuple[Scalar, ...]:
         if not isinstance(value, list):
-            raise unexpected(path, "a list", value)
-        counted(len(value), MAX_IN, f"values in {path}")
-        self._values = counted(
+            raise unexpected_value(path, "a list", value)
+        check_count(len(value), MAX_IN, f"values in {path}")
+        self._values = check_count(
             self._values + len(value), MAX_VALUES, "values in all lists together"
         )
         return tuple(
             self._scalar(kind, item, f"{path}[{position}]") for position, item in enumerate(value)
         )
 
-    def _scalar(self, kind: Kind, value: Any, path: str) -> Scalar:
+    def _scalar(self, kind: FieldKind, value: Any, path: str) -> Scalar:
         """Check one value and give the form in which it is compared."""
         if isinstance(value, str):
             check_text(value, path)
@@ -162,32 +167,32 @@ class Comparisons:
         if kind == "id":
             if isinstance(value, str) and _ID.fullmatch(value):
                 return int(value)
-            raise unexpected(path, "an id as a string of digits", value)
+            raise unexpected_value(path, "an id as a string of digits", value)
         if kind == "time":
             return self._moment(value, path)
         if kind == "number":
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise unexpected(path, "a number", value)
+                raise unexpected_value(path, "a number", value)
             return float(value)
         if kind in {"text", "texts", "name"}:
             if not isinstance(value, str):
-                raise unexpected(path, "a string", value)
+                raise unexpected_value(path, "a string", value)
         elif value is None:
             raise QueryError(
                 f'expected {path} to be a value, got null; ask for {{"exists": false}}'
             )
         elif not isinstance(value, str | int | float):
-            raise unexpected(path, "a string, a number or a boolean", value)
+            raise unexpected_value(path, "a string, a number or a boolean", value)
         scalar: Scalar = value
         return scalar
 
     def _moment(self, value: Any, path: str) -> int:
         if not isinstance(value, str):
-            raise unexpected(path, EXPECTED, value)
+            raise unexpected_value(path, EXPECTED_MOMENT, value)
         try:
-            return microseconds(value, self._now_us)
+            return parse_moment_us(value, self._now_us)
         except ValueError as error:
-            raise unexpected(path, EXPECTED, value) from error
+            raise unexpected_value(path, EXPECTED_MOMENT, value) from error
 
 
 def _operators(value: Any, path: str, allowed: tuple[str, ...]) -> list[tuple[str, Any, str]]:

@@ -7,31 +7,31 @@ a place.
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-BITS = 16
+AXIS_BITS = 16
 """Of each axis: cells of 1/182 of a degree of longitude, half that of latitude."""
 
-_LAST = (1 << BITS) - 1
+_LAST = (1 << AXIS_BITS) - 1
 
 
-def cell(paths: Mapping[str, Any]) -> int | None:
+def cell_of(paths: Mapping[str, Any]) -> int | None:
     """Return the cell of flat metadata, 32 bits; None where it has no place."""
     latitude, longitude = paths.get("latitude"), paths.get("longitude")
     if not (is_within(latitude, 90) and is_within(longitude, 180)):
         return None
-    return morton(row(latitude), column(longitude))
+    return morton(grid_row(latitude), grid_column(longitude))
 
 
-def row(latitude: float) -> int:
+def grid_row(latitude: float) -> int:
     """Return the row of a latitude in degrees."""
     return min(int((latitude + 90) / 180 * (_LAST + 1)), _LAST)
 
 
-def latitude(row: int) -> float:
+def row_latitude(row: int) -> float:
     """Return the latitude of the southern edge of a row."""
     return row * 180 / (_LAST + 1) - 90
 
 
-def column(longitude: float) -> int:
+def grid_column(longitude: float) -> int:
     """Return the column of a longitude in degrees."""
     return min(int((longitude + 180) / 360 * (_LAST + 1)), _LAST)
 

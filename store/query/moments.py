@@ -8,13 +8,13 @@ import msgspec
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _RELATIVE = re.compile(r"-(\d{1,9})([smhdw])", re.ASCII)
-EXPECTED = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
+EXPECTED_MOMENT = "a moment such as 2026-01-31T12:00:00Z, -24h or now"
 """What is expected, for messages."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def microseconds(text: str, now_us: int) -> int:
+def parse_moment_us(text: str, now_us: int) -> int:
     """Return a moment in microseconds since the epoch.
 
     Args:

@@ -11,21 +11,22 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import fetched
-from quadriga.store.ids import LARGEST
+from quadriga.store.database import fetch_all
+from quadriga.store.ids import LARGEST_ID
 from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.dialects import DIALECTS
 from quadriga.store.query.geo_sql import compile_place
 from quadriga.store.query.metadata_sql import compile_metadata
-from quadriga.store.query.predicted import compile_predicted
+from quadriga.store.query.prediction_sql import compile_prediction
 from quadriga.store.query.sql import (
     EMPTY_RANGE,
     FALSE,
-    MAX_MERGED,
+    FULL_SCAN,
+    MAX_MERGED_SCANS,
     TRUE,
-    WALK,
+    Predicate,
     Scan,
     Sql,
-    Test,
     compile_compare,
     seq_range,
 )
@@ -35,15 +36,14 @@ from quadriga.store.query.syntax import (
     Filter,
     Leaf,
     Not,
-    Place,
-    Predicted,
+    PlaceCondition,
+    PredictionCondition,
     Range,
     conjuncts,
     leaves,
 )
-from quadriga.store.query.words import WORDS
 
-NARROW = 10_000
+NARROW_ROWS = 10_000
 """Rows up to which an index drives that gives all of them, before the first is looked at."""
 
 WALKED_ROW_COST = 8
@@ -54,15 +54,15 @@ MAX_SCANS = 64
 """Of an OR; SQLite joins at most 500 selects."""
 
 
-class Window(NamedTuple):
+class IdRange(NamedTuple):
     """Ids that may answer, both ends included."""
 
     low: int = 0
-    high: int = LARGEST
+    high: int = LARGEST_ID
 
-    def narrowed(self, low: int, high: int) -> "Window":
+    def intersect(self, low: int, high: int) -> "IdRange":
         """Return what both windows hold."""
-        return Window(max(self.low, low), min(self.high, high))
+        return IdRange(max(self.low, low), min(self.high, high))
 
 
 class Plan(NamedTuple):
@@ -70,16 +70,16 @@ class Plan(NamedTuple):
 
     scans: tuple[Scan, ...] | None
     """What drives; `None` is a walk through the inferences."""
-    test: Sql | None
+    predicate: Sql | None
     """What rows `i` must pass, beside lying in the window."""
-    window: Window
-    is_bounded: bool
+    id_range: IdRange
+    is_time_bounded: bool
     """Whether the filter says when."""
     is_dense: bool
     """Whether matches come often enough that a walk finds them."""
-    is_apart: bool
+    is_disjoint: bool
     """Whether no two of the scans give the same id."""
-    is_likely: bool
+    is_probable: bool
     """Whether most of what the scans give passes, as nothing else is tested than what drives."""
 
 
@@ -92,23 +92,23 @@ class Planner:
         narrow: See `NARROW`; an argument so that tests can force each plan.
     """
 
-    def __init__(self, connection: sa.Connection, tree: Filter, narrow: int = NARROW) -> None:
+    def __init__(self, connection: sa.Connection, tree: Filter, narrow: int = NARROW_ROWS) -> None:
         self._connection = connection
-        self._words = WORDS[connection.dialect.name]
+        self._words = DIALECTS[connection.dialect.name]
         self._narrow = narrow
         self._probes = 0
         self._wide: set[Any] = connection.info.setdefault("wide", set())
         fields = [one.field for one in leaves(tree) if isinstance(one, Compare | Range)]
         paths = [field[5:] for field in fields if field.startswith("meta.")]
         self._catalog = Catalog(connection, paths)
-        asked, rest = Window(), []
+        asked, rest = IdRange(), []
         for part in conjuncts(tree):
             if isinstance(part, Compare) and _is_range(part):
-                asked = asked.narrowed(*seq_range(part))
+                asked = asked.intersect(*seq_range(part))
             else:
                 rest.append(part)
-        self._is_bounded = asked != Window()
-        self._window = asked if asked.low <= asked.high else Window(*EMPTY_RANGE)
+        self._is_bounded = asked != IdRange()
+        self._window = asked if asked.low <= asked.high else IdRange(*EMPTY_RANGE)
         self._parts = [part for part in map(self._compile, rest) if part != TRUE]
         self._usable = _usable(self._parts)
 
@@ -117,7 +117,7 @@ class Planner:
         """How to find the matches, chosen by what the indexes hold."""
         return self._planned(self._choose())
 
-    def guess(self) -> Plan | None:
+    def early_plan(self) -> Plan | None:
         """Return a plan that needs no look at the indexes, and finds a page soon if matches come often.
 
         `None` where `plan` needs no look either, or what would drive it was narrow lately.
@@ -127,17 +127,17 @@ class Planner:
             return self._planned(ordered) if len(self._usable) > 1 else None
         plan = self._planned(None)
         is_wide = self._usable and all(_subject(part) in self._wide for part in self._usable)
-        return plan if is_wide and (plan.is_bounded or plan.is_dense) else None
+        return plan if is_wide and (plan.is_time_bounded or plan.is_dense) else None
 
-    def _planned(self, chosen: Test | None) -> Plan:
-        tests = [part.test for part in self._parts if not (part is chosen and part.exact)]
-        test = Sql.joined(" AND ", tests) if tests else None
-        is_dense = all(part.scans is not None and part.dense for part in self._parts)
-        scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.apart)
+    def _planned(self, chosen: Predicate | None) -> Plan:
+        tests = [part.sql for part in self._parts if not (part is chosen and part.is_exact)]
+        test = Sql.join(" AND ", tests) if tests else None
+        is_dense = all(part.scans is not None and part.is_dense for part in self._parts)
+        scans, is_apart = (None, True) if chosen is None else (chosen.scans, chosen.is_disjoint)
         is_likely = self._parts == [chosen]
         return Plan(scans, test, self._window, self._is_bounded, is_dense, is_apart, is_likely)
 
-    def _choose(self) -> Test | None:
+    def _choose(self) -> Predicate | None:
         """Return the part that drives, `None` to walk."""
         usable = self._usable
         if len(usable) == 1 and _in_order(usable[0]):
@@ -147,17 +147,19 @@ class Planner:
             return _first_in_order(usable)
         if self._is_bounded and not _in_order(best):
             cap = rows // WALKED_ROW_COST
-            if self._count((WALK,), self._window, cap + 1) <= cap:
+            if self._count((FULL_SCAN,), self._window, cap + 1) <= cap:
                 return None
         return best
 
-    def _narrowest(self, parts: list[Test], window: Window) -> tuple[Test | None, int]:
+    def _narrowest(self, parts: list[Predicate], window: IdRange) -> tuple[Predicate | None, int]:
         best, fewest = None, self._narrow + 1
         for part in parts:
             if part.scans is None or self._probes >= MAX_PROBES:
                 continue
             # What comes in order is not read to its end; it counts where there is a choice.
-            scans = part.few or [scan for scan in part.scans if len(parts) > 1 or not scan.ordered]
+            scans = part.fewer_scans or [
+                scan for scan in part.scans if len(parts) > 1 or not scan.ordered
+            ]
             self._probes += len(scans)
             rows = self._count(scans, window, fewest)
             (self._wide.add if rows > self._narrow else self._wide.discard)(_subject(part))
@@ -165,7 +167,7 @@ class Planner:
                 best, fewest = part, rows
         return best, fewest
 
-    def _count(self, scans: Sequence[Scan], window: Window, cap: int) -> int:
+    def _count(self, scans: Sequence[Scan], window: IdRange, cap: int) -> int:
         """Count the rows that scans read, up to a cap."""
         parts = []
         for source, (condition, values), ordered in scans:
@@ -176,39 +178,39 @@ class Planner:
                 parts.append(Sql(text, values))
         if not parts:
             return 0
-        counted = Sql.joined(" UNION ALL ", parts).within(
-            "SELECT count(*) FROM ({} LIMIT ?) AS c", cap
-        )
-        ((rows,),) = fetched(self._connection, *counted)
+        counted = Sql.join(" UNION ALL ", parts).wrap("SELECT count(*) FROM ({} LIMIT ?) AS c", cap)
+        ((rows,),) = fetch_all(self._connection, *counted)
         return int(rows)
 
-    def _compile(self, tree: Filter) -> Test:
+    def _compile(self, tree: Filter) -> Predicate:
         if isinstance(tree, Leaf):
             return self._compile_leaf(tree)
         if isinstance(tree, Not):
-            return Test(self._compile(tree.part).test.within("NOT {}"))
-        parts = list(map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.parts))
+            return Predicate(self._compile(tree.operand).sql.wrap("NOT {}"))
+        parts = list(
+            map(self._compile, conjuncts(tree) if isinstance(tree, And) else tree.operands)
+        )
         if len(parts) < 2:
             return parts[0] if parts else TRUE if isinstance(tree, And) else FALSE
         if isinstance(tree, And):
             usable = _usable(parts)
-            best = self._narrowest(usable, Window())[0] or _first_in_order(usable)
-            dense = all(part.scans is not None and part.dense for part in parts)
-            scans, few = (best.scans, best.few) if best else (None, ())
-            return Test(_joined(" AND ", parts), scans, dense=dense, few=few)
+            best = self._narrowest(usable, IdRange())[0] or _first_in_order(usable)
+            dense = all(part.scans is not None and part.is_dense for part in parts)
+            scans, few = (best.scans, best.fewer_scans) if best else (None, ())
+            return Predicate(_joined(" AND ", parts), scans, is_dense=dense, fewer_scans=few)
         scans = tuple(scan for part in parts for scan in part.scans or ())
-        is_exact = all(part.exact for part in parts)
-        if len(scans) > MAX_MERGED:
-            scans = tuple(scan for part in parts for scan in part.few or part.scans or ())
+        is_exact = all(part.is_exact for part in parts)
+        if len(scans) > MAX_MERGED_SCANS:
+            scans = tuple(scan for part in parts for scan in part.fewer_scans or part.scans or ())
         if len(scans) > MAX_SCANS or any(part.scans is None for part in parts):
-            return Test(_joined(" OR ", parts))
-        is_dense = any(part.dense for part in parts)
-        return Test(_joined(" OR ", parts), scans, is_exact, is_dense)
+            return Predicate(_joined(" OR ", parts))
+        is_dense = any(part.is_dense for part in parts)
+        return Predicate(_joined(" OR ", parts), scans, is_exact, is_dense)
 
-    def _compile_leaf(self, leaf: Leaf) -> Test:
-        if isinstance(leaf, Predicted):
-            return compile_predicted(leaf, self._catalog, self._words)
-        if isinstance(leaf, Place):
+    def _compile_leaf(self, leaf: Leaf) -> Predicate:
+        if isinstance(leaf, PredictionCondition):
+            return compile_prediction(leaf, self._catalog, self._words)
+        if isinstance(leaf, PlaceCondition):
             return compile_place(leaf, self._catalog, self._words)
         if isinstance(leaf, Range) or leaf.field.startswith(("meta.", "std.")):
             return compile_metadata(leaf, self._catalog, self._words)
@@ -219,30 +221,32 @@ def _is_range(part: Compare) -> bool:
     return part.field in {"id", "ts"} and part.operator not in {"in", "exists"}
 
 
-def _in_order(part: Test) -> bool:
+def _in_order(part: Predicate) -> bool:
     """Tell whether the first ids in order can be had without all of them."""
     scans = part.scans
-    return scans is not None and len(scans) <= MAX_MERGED and all(scan.ordered for scan in scans)
+    return (
+        scans is not None and len(scans) <= MAX_MERGED_SCANS and all(scan.ordered for scan in scans)
+    )
 
 
-def _first_in_order(parts: list[Test]) -> Test | None:
+def _first_in_order(parts: list[Predicate]) -> Predicate | None:
     return next(filter(_in_order, parts), None)
 
 
-def _usable(parts: list[Test]) -> list[Test]:
+def _usable(parts: list[Predicate]) -> list[Predicate]:
     return sorted((part for part in parts if part.scans is not None), key=_preference)
 
 
-def _subject(part: Test) -> tuple[Any, ...]:
+def _subject(part: Predicate) -> tuple[Any, ...]:
     """Return what a part looks for in its index, as a metadata key or a label."""
     return tuple((scan.source, scan.condition.values[:1]) for scan in (part.scans or ())[:1])
 
 
-def _preference(part: Test) -> tuple[bool, bool, int]:
+def _preference(part: Predicate) -> tuple[bool, bool, int]:
     """Order parts by what is asked first: ids in order, of those what is rarer than a model, few scans."""
     scans = part.scans or ()
     return not _in_order(part), any(scan.source == "inference AS d" for scan in scans), len(scans)
 
 
-def _joined(word: str, parts: list[Test]) -> Sql:
-    return Sql.joined(word, [part.test for part in parts]).within("({})")
+def _joined(word: str, parts: list[Predicate]) -> Sql:
+    return Sql.join(word, [part.sql for part in parts]).wrap("({})")

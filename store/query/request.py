@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from blake3 import blake3
 
-from quadriga.store.errors import NO_JSON, QueryError
+from quadriga.store.errors import JSON_ERRORS, QueryError
 from quadriga.store.query import chariot_form, compact_form, json_form
 from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange
-from quadriga.store.query.plan import Window
-from quadriga.store.query.syntax import And, Filter, joined
-from quadriga.store.query.wrong import fields
+from quadriga.store.query.filter_errors import field_names
+from quadriga.store.query.plan import IdRange
+from quadriga.store.query.syntax import And, Filter, join_operands
 
 Order = Literal["-ts", "ts"]
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -48,14 +48,14 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pagination: Pagination | None = None
     """In place of `limit` and `order`."""
 
-    def tree(self, now_us: int | None = None) -> Filter:
+    def parse_filter(self, now_us: int | None = None) -> Filter:
         """Read the filter or raise a `QueryError`; `now_us` is now, in microseconds since 1970."""
         now_us = time.time_ns() // 1000 if now_us is None else now_us
         tree = json_form.parse(self.where, now_us)
         if not (self.metadata_filter or self.gps_box or self.time_range):
             return tree
         also = chariot_form.parse(self.metadata_filter, self.gps_box, self.time_range, now_us)
-        return also if tree == And(()) else joined(And, [tree, also])
+        return also if tree == And(()) else join_operands(And, [tree, also])
 
 
 class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ class CountRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_range: TimeRange | None = None
 
 
-def decode_request(body: bytes) -> QueryRequest:
+def decode_query(body: bytes) -> QueryRequest:
     """Read the body of a query, as `decode_body`; an empty one matches everything."""
     request = decode_body(body, QueryRequest)
     asked = request.pagination
@@ -94,7 +94,7 @@ def decode_count(body: bytes) -> QueryRequest:
     return QueryRequest(**msgspec.structs.asdict(decode_body(body, CountRequest)))
 
 
-def from_url(query: str) -> QueryRequest:
+def query_from_url(query: str) -> QueryRequest:
     """Read the query of a URL, or raise a `QueryError`; see `compact_form.split_url`."""
     texts, options = compact_form.split_url(query)
     known = {
@@ -107,7 +107,7 @@ def from_url(query: str) -> QueryRequest:
         return msgspec.convert({"where": where, **known}, QueryRequest)
     except msgspec.ValidationError as error:
         raise QueryError(
-            f"expected {fields(QueryRequest, compact_form.OPTIONS)}, got: {error}"
+            f"expected {field_names(QueryRequest, compact_form.URL_OPTIONS)}, got: {error}"
         ) from error
 
 
@@ -119,13 +119,13 @@ def decode_body(body: bytes, kind: type[_Body]) -> _Body:
     """
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
-    except NO_JSON as error:
+    except JSON_ERRORS as error:
         raise QueryError(
-            f"expected the body to be a JSON object with {fields(kind)}, got: {error}"
+            f"expected the body to be a JSON object with {field_names(kind)}, got: {error}"
         ) from error
 
 
-def digest(request: QueryRequest) -> str:
+def query_digest(request: QueryRequest) -> str:
     """Return what tells queries apart whose pages do not continue each other."""
     asked = (
         request.order, request.where or {},
@@ -134,19 +134,19 @@ def digest(request: QueryRequest) -> str:
     return str(blake3(msgspec.json.encode(asked, order="sorted")).hexdigest(length=8))
 
 
-def cursor(seq: int, query: str) -> str:
+def encode_cursor(seq: int, query: str) -> str:
     """Return the text that begins the next page after an id."""
     return base64.urlsafe_b64encode(f"{seq}.{query}".encode()).decode().rstrip("=")
 
 
-def window(request: QueryRequest, query: str) -> Window:
+def cursor_range(request: QueryRequest, query: str) -> IdRange:
     """Return the ids that a page may have, by its cursor.
 
     Raises:
         QueryError: The cursor is of no page of this query.
     """
     if request.cursor is None:
-        return Window()
+        return IdRange()
     try:
         padding = "=" * (-len(request.cursor) % 4)
         text = base64.b64decode(request.cursor + padding, altchars=b"-_", validate=True).decode()
@@ -155,4 +155,4 @@ def window(request: QueryRequest, query: str) -> Window:
     seq, _, of = text.partition(".")
     if of != query or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
         raise QueryError("expected cursor to be of the same filter and order, got one of another")
-    return Window(high=int(seq) - 1) if request.order == "-ts" else Window(low=int(seq) + 1)
+    return IdRange(high=int(seq) - 1) if request.order == "-ts" else IdRange(low=int(seq) + 1)

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from quadriga.store.database import fetched, run
+from quadriga.store.database import execute, fetch_all
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import LARGEST
-from quadriga.store.query.plan import Plan, Window
-from quadriga.store.query.sql import TRUE, WALK, Scan, Sql
+from quadriga.store.ids import LARGEST_ID
+from quadriga.store.query.plan import IdRange, Plan
+from quadriga.store.query.sql import FULL_SCAN, TRUE, Scan, Sql
 
-MOST_ROWS = 10_000
+MAX_BATCH_ROWS = 10_000
 """Of a window."""
 
-IDS = "SELECT i.seq FROM ({}) AS m CROSS JOIN inference AS i WHERE i.seq = m.seq"
+SELECT_IDS = "SELECT i.seq FROM ({}) AS m CROSS JOIN inference AS i WHERE i.seq = m.seq"
 """To which tests of inferences can be added."""
 
-FEW, OFTEN = 64, 16
+PROBE_ROWS, FREQUENT_RATIO = 64, 16
 """Matches come often if one of so many among the first few candidates is one."""
 
-LIKELY = 4
+PROBABLE_FACTOR = 4
 """Candidates of the first window for each match wanted, where most are matches."""
 
 _COLUMN = re.compile(r"\bi\.(\w+)")
@@ -38,18 +38,18 @@ class Budget(NamedTuple):
     rows: int = 1_000_000
     """Candidates to test."""
     seconds: float = 1.0
-    first: int = 1000
+    first_batch_rows: int = 1000
     """Candidates of the first window; each is thrice the one before."""
-    small: int = 100_000
+    unbounded_rows: int = 100_000
     """So many inferences may be walked through without an index or a time."""
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """Matches, in order."""
 
     rows: list[Any]
     """What the search selects, the id first."""
-    resume: int | None
+    resume_id: int | None
     """The last candidate that was looked at, where the budget ended the search."""
 
 
@@ -69,7 +69,9 @@ class Search:
         self._direction = "DESC" if descending else "ASC"
         self._is_sqlite = connection.dialect.name == "sqlite"
 
-    def first(self, limit: int, after: Window, budget: Budget, select: str = "{}") -> Found:
+    def first_matches(
+        self, limit: int, after: IdRange, budget: Budget, select: str = "{}"
+    ) -> SearchResult:
         """Return the first matches.
 
         Args:
@@ -81,91 +83,97 @@ class Search:
         Raises:
             QueryError: No index and no time bounds what had to be looked at.
         """
-        window = self._plan.window.narrowed(*after)
+        window = self._plan.id_range.intersect(*after)
         found: list[Any] = []
         if window.low > window.high or self._plan.scans == ():
-            return Found(found, None)
-        if self._plan.test is None:
-            return Found(self._selected(self._candidates(window, limit).within(select)), None)
+            return SearchResult(found, None)
+        if self._plan.predicate is None:
+            return SearchResult(self._selected(self._candidates(window, limit).wrap(select)), None)
         self._check_bounded(budget)
-        deadline, left, rows = time.monotonic() + budget.seconds, budget.rows, budget.first
-        if self._plan.is_likely:  # and to sort a few is cheaper
-            rows = min(rows, LIKELY * limit)
+        deadline, left, rows = (
+            time.monotonic() + budget.seconds,
+            budget.rows,
+            budget.first_batch_rows,
+        )
+        if self._plan.is_probable:  # and to sort a few is cheaper
+            rows = min(rows, PROBABLE_FACTOR * limit)
         while True:
             rows = min(rows, left)
             found += self._selected(self._matches(select, window, rows, limit - len(found)))
             end = self._end(window, rows) if len(found) < limit else None
             left -= rows
             if end is None:
-                return Found(found, None)
+                return SearchResult(found, None)
             if left <= 0 or time.monotonic() > deadline:
-                return Found(found, end)
-            window = window.narrowed(*((0, end - 1) if self._descending else (end + 1, LARGEST)))
+                return SearchResult(found, end)
+            window = window.intersect(
+                *((0, end - 1) if self._descending else (end + 1, LARGEST_ID))
+            )
             if window.low > window.high:
-                return Found(found, None)
-            rows = min(rows * 3, MOST_ROWS)
+                return SearchResult(found, None)
+            rows = min(rows * 3, MAX_BATCH_ROWS)
 
-    def soon(self, limit: int, after: Window, select: str) -> list[Any]:
+    def early_matches(self, limit: int, after: IdRange, select: str) -> list[Any]:
         """Return the first matches, as `first`, if they come often; else none."""
-        window = self._plan.window.narrowed(*after)
+        window = self._plan.id_range.intersect(*after)
         if window.low > window.high or self._plan.scans == ():
             return []
-        few = self._selected(self._matches("{}", window, FEW, limit))
-        if len(few) < min(FEW // OFTEN, limit):
+        few = self._selected(self._matches("{}", window, PROBE_ROWS, limit))
+        if len(few) < min(PROBE_ROWS // FREQUENT_RATIO, limit):
             return []
-        rows = min(limit * OFTEN * 2, MOST_ROWS)
+        rows = min(limit * FREQUENT_RATIO * 2, MAX_BATCH_ROWS)
         found = self._selected(self._matches(select, window, rows, limit))
         return found if len(found) == limit else []
 
     def count(self) -> int:
         """Count all matches."""
         plan = self._plan
-        if plan.window.low > plan.window.high or plan.scans == ():
+        if plan.id_range.low > plan.id_range.high or plan.scans == ():
             return 0
-        test, values = plan.test or TRUE.test
+        test, values = plan.predicate or TRUE.sql
         if plan.scans is None:
             text = f"SELECT count(*) FROM inference AS i WHERE i.seq BETWEEN ? AND ? AND {test}"
-            return int(run(self._connection, text, (*plan.window, *values)).scalar_one())
-        ids = self._union([_select(scan, plan.window) for scan in plan.scans])
+            return int(execute(self._connection, text, (*plan.id_range, *values)).scalar_one())
+        ids = self._union([_select(scan, plan.id_range) for scan in plan.scans])
         text = f"SELECT count(*) FROM ({ids.text}) AS c"
-        if plan.test:
+        if plan.predicate:
             text += f" CROSS JOIN inference AS i WHERE i.seq = c.seq AND {test}"
-        return int(run(self._connection, text, ids.values + values).scalar_one())
+        return int(execute(self._connection, text, ids.values + values).scalar_one())
 
     def _check_bounded(self, budget: Budget) -> None:
         plan = self._plan
-        if plan.scans is not None or plan.is_bounded or plan.is_dense:
+        if plan.scans is not None or plan.is_time_bounded or plan.is_dense:
             return
-        there = run(
+        there = execute(
             self._connection,
             "SELECT count(*) FROM (SELECT 1 FROM inference LIMIT ?) AS c",
-            (budget.small + 1,),
+            (budget.unbounded_rows + 1,),
         ).scalar_one()
-        if there > budget.small:
+        if there > budget.unbounded_rows:
             raise QueryError(
-                f"expected a filter that an index or a time bounds, as there are more than {budget.small} "
+                f"expected a filter that an index or a time bounds, as there are more than {budget.unbounded_rows} "
                 'inferences, got neither; add for example {"ts": {"ge": "-24h"}}, a model, a label, '
                 "or a metadata key with eq, in, gt, ge, lt or le"
             )
 
     def _selected(self, query: Sql) -> list[Any]:
-        rows = fetched(self._connection, *query)
+        rows = fetch_all(self._connection, *query)
         return sorted(rows, key=itemgetter(0), reverse=self._descending)
 
-    def _candidates(self, window: Window, rows: int) -> Sql:
+    def _candidates(self, window: IdRange, rows: int) -> Sql:
         """Return the ids of so many candidates, in order."""
-        return self._ordered(window, rows).within("{} LIMIT ?", rows)
+        return self._ordered(window, rows).wrap("{} LIMIT ?", rows)
 
-    def _end(self, window: Window, rows: int) -> int | None:
+    def _end(self, window: IdRange, rows: int) -> int | None:
         """Return the last of so many candidates; `None` where there are fewer."""
-        last_one = self._ordered(window, rows).within("{} LIMIT 1 OFFSET ?", rows - 1)
-        last = run(self._connection, *last_one).scalar()
+        last_one = self._ordered(window, rows).wrap("{} LIMIT 1 OFFSET ?", rows - 1)
+        last = execute(self._connection, *last_one).scalar()
         return None if last is None else int(last)
 
-    def _ordered(self, window: Window, rows: int) -> Sql:
+    def _ordered(self, window: IdRange, rows: int) -> Sql:
         """Return the ids of at least so many candidates, in order: the first of each scan."""
         order = f"ORDER BY 1 {self._direction}"
-        scans = (WALK,) if self._plan.scans is None else self._plan.scans
+        scans = (FULL_SCAN,) if self._plan.scans is None else self._plan.scans
         parts = [_select(scan, window) for scan in scans]
         if len(parts) > 1:
             parts = [
@@ -174,15 +182,15 @@ class Search:
                 )
                 for at, (scan, part) in enumerate(zip(scans, parts, strict=True))
             ]  # fmt: skip
-        return self._union(parts).within(f"{{}} {order}")
+        return self._union(parts).wrap(f"{{}} {order}")
 
     def _union(self, parts: list[Sql]) -> Sql:
         """Return the ids that parts give, each once."""
-        return Sql.joined(" UNION ALL " if self._plan.is_apart else " UNION ", parts)
+        return Sql.join(" UNION ALL " if self._plan.is_disjoint else " UNION ", parts)
 
-    def _matches(self, select: str, window: Window, rows: int, limit: int) -> Sql:
+    def _matches(self, select: str, window: IdRange, rows: int, limit: int) -> Sql:
         """Return a query of the matches among so many candidates."""
-        test, values = self._plan.test or TRUE.test
+        test, values = self._plan.predicate or TRUE.sql
         direction = self._direction
         if self._plan.scans is None:
             columns = ", ".join(sorted({"seq", *_COLUMN.findall(test)}))
@@ -192,18 +200,18 @@ class Search:
             )
             order = "" if self._is_sqlite else f" ORDER BY i.seq {direction}"
             ids = Sql(f"{text}{order} LIMIT ?", (*window, rows, *values, limit))
-            return ids.within(select)
-        query = IDS if select == "{}" else select
-        text, bound = self._candidates(window, rows).within(query)
+            return ids.wrap(select)
+        query = SELECT_IDS if select == "{}" else select
+        text, bound = self._candidates(window, rows).wrap(query)
         # SQLite keeps the order of the candidates as it is, and would sort what has it already.
         order = "" if self._is_sqlite else f" ORDER BY m.seq {direction}"
         return Sql(f"{text} AND {test}{order} LIMIT ?", (*bound, *values, limit))
 
 
-def _select(scan: Scan, window: Window) -> Sql:
+def _select(scan: Scan, window: IdRange) -> Sql:
     # The plus leaves the index of what is looked for, not that of ids; metadata has but the one.
     seq = "d.seq" if scan.ordered or scan.source.startswith("meta_") else "+d.seq"
     text = f"SELECT {seq} AS seq FROM {scan.source} WHERE {scan.condition.text}"
-    if window == Window():
+    if window == IdRange():
         return Sql(text, scan.condition.values)
     return Sql(f"{text} AND {seq} BETWEEN ? AND ?", (*scan.condition.values, *window))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
 
-from quadriga.store.database import marks
-from quadriga.store.ids import LARGEST, TIME_SHIFT, first_at
+from quadriga.store.database import placeholders
+from quadriga.store.ids import LARGEST_ID, TIME_SHIFT, smallest_id_at
 from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.syntax import Bound, Compare, Scalar
-from quadriga.store.query.words import Words
+from quadriga.store.query.dialects import SqlDialect
+from quadriga.store.query.syntax import BoundOperator, Compare, Scalar
 from quadriga.store.schema import KeyType
 
-MAX_MERGED = 16
+MAX_MERGED_SCANS = 16
 """Of so many parts of an index, each in order, the first rows in order are found together."""
 
 EMPTY_RANGE = (1, 0)
@@ -42,20 +42,20 @@ class Sql(NamedTuple):
     values: tuple[Any, ...] = ()
 
     @classmethod
-    def joined(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
+    def join(cls, word: str, parts: Iterable["Sql"]) -> "Sql":
         """Return the parts with a word between."""
         texts, values = zip(*parts, strict=True)
         return cls(word.join(texts), tuple(chain.from_iterable(values)))
 
-    def within(self, form: str, *after: Any) -> "Sql":
+    def wrap(self, form: str, *after: Any) -> "Sql":
         """Return a form with this in place of its `{}`, and the values bound after it."""
         return Sql(form.replace("{}", self.text, 1), self.values + after)
 
     @classmethod
-    def bounded(cls, expression: str, bounds: Iterable[tuple[Bound, Any]]) -> "Sql":
+    def bounded(cls, expression: str, bounds: Iterable[tuple[BoundOperator, Any]]) -> "Sql":
         """Return that an expression is within all bounds, of which there are some."""
         parts = [cls(f"{expression} {SYMBOLS[symbol]} ?", (bound,)) for symbol, bound in bounds]
-        return cls.joined(" AND ", parts)
+        return cls.join(" AND ", parts)
 
 
 class Scan(NamedTuple):
@@ -67,33 +67,33 @@ class Scan(NamedTuple):
     """Whether its ids come in order, as where one value is looked for."""
 
 
-WALK = Scan("inference AS d", Sql("1 = 1"), ordered=True)
+FULL_SCAN = Scan("inference AS d", Sql("1 = 1"), ordered=True)
 """All inferences."""
 
 
-class Test(NamedTuple):
+class Predicate(NamedTuple):
     """A comparison as SQL."""
 
-    test: Sql
+    sql: Sql
     """Exact, on row `i`; never NULL."""
     scans: tuple[Scan, ...] | None = None
     """Together they give every match; `None` where no index does."""
-    exact: bool = False
+    is_exact: bool = False
     """Whether the scans give nothing else."""
-    dense: bool = True
+    is_dense: bool = True
     """Whether most of what the scans give are matches."""
-    apart: bool = False
+    is_disjoint: bool = False
     """Whether no two of the scans give the same id."""
-    few: tuple[Scan, ...] = ()
+    fewer_scans: tuple[Scan, ...] = ()
     """Scans that are fewer, if there are such, and give the same."""
 
 
-TRUE, FALSE = Test(Sql("1 = 1")), Test(Sql("1 = 0"), (), exact=True)
+TRUE, FALSE = Predicate(Sql("1 = 1")), Predicate(Sql("1 = 0"), (), is_exact=True)
 
 
-def compile_compare(leaf: Compare, catalog: Catalog, words: Words) -> Test:
+def compile_compare(leaf: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
     """Translate a comparison of a field that is no metadata."""
-    compilers: dict[str, Callable[[Compare, Catalog, Words], Test]] = {
+    compilers: dict[str, Callable[[Compare, Catalog, SqlDialect], Predicate]] = {
         "id": _seq, "ts": _seq,
         "model": _model, "version": _model, "task": _model,
         "answer": _answer, "geo": _place_exists,
@@ -109,96 +109,102 @@ def seq_range(leaf: Compare) -> tuple[int, int]:
     if leaf.field == "id":
         first, after = value, value + 1
     else:  # ids know milliseconds: those from `first` on have reached the moment, `after` passed it
-        first, after = first_at(-(-value // 1000)), first_at(value // 1000 + 1)
+        first, after = smallest_id_at(-(-value // 1000)), smallest_id_at(value // 1000 + 1)
     low = {"gt": after, "ge": first, "eq": first}.get(leaf.operator, 0)
-    high = {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST)
-    low, high = max(low, 0), min(high, LARGEST)
+    high = {"lt": first - 1, "le": after - 1, "eq": after - 1}.get(leaf.operator, LARGEST_ID)
+    low, high = max(low, 0), min(high, LARGEST_ID)
     return (low, high) if low <= high else EMPTY_RANGE
 
 
-def _seq(leaf: Compare, *_: object) -> Test:
+def _seq(leaf: Compare, *_: object) -> Predicate:
     if leaf.operator == "exists":
         return TRUE
     if leaf.operator != "in":
-        return Test(Sql("i.seq BETWEEN ? AND ?", seq_range(leaf)))
-    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in values_of(leaf)]
+        return Predicate(Sql("i.seq BETWEEN ? AND ?", seq_range(leaf)))
+    ranges = [seq_range(Compare(leaf.field, "eq", value)) for value in compared_values(leaf)]
     ids = tuple(low for low, high in ranges if low <= high)
     if not ids:
         return FALSE
     if leaf.field == "ts":
         times = tuple(first >> TIME_SHIFT for first in ids)
-        return Test(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({marks(times)})", times))
-    scan = Scan("inference AS d", Sql(f"d.seq IN ({marks(ids)})", ids), ordered=True)
-    return Test(Sql(f"i.seq IN ({marks(ids)})", ids), (scan,), exact=True)
+        return Predicate(Sql(f"(i.seq >> {TIME_SHIFT}) IN ({placeholders(times)})", times))
+    scan = Scan("inference AS d", Sql(f"d.seq IN ({placeholders(ids)})", ids), ordered=True)
+    return Predicate(Sql(f"i.seq IN ({placeholders(ids)})", ids), (scan,), is_exact=True)
 
 
-def _model(leaf: Compare, catalog: Catalog, _: Words) -> Test:
+def _model(leaf: Compare, catalog: Catalog, _: SqlDialect) -> Predicate:
     if leaf.operator == "exists":
         return TRUE
-    ids = catalog.model_ids(leaf.field, values_of(leaf))
+    ids = catalog.model_ids(leaf.field, compared_values(leaf))
     if not ids:
         return FALSE
-    test = Sql(f"i.model_id IN ({marks(ids)})", ids)
-    return Test(test, scan_each("inference AS d", "d.model_id", ids), exact=True)
+    test = Sql(f"i.model_id IN ({placeholders(ids)})", ids)
+    return Predicate(test, scans_by_value("inference AS d", "d.model_id", ids), is_exact=True)
 
 
-def scan_each(source: str, column: str, values: tuple[Any, ...], *key: Any) -> tuple[Scan, ...]:
+def scans_by_value(
+    source: str, column: str, values: tuple[Any, ...], *key: Any
+) -> tuple[Scan, ...]:
     """Return the parts of an index with these values: one for each, unless they are many."""
     first = "d.key = ? AND " if key else ""
-    if len(values) <= MAX_MERGED:
+    if len(values) <= MAX_MERGED_SCANS:
         return tuple(
             Scan(source, Sql(f"{first}{column} = ?", (*key, value)), ordered=True)
             for value in values
         )
-    condition = Sql(f"{first}{column} IN ({marks(values)})", (*key, *values))
+    condition = Sql(f"{first}{column} IN ({placeholders(values)})", (*key, *values))
     return (Scan(source, condition, ordered=False),)
 
 
-def _column(leaf: Compare, _: Catalog, words: Words) -> Test:
+def _column(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
     column = _COLUMNS[leaf.field]
-    values = tuple(dict.fromkeys(values_of(leaf)))
+    values = tuple(dict.fromkeys(compared_values(leaf)))
     present = f"{column} IS NOT NULL"
     if leaf.operator == "exists":
-        return Test(Sql(present))
-    comparison = compared(column, leaf.operator, values, words)
+        return Predicate(Sql(present))
+    comparison = comparison_sql(column, leaf.operator, values, words)
     test = Sql(f"({present} AND {comparison.text})", comparison.values)
-    if comparison is FALSE.test:
+    if comparison is FALSE.sql:
         return FALSE
     indexed = _INDEXED_COLUMNS.get(leaf.field)
     if indexed is None or leaf.operator not in {"eq", "in"}:
-        return Test(test)
-    return Test(test, scan_each("inference AS d", indexed, values), exact=True)
+        return Predicate(test)
+    return Predicate(test, scans_by_value("inference AS d", indexed, values), is_exact=True)
 
 
-def _answer(leaf: Compare, _: Catalog, words: Words) -> Test:
-    text = words.text_of.format("answer")
-    test = compared(text, leaf.operator, values_of(leaf), words)
-    return Test(Sql(f"EXISTS (SELECT 1 FROM {words.predictions} WHERE {test.text})", test.values))
+def _answer(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
+    text = words.prediction_text.format("answer")
+    test = comparison_sql(text, leaf.operator, compared_values(leaf), words)
+    return Predicate(
+        Sql(f"EXISTS (SELECT 1 FROM {words.predictions} WHERE {test.text})", test.values)
+    )
 
 
-def _place_exists(_: Compare, catalog: Catalog, words: Words) -> Test:
+def _place_exists(_: Compare, catalog: Catalog, words: SqlDialect) -> Predicate:
     key = catalog.key("", KeyType.CELL)
     if key is None:
         return FALSE
     test = Sql(f"EXISTS (SELECT 1 FROM {words.place})")
-    return Test(test, (key_scan(KeyType.CELL, key),), exact=True)
+    return Predicate(test, (key_scan(KeyType.CELL, key),), is_exact=True)
 
 
-def _truth(leaf: Compare, _: Catalog, words: Words) -> Test:
+def _truth(leaf: Compare, _: Catalog, words: SqlDialect) -> Predicate:
     scan = Scan("ground_truth AS d", Sql("1 = 1"), ordered=True)
     if leaf.field == "ground_truth":
-        return Test(Sql(_TRUTH.format("")), (scan,))
-    test = compared(words.text, leaf.operator, values_of(leaf), words)
-    label = f" AND EXISTS (SELECT 1 FROM {words.annotated} AND {test.text})"
-    return Test(Sql(_TRUTH.format(label), test.values), (scan,), dense=False)
+        return Predicate(Sql(_TRUTH.format("")), (scan,))
+    test = comparison_sql(words.text, leaf.operator, compared_values(leaf), words)
+    label = f" AND EXISTS (SELECT 1 FROM {words.annotation_labels} AND {test.text})"
+    return Predicate(Sql(_TRUTH.format(label), test.values), (scan,), is_dense=False)
 
 
-def _feedback(*_: object) -> Test:
+def _feedback(*_: object) -> Predicate:
     test = "EXISTS (SELECT 1 FROM feedback AS f WHERE f.seq = i.seq LIMIT 1 OFFSET 0)"
-    return Test(Sql(test), (Scan(_FEEDBACK, Sql("1 = 1"), ordered=False),))
+    return Predicate(Sql(test), (Scan(_FEEDBACK, Sql("1 = 1"), ordered=False),))
 
 
-def compared(expression: str, operator: str, values: tuple[Scalar, ...], words: Words) -> Sql:
+def comparison_sql(
+    expression: str, operator: str, values: tuple[Scalar, ...], words: SqlDialect
+) -> Sql:
     """Return a test of an expression that may be NULL."""
     if operator == "exists":
         return Sql(f"{expression} IS NOT NULL")
@@ -206,21 +212,21 @@ def compared(expression: str, operator: str, values: tuple[Scalar, ...], words: 
         return Sql(words.contains.format(expression), values)
     if operator == "in":
         if not values:
-            return FALSE.test
-        return Sql(f"{expression} IN ({marks(values)})", values)
+            return FALSE.sql
+        return Sql(f"{expression} IN ({placeholders(values)})", values)
     return Sql(f"{expression} {SYMBOLS[operator]} ?", values)
 
 
 def key_scan(type_: KeyType, key: int) -> Scan:
     """Return all of a metadata key in its index."""
-    return Scan(table_of(type_), Sql("d.key = ?", (key,)), ordered=False)
+    return Scan(index_table(type_), Sql("d.key = ?", (key,)), ordered=False)
 
 
-def table_of(type_: KeyType) -> str:
+def index_table(type_: KeyType) -> str:
     """Return the index of a type."""
     return "meta_str AS d" if type_ is KeyType.STR else "meta_num AS d"
 
 
-def values_of(leaf: Compare) -> tuple[Scalar, ...]:
+def compared_values(leaf: Compare) -> tuple[Scalar, ...]:
     """Return the values that a field is compared with."""
     return leaf.value if isinstance(leaf.value, tuple) else (leaf.value,)

@@ -10,7 +10,7 @@ import msgspec
 
 Scalar = str | int | float | bool
 
-Bound = Literal["eq", "gt", "ge", "lt", "le"]
+BoundOperator = Literal["eq", "gt", "ge", "lt", "le"]
 Operator = Literal["eq", "gt", "ge", "lt", "le", "in", "exists", "contains"]
 Property = Literal["score", "area", "cx", "cy", "width", "height"]
 
@@ -18,19 +18,19 @@ Property = Literal["score", "area", "cx", "cy", "width", "height"]
 class And(msgspec.Struct, frozen=True):
     """All of the parts; true of no parts."""
 
-    parts: tuple["Filter", ...]
+    operands: tuple["Filter", ...]
 
 
 class Or(msgspec.Struct, frozen=True):
     """Any of the parts; false of no parts."""
 
-    parts: tuple["Filter", ...]
+    operands: tuple["Filter", ...]
 
 
 class Not(msgspec.Struct, frozen=True):
     """Not the part; `ne` is `Not` of `eq`."""
 
-    part: "Filter"
+    operand: "Filter"
 
 
 class Compare(msgspec.Struct, frozen=True):
@@ -47,21 +47,21 @@ class Range(msgspec.Struct, frozen=True):
     """Bounds of one type on one metadata key, as `conjuncts` makes them: one range of an index."""
 
     field: str
-    bounds: tuple[tuple[Bound, Scalar], ...]
+    bounds: tuple[tuple[BoundOperator, Scalar], ...]
 
 
-class Predicted(msgspec.Struct, frozen=True):
+class PredictionCondition(msgspec.Struct, frozen=True):
     """Some prediction has one of the labels and properties within all bounds; or so many have."""
 
     labels: tuple[str, ...] | None
     """`None` is any label, or none."""
-    bounds: tuple[tuple[Property, Bound, float], ...] = ()
+    bounds: tuple[tuple[Property, BoundOperator, float], ...] = ()
     """Lengths in pixels of the image."""
-    count: tuple[tuple[Bound, float], ...] = ()
+    count: tuple[tuple[BoundOperator, float], ...] = ()
     """Of the predictions that have all that; no bounds mean at least one."""
 
 
-class Near(msgspec.Struct, frozen=True):
+class GeoCircle(msgspec.Struct, frozen=True):
     """Places within a distance on the sphere."""
 
     latitude: float
@@ -69,7 +69,7 @@ class Near(msgspec.Struct, frozen=True):
     metres: float
 
 
-class Box(msgspec.Struct, frozen=True):
+class GeoBox(msgspec.Struct, frozen=True):
     """Places between parallels and meridians; from west eastwards to east, across 180 degrees too."""
 
     south: float
@@ -78,7 +78,7 @@ class Box(msgspec.Struct, frozen=True):
     east: float
 
 
-class Polygon(msgspec.Struct, frozen=True):
+class GeoPolygon(msgspec.Struct, frozen=True):
     """Places inside a ring of (latitude, longitude), whose edges are straight on a map of both.
 
     An edge takes the shorter way around the earth; a ring around a pole holds the pole.
@@ -87,19 +87,19 @@ class Polygon(msgspec.Struct, frozen=True):
     points: tuple[tuple[float, float], ...]
 
 
-class Place(msgspec.Struct, frozen=True):
+class PlaceCondition(msgspec.Struct, frozen=True):
     """The metadata's `latitude` and `longitude` lie in a shape; both ends of all ranges included."""
 
-    shape: Near | Box | Polygon
+    shape: GeoCircle | GeoBox | GeoPolygon
 
 
-Leaf = Compare | Range | Predicted | Place
+Leaf = Compare | Range | PredictionCondition | PlaceCondition
 Filter = And | Or | Not | Leaf
 
-Kind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence"]
+FieldKind = Literal["id", "time", "text", "texts", "name", "number", "value", "presence"]
 
 _ORDERED = ("eq", "ne", "gt", "ge", "lt", "le", "in", "exists")
-OPERATORS: dict[Kind, tuple[str, ...]] = {
+OPERATORS: dict[FieldKind, tuple[str, ...]] = {
     "id": _ORDERED,
     "time": _ORDERED,
     "number": _ORDERED,
@@ -111,7 +111,7 @@ OPERATORS: dict[Kind, tuple[str, ...]] = {
 }
 """What each kind of field can be asked; `texts` are several, one of which is looked for."""
 
-FIELDS: dict[str, Kind] = {
+FIELDS: dict[str, FieldKind] = {
     "id": "id",
     "request_id": "text",
     "model": "name",
@@ -131,17 +131,17 @@ FIELDS: dict[str, Kind] = {
 """Fields beside `label`, `box`, `geo`, `meta.<path>` and `std.<path>`."""
 
 PROPERTIES: tuple[Property, ...] = get_args(Property)
-BOUNDS: tuple[Bound, ...] = get_args(Bound)
+BOUNDS: tuple[BoundOperator, ...] = get_args(BoundOperator)
 
 
-def kind_of(field: str) -> Kind | None:
+def kind_of(field: str) -> FieldKind | None:
     """Return what kind of field this is; `None` where it is none that is compared with values."""
     if field.startswith(("meta.", "std.")) and not field.endswith("."):
         return "value"
     return FIELDS.get(field)
 
 
-def joined(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
+def join_operands(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
     """Return the parts under one node; one part needs none."""
     return parts[0] if len(parts) == 1 else kind(tuple(parts))
 
@@ -149,7 +149,7 @@ def joined(kind: type[And] | type[Or], parts: Sequence[Filter]) -> Filter:
 def conjuncts(tree: Filter) -> list[Filter]:
     """Return what must all hold, the bounds on the same metadata key joined."""
     result: list[Filter] = []
-    ranges: dict[tuple[str, bool], list[tuple[Bound, Scalar]]] = {}
+    ranges: dict[tuple[str, bool], list[tuple[BoundOperator, Scalar]]] = {}
     for part in _flat(tree):
         if (
             isinstance(part, Compare)
@@ -166,14 +166,14 @@ def conjuncts(tree: Filter) -> list[Filter]:
 
 def _flat(tree: Filter) -> list[Filter]:
     if isinstance(tree, And):
-        return [leaf for part in tree.parts for leaf in _flat(part)]
+        return [leaf for part in tree.operands for leaf in _flat(part)]
     return [tree]
 
 
 def leaves(tree: Filter) -> list[Leaf]:
     """Return all comparisons of a tree."""
     if isinstance(tree, And | Or):
-        return [leaf for part in tree.parts for leaf in leaves(part)]
+        return [leaf for part in tree.operands for leaf in leaves(part)]
     if isinstance(tree, Not):
-        return leaves(tree.part)
+        return leaves(tree.operand)
     return [tree]

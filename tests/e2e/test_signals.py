@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from quadriga.monitor.signals import PICTURE
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from tests.server_process import IMAGES, SAMPLE_MODELS, ServerProcess, image_input
 
 MODEL = "shapes-classifier"
@@ -23,7 +23,9 @@ def send(server: ServerProcess, *images: bytes, **parameters) -> list[int]:
 def test_images_have_signals_and_a_killed_worker_loses_no_inference(tmp_path: Path) -> None:
     images = [path.read_bytes() for path in sorted((IMAGES / "classification").glob("*.jpg"))[:4]]
     data = tmp_path / "data"
-    inferences = Inferences(f"sqlite:///{data}/store.db", data / "journal", BlobStore(data / "b"))
+    inferences = InferenceReader(
+        f"sqlite:///{data}/store.db", data / "journal", FileBlobs(data / "b")
+    )
     server = ServerProcess(data, SAMPLE_MODELS / MODEL, "--signals-per-s", "1000000")
     with server:
         sent = send(server, *images)

@@ -21,7 +21,7 @@ import pytest
 
 from quadriga.engine.processes.supervisor import ChildTask
 from quadriga.engine.settings import Settings
-from quadriga.store.database import Readers
+from quadriga.store.database import ReaderPool
 from quadriga.store.errors import NotReadyError
 from quadriga.store.ids import IdSource
 from quadriga.store.journal import Journal
@@ -56,7 +56,7 @@ class Stored:
     """Looks into a database directly; while it is away or has no tables, nothing is there."""
 
     def __init__(self, url: str) -> None:
-        self._readers = Readers(url, connections=1)
+        self._readers = ReaderPool(url, connections=1)
 
     def _rows(self, statement: str) -> list[Any]:
         try:

@@ -88,11 +88,11 @@ def extend(path: Path, output: str, nodes: list[onnx.NodeProto]) -> None:
 
 def ask(model: Model, parameters: dict[str, Any] | None = None) -> list[Any]:
     """Ask about two images in one request, as a client does; both answers must be the same."""
-    assert model.images is not None
+    assert model.image_predictor is not None
     assert model.spec is not None
     pixels = np.random.default_rng(7).integers(0, 255, (2, HEIGHT, WIDTH, 3), np.uint8)
-    data = [cv2.imencode(".png", encoded)[1].tobytes() for encoded in pixels]
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=2)
+    data = [cv2.imencode(".png", picture)[1].tobytes() for picture in pixels]
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=2)
     tensor = Tensor("image", "BYTES", (2,), data, parameters or {})
     _, (first, second) = infer_images(images, InferRequest("model", None, "", [tensor]))
     assert (first.width, first.height) == (WIDTH, HEIGHT)

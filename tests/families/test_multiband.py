@@ -41,7 +41,7 @@ def echo(path, shape, kind):
 
 
 def ask(model, data):
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=1)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=1)
     tensor = Tensor("image", "BYTES", (1,), [data], {})
     _, (answered,) = infer_images(images, InferRequest("model", None, "", [tensor]))
     return answered.predictions

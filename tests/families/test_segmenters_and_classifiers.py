@@ -364,10 +364,10 @@ def test_one_logit_is_a_probability_of_its_own(shape, tmp_path):
 
 def test_an_image_too_narrow_to_be_cropped_is_refused_by_its_place_in_the_request(tmp_path):
     model = load(case("timm", LOGITS, CHANCES, image=AT_96, files=TIMM), tmp_path)
-    assert model.images is not None
+    assert model.image_predictor is not None
     assert model.spec is not None
     data = [cv2.imencode(".png", np.zeros((1, w, 3), np.uint8))[1].tobytes() for w in (9, 60_000)]
-    images = ImageModel(model.images, model.spec, MAX_PIXELS, max_images=2)
+    images = ImageModel(model.image_predictor, MAX_PIXELS, max_images=2)
     request = InferRequest("model", None, "", [Tensor("image", "BYTES", (2,), data, {})])
     with pytest.raises(
         InvalidRequest, match=r"data\[1\]: expected an image that is scaled to at most"

@@ -22,8 +22,8 @@ from quadriga.monitor.drift.parameters import (
     absolute,
     span_s,
 )
-from quadriga.monitor.model_files import path_of, read, write
-from quadriga.store.errors import NotFoundError, QueryError, StoreError, keeping
+from quadriga.monitor.model_files import model_file_path, read_model_file, write_model_file
+from quadriga.store.errors import NotFoundError, QueryError, StoreError, translate_disk_errors
 from quadriga.store.jobs import Jobs
 from quadriga.store.query.request import decode_body
 from quadriga.store.records import timestamp_text
@@ -130,9 +130,11 @@ class Schedules:
         since = int(time.time() if now_s is None else now_s)
         with suppress(NotFoundError):
             since = self.get(model).since_s
-        with keeping("keep the schedule"):
+        with translate_disk_errors("keep the schedule"):
             self.directory.mkdir(parents=True, exist_ok=True)
-            write(path_of(self.directory, model, SCHEDULE), KeptSchedule(schedule, since))
+            write_model_file(
+                model_file_path(self.directory, model, SCHEDULE), KeptSchedule(schedule, since)
+            )
 
     def get(self, model: str) -> KeptSchedule:
         """Return a model's schedule.
@@ -140,7 +142,7 @@ class Schedules:
         Raises:
             NotFoundError: It has none.
         """
-        found = read(path_of(self.directory, model, SCHEDULE), KeptSchedule)
+        found = read_model_file(model_file_path(self.directory, model, SCHEDULE), KeptSchedule)
         if found is None:
             raise NotFoundError(f"expected a drift schedule of {model!r}, got none")
         return found
@@ -153,8 +155,8 @@ class Schedules:
             JournalError: That could not be noted.
         """
         self.get(model)
-        with keeping("end the schedule"):
-            path_of(self.directory, model, SCHEDULE).unlink(missing_ok=True)
+        with translate_disk_errors("end the schedule"):
+            model_file_path(self.directory, model, SCHEDULE).unlink(missing_ok=True)
 
     def models(self) -> list[str]:
         """Return the names of models that have one."""
@@ -163,12 +165,12 @@ class Schedules:
 
     def position(self, model: str) -> int | None:
         """Return where the last window ends that was submitted or skipped, in seconds since 1970."""
-        found = read(path_of(self.directory, model, POSITION), Position)
+        found = read_model_file(model_file_path(self.directory, model, POSITION), Position)
         return None if found is None else found.done_s
 
     def reached(self, model: str, done_s: int) -> None:
         """Note that all windows until then were submitted or skipped."""
-        write(path_of(self.directory, model, POSITION), Position(done_s))
+        write_model_file(model_file_path(self.directory, model, POSITION), Position(done_s))
 
     def next_s(self, model: str, kept: KeptSchedule) -> int:
         """Return where the first window starts that is not done yet, in seconds since 1970."""

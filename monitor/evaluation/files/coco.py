@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quadriga.monitor.evaluation.arrays import Doubles, Integers, end_to_end, within
+from quadriga.monitor.evaluation.arrays import end_to_end, within
 from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.item_tables import Listed
 from quadriga.monitor.evaluation.objects.detection import box_tables
@@ -30,6 +30,7 @@ from quadriga.store.exchange.coco import (
     ImageId,
 )
 from quadriga.tasks import full_name
+from quadriga.tasks.arrays import Float64Array, Int64Array
 
 _PIXELS, _FEWEST = 1 << 30, 1 << 10
 """Of the images of the masks that are held at once, an image counting as so many at least; the masks
@@ -150,8 +151,8 @@ def _values(images: Sequence[msgspec.Raw], by: str) -> list[str | None]:
     return slice_values(known, by)
 
 
-def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
-    def boxes(listed: Listed) -> Doubles:
+def _boxes(found: Listed, there: Listed, _: Int64Array) -> dict[str, Table]:
+    def boxes(listed: Listed) -> Float64Array:
         none = 0, 0, -1, -1
         found = np.array([row.bbox or none for row in listed.rows], np.float64).reshape(-1, 4)
         expected = "bbox to be x, y, width and height"
@@ -161,7 +162,7 @@ def _boxes(found: Listed, there: Listed, _: Integers) -> dict[str, Table]:
     return box_tables(found, boxes(found), there, boxes(there))
 
 
-def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table]:
+def _instances(found: Listed, there: Listed, sizes: Int64Array) -> dict[str, Table]:
     """Return the tables of masks, as `quadriga.monitor.evaluation.pixels.instances` has them."""
     both = found, there
     images = np.concatenate([one.table["image"] for one in both])
@@ -179,7 +180,7 @@ def _instances(found: Listed, there: Listed, sizes: Integers) -> dict[str, Table
     return end_to_end(tables)
 
 
-def _sizes(listed: Listed, sizes: Integers) -> Integers:
+def _sizes(listed: Listed, sizes: Int64Array) -> Int64Array:
     """Return (N, 2) the size of the image of each object."""
     of = sizes[listed.table["image"]]
     for at in np.flatnonzero((of <= 0).any(axis=1) | (of > _LONGEST).any(axis=1)).tolist():

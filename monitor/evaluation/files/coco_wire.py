@@ -11,7 +11,7 @@ from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.files.coco import read_instances
 from quadriga.monitor.evaluation.pixels.run_lengths import runs_of
 from quadriga.monitor.evaluation.state import EvaluatedImage, EvaluationError
-from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import QueryError
 from quadriga.store.exchange.coco import (
     CocoResult,
@@ -66,7 +66,7 @@ def annotated_images(
                 one |= {"crowd": True} if row.crowd else {}
                 one |= {} if row.area is None else {"area": row.area}
             if task != "IMAGE_CLASSIFICATION" or one not in truth:
-                truth += annotations_of([one], where)
+                truth += parse_annotations([one], where)
         if image.file_name is None:
             raise EvaluationError(f"{name}: expected a file_name of image {image.id!r}, got none")
         yield image.file_name, truth

@@ -15,7 +15,7 @@ import msgspec
 from quadriga.monitor.evaluation.evaluators import decode
 from quadriga.monitor.evaluation.files.coco_wire import annotated_images
 from quadriga.monitor.evaluation.state import EvaluationError
-from quadriga.store.changes.annotations import annotations_of
+from quadriga.store.changes.annotations import parse_annotations
 from quadriga.store.errors import ChangeError
 from quadriga.store.exchange.datasets import GPS, OWN
 
@@ -136,7 +136,7 @@ def _chariot(files: Files, name: str) -> list[DatasetImage]:
             raise EvaluationError(f"{where}: expected a path or a datum_id, got none")
         about = described.get(path, {}) | row.metadata
         is_truth = about.get("annotations_from") != "predictions" and row.annotations is not None
-        truth = annotations_of(row.annotations, f"{where}: annotations") if is_truth else None
+        truth = parse_annotations(row.annotations, f"{where}: annotations") if is_truth else None
         image = str(folder / path)
         image = image if image in whole else by_stem.get(image, image)
         metadata = {key: value for key, value in about.items() if key not in _NOT_METADATA}

@@ -8,7 +8,7 @@ from quadriga.engine.pipeline import Pipeline
 from quadriga.engine.recording import Recorder
 from quadriga.engine.repository import ModelRepository
 from quadriga.engine.settings import Settings
-from quadriga.store.journal import frames, segments
+from quadriga.store.journal import read_frames, segment_paths
 
 
 def small(**others: Any) -> Settings:
@@ -34,6 +34,6 @@ def pipeline_of(
 
 def journaled(directory: Path) -> Iterator[bytes]:
     """Give what a journal holds, in order."""
-    for path in segments(directory):
-        for _, payload, _ in frames(path):
+    for path in segment_paths(directory):
+        for _, payload, _ in read_frames(path):
             yield payload

@@ -7,28 +7,28 @@ import pytest
 
 from quadriga.engine import app
 from quadriga.engine.app import latest_seq
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.journal import Journal
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import execute, fill
+from tests.unit.store.place import fill, run_statements
 
 
 @pytest.fixture
-def inferences(tmp_path: Path) -> Iterator[Inferences]:
+def inferences(tmp_path: Path) -> Iterator[InferenceReader]:
     """What a restart finds: record 7 in the database, 5 in the journal."""
     directory, url = tmp_path / "journal", f"sqlite:///{tmp_path}/store.db"
     fill(url, directory, [make_record(7)])
     journal = Journal(directory, 0)
     journal.append([make_record(5)])
     journal.close()
-    inferences = Inferences(url, directory, BlobStore(tmp_path / "blobs"))
+    inferences = InferenceReader(url, directory, FileBlobs(tmp_path / "blobs"))
     yield inferences
     inferences.close()
 
 
 def test_a_start_waits_for_a_database_that_comes_back(
-    inferences: Inferences, tmp_path: Path
+    inferences: InferenceReader, tmp_path: Path
 ) -> None:
     (tmp_path / "store.db").rename(tmp_path / "kept")
     (tmp_path / "store.db").touch()
@@ -44,10 +44,10 @@ def test_a_start_waits_for_a_database_that_comes_back(
 
 
 def test_a_start_goes_on_without_a_database_that_stays_away(
-    inferences: Inferences, tmp_path: Path, monkeypatch, caplog
+    inferences: InferenceReader, tmp_path: Path, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(app, "LATEST_SEQ_S", 0.2)
     url = f"sqlite:///{tmp_path}/store.db"
-    execute(url, ("UPDATE alembic_version SET version_num = 'other'", ()))
+    run_statements(url, ("UPDATE alembic_version SET version_num = 'other'", ()))
     assert latest_seq(inferences, tmp_path / "journal") == 5
     assert "the newest stored is unknown: expected the database at revision" in caplog.text

@@ -34,8 +34,8 @@ LAYOUTS = [(layout, style) for layout in ("merged", "two", "plain") for style in
 
 
 def ask(package, prompts, image=WHITE, **parameters):
-    options = package.options({"prompts": prompts, **parameters})
-    ((answers, _),) = package.answer([image], [options])
+    options = package.read_options({"prompts": prompts, **parameters})
+    ((answers, _),) = package.predict([image], [options])
     assert [answer.prompt for answer in answers] == prompts
     return [answer.answer for answer in answers]
 
@@ -132,8 +132,8 @@ def test_an_image_is_encoded_once_for_all_its_prompts(tmp_path):
     package._encoder = counting = Counting(package._encoder)
     ask(package, PROMPTS)
     assert counting.rows == [1]
-    options = package.options({"prompts": ["one", "two"]})
-    package.answer([WHITE, BLACK], [options, options])
+    options = package.read_options({"prompts": ["one", "two"]})
+    package.predict([WHITE, BLACK], [options, options])
     assert counting.rows == [1, 1, 1]
 
 

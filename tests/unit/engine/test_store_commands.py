@@ -5,7 +5,7 @@ from click.testing import CliRunner, Result
 
 from quadriga.engine.cli import main
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import execute, fill, rows
+from tests.unit.store.place import fill, rows, run_statements
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_tables_are_made_and_brought_up_to_date_once(data: Path) -> None:
 def test_a_database_of_an_unknown_revision_is_refused(data: Path) -> None:
     url = f"sqlite:///{data}/other.db"
     assert call("migrate", "--database", url).exit_code == 0
-    execute(url, ("UPDATE alembic_version SET version_num = '2031.01'", ()))
+    run_statements(url, ("UPDATE alembic_version SET version_num = '2031.01'", ()))
     result = call("migrate", "--database", url)
     assert result.exit_code == 2
     assert "expected a database that this version can read" in result.output
@@ -67,7 +67,7 @@ def test_a_store_is_rebuilt(data: Path) -> None:
     url = f"sqlite:///{data}/store.db"
     fill(url, data / "journal", [make_record(5)])
     right = rows(url, "SELECT * FROM pred")
-    execute(url, ("DELETE FROM pred", ()))
+    run_statements(url, ("DELETE FROM pred", ()))
     result = call("store", "rebuild", "--data", data)
     assert (result.exit_code, result.stdout) == (0, "rebuilt\n")
     assert rows(url, "SELECT * FROM pred") == right

@@ -18,7 +18,7 @@ class Sink:
     ended = False
 
     def __init__(self, *_: object) -> None:
-        self.needs = lambda _: False
+        self.has_unsent = lambda _: False
 
     def run(self, stop: threading.Event) -> None:
         Sink.ended = stop.wait(20)
@@ -35,7 +35,7 @@ class Writer:
 
 def test_a_writer_that_fails_takes_the_sink_along(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_when_told", lambda _: None)
-    monkeypatch.setattr("quadriga.store.moving.clickhouse.Sink", Sink)
+    monkeypatch.setattr("quadriga.store.replication.clickhouse.ClickHouseSender", Sink)
     monkeypatch.setattr("quadriga.store.writer.Writer", Writer)
     settings = Settings(data=str(tmp_path), clickhouse="http://127.0.0.1:9/none")
     with pytest.raises(RuntimeError, match="a fault"):
@@ -47,12 +47,12 @@ def test_the_jobs_process_opens_nothing_until_there_is_a_job(tmp_path, monkeypat
     told = []
     done = threading.Event()
 
-    def run_jobs(*_: object) -> None:
+    def run(*_: object) -> None:
         done.set()
 
     monkeypatch.setattr(worker, "_when_told", told.append)
     monkeypatch.setattr(worker, "_JOBS_POLL_S", 0.005)
-    monkeypatch.setattr("quadriga.store.jobs.run_jobs", run_jobs)
+    monkeypatch.setattr("quadriga.store.jobs.JobRunner.run", run)
     settings = Settings(data=str(tmp_path))
     child = threading.Thread(target=worker._do_jobs, args=(settings,))
     child.start()

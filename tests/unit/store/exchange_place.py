@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.records import InferenceRecord, InputReference, JournaledChange
 from tests.unit.store.place import fill
 
@@ -39,8 +39,8 @@ class ExchangePlace:
     def __init__(self, folder: Path, url: str) -> None:
         self.journal = folder / "journal"
         self.url = url
-        self.blobs = BlobStore(folder / "blobs")
-        self.inferences = Inferences(url, self.journal, self.blobs)
+        self.blobs = FileBlobs(folder / "blobs")
+        self.inferences = InferenceReader(url, self.journal, self.blobs)
 
     def add(self, *records: InferenceRecord | JournaledChange) -> None:
         fill(self.url, self.journal, records)
@@ -54,7 +54,7 @@ class ExchangePlace:
         return Importer(self.journal, self.url, self.blobs, what, join).run(read(file))
 
 
-def tasks(record, blobs: BlobStore) -> list[InferenceRecord]:
+def tasks(record, blobs: FileBlobs) -> list[InferenceRecord]:
     """An inference of every task, with and without images."""
     made = []
     for number, (task, predictions) in enumerate(PREDICTIONS.items()):

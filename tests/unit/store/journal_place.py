@@ -18,7 +18,7 @@ class JournalPlace:
     def drain(self) -> tuple[int, int, int]:
         """Move the journal; return how many records moved, died, and parts were damaged."""
         writer = drain(self.url, self.directory)
-        return writer.records_moved, writer.records_dead, writer.parts_damaged
+        return writer.records_committed, writer.records_rejected, writer.damaged_parts
 
     def rows(self, statement: str) -> list[tuple]:
         """Return what the database answers."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import run, writing
-from quadriga.store.inferences import Inferences, QueryRequest
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import execute, writer_engine
+from quadriga.store.inferences import InferenceReader, QueryRequest
 from quadriga.store.journal import Journal
 from quadriga.store.records import InferenceRecord, JournaledChange
 from quadriga.store.writer import Writer
@@ -22,15 +22,15 @@ LATER = 1 << 40
 
 def rows(url: str, statement: str) -> list[tuple[Any, ...]]:
     """Return what a database answers."""
-    with writing(url) as engine, engine.connect() as connection:
-        return [tuple(row) for row in run(connection, statement)]
+    with writer_engine(url) as engine, engine.connect() as connection:
+        return [tuple(row) for row in execute(connection, statement)]
 
 
-def execute(url: str, *statements: tuple[str, Sequence[Any]]) -> None:
+def run_statements(url: str, *statements: tuple[str, Sequence[Any]]) -> None:
     """Change a database behind a writer's back, by statements with their values, in one transaction."""
-    with writing(url) as engine, engine.begin() as connection:
+    with writer_engine(url) as engine, engine.begin() as connection:
         for statement, values in statements:
-            run(connection, statement, values)
+            execute(connection, statement, values)
 
 
 def drain(url: str, directory: Path) -> Writer:
@@ -59,7 +59,7 @@ class Place:
         self.root = root
         self.journal = Journal(root / "journal", 0)
         self.writer = Writer(root / "journal", url)
-        self.inferences = Inferences(url, root / "journal", BlobStore(root / "blobs"))
+        self.inferences = InferenceReader(url, root / "journal", FileBlobs(root / "blobs"))
         self._next = LATER
 
     def move(self, *entries: Entry) -> None:
@@ -86,7 +86,7 @@ class Place:
 
     def execute(self, statement: str) -> None:
         """Change the database behind the writer's back."""
-        execute(self.url, (statement, ()))
+        run_statements(self.url, (statement, ()))
 
     def replay(self) -> None:
         """Make a new writer move the journal once more."""

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from quadriga.store.errors import MetadataError
-from quadriga.store.ids import first_at
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.metadata import check
 from quadriga.store.records import InputReference, ModelReference, timestamp_text
 
@@ -80,7 +80,7 @@ def random_records(pick: random.Random) -> list[dict[str, Any]]:
         ]
         records.append(
             {
-                "seq": first_at(BASE_MS + ms) | counter,
+                "seq": smallest_id_at(BASE_MS + ms) | counter,
                 "request_id": f"r{ms}",
                 "model": ModelReference(name, version, ""),
                 "task": task,
@@ -116,7 +116,7 @@ def asked(value: st.SearchStrategy[Any], operators: list[str]) -> st.SearchStrat
 ORDERED = ["eq", "ne", "gt", "ge", "lt", "le", "in", "exists"]
 moments = st.integers(-1, 6).map(lambda ms: timestamp_text(BASE_MS + ms))
 ids = st.tuples(st.integers(0, 5), st.integers(0, 5)).map(
-    lambda p: str(first_at(BASE_MS + p[0]) | p[1])
+    lambda p: str(smallest_id_at(BASE_MS + p[0]) | p[1])
 )
 meta_values = asked(st.sampled_from([*NUMBERS, *STRINGS]), [*ORDERED, "contains"])
 BOUNDS = ["eq", "gt", "ge", "lt", "le"]

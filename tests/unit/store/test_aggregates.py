@@ -11,10 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import first_at, milliseconds
+from quadriga.store.ids import smallest_id_at, time_ms
+from quadriga.store.maintenance import aggregates
+from quadriga.store.maintenance.aggregates import (
+    AggregateRequest,
+    Aggregates,
+    aggregate,
+    decode_aggregate,
+)
 from quadriga.store.records import InferenceRecord, ModelReference, timestamp_text
-from quadriga.store.upkeep import aggregates
-from quadriga.store.upkeep.aggregates import AggregateRequest, Aggregates, aggregate, decode_request
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -41,7 +46,7 @@ def some_records() -> list[InferenceRecord]:
         predictions: Any = [{"label": label, "score": 0.5} for label in labels]
         records.append(
             make_record(
-                first_at(at + rnd.choice([0, 1, 59_999, 30_000])) + number,
+                smallest_id_at(at + rnd.choice([0, 1, 59_999, 30_000])) + number,
                 model=model,
                 task=task,
                 latency_ms=rnd.choice([0, 0.4, rnd.lognormvariate(3, 2)]),
@@ -87,7 +92,7 @@ def by_definition(
     found: dict[tuple, list[InferenceRecord]] = {} if width or names else {(0,): []}
     for one in records:
         values = {"model": one.model.name, "version": one.model.version, "task": one.task}
-        key = (start_ms(milliseconds(one.seq), width), *(values[name] for name in names))
+        key = (start_ms(time_ms(one.seq), width), *(values[name] for name in names))
         found.setdefault(key, []).append(one)
     return found
 
@@ -123,7 +128,7 @@ conditions = {
 def holds(where: dict[str, Any], one: InferenceRecord) -> bool:
     name = one.model.name.lower()
     short = {"OBJECT_DETECTION": "detection"}.get(one.task, "classification")
-    at = milliseconds(one.seq)
+    at = time_ms(one.seq)
     bounds = where.get("ts", {})
     return (
         where.get("model", name) in {name, f"{name}:{one.model.version}"}
@@ -209,7 +214,7 @@ def test_what_rollups_cannot_tell_is_told_by_the_rows(
 def test_relative_moments_are_cut_to_the_minute(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut = first_at(START_MS)
+    cut = smallest_id_at(START_MS)
     counted = Counted(tmp_path, database_url)
     counted.move(make_record(cut - 1), make_record(cut))
     monkeypatch.setattr(time, "time_ns", lambda: (START_MS + 3_600_000 + 59_999) * 10**6)
@@ -233,10 +238,10 @@ Request = aggregates.QueryRequest
 
 
 def test_too_many_groups_are_refused(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quadriga.store.upkeep.aggregates.MAX_GROUPS", 3)
+    monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_GROUPS", 3)
     with pytest.raises(QueryError, match="at most 3 groups"):
         counted.aggregate(group=[{"time": "1m"}])
-    monkeypatch.setattr("quadriga.store.upkeep.aggregates.MAX_MINUTES", 3)
+    monkeypatch.setattr("quadriga.store.maintenance.aggregates.MAX_MINUTES", 3)
     with pytest.raises(QueryError, match="at most 3 minutes of models"):
         counted.aggregate()
     assert counted.aggregate(metrics=["count"]).groups == [{"count": len(RECORDS)}]
@@ -267,5 +272,5 @@ def test_a_request_that_means_nothing_is_refused(
 @pytest.mark.parametrize("body", [b"[", b"[]", b'{"x": 1}', b'{"metrics": ["mean"]}', b"\xff"])
 def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(QueryError, match="expected the body"):
-        decode_request(body)
-    assert decode_request(b"") == AggregateRequest()
+        decode_aggregate(body)
+    assert decode_aggregate(b"") == AggregateRequest()

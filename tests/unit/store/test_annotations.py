@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.changes.annotations import MAX_ANNOTATIONS, annotations_of
+from quadriga.store.changes.annotations import MAX_ANNOTATIONS, parse_annotations
 from quadriga.store.errors import ChangeError
 
 RING = [{"x": 1.5, "y": 2}, {"x": 3, "y": 4}, {"x": 0, "y": 4}]
@@ -36,12 +36,12 @@ ORIENTED = {"cx": 0.5, "cy": 0.5, "w": 0.2, "h": 0.0, "r": -1.5}
     ],
 )  # fmt: skip
 def test_each_form_is_kept_in_that_of_the_wire(given_form, kept):
-    assert annotations_of([given_form]) == [kept]
-    assert annotations_of([kept]) == [kept]
+    assert parse_annotations([given_form]) == [kept]
+    assert parse_annotations([kept]) == [kept]
 
 
 def test_an_empty_list_says_that_there_is_nothing():
-    assert annotations_of([]) == []
+    assert parse_annotations([]) == []
 
 
 @pytest.mark.parametrize(
@@ -94,18 +94,18 @@ def test_an_empty_list_says_that_there_is_nothing():
 )  # fmt: skip
 def test_anything_else_is_refused_by_its_place(node, message):
     with pytest.raises(ChangeError, match="^" + re.escape(message)):
-        annotations_of([{"label": "a"}, node])
+        parse_annotations([{"label": "a"}, node])
 
 
 @pytest.mark.parametrize("value", [None, {}, "cat", 1])
 def test_annotations_are_a_list(value):
     with pytest.raises(ChangeError, match=r"^items\[3\]: expected a list of annotations, got"):
-        annotations_of(value, "items[3]")
+        parse_annotations(value, "items[3]")
 
 
 def test_there_is_an_end_to_annotations():
     with pytest.raises(ChangeError, match="expected at most 10000 annotations, got 10001"):
-        annotations_of([{"label": "a"}] * (MAX_ANNOTATIONS + 1))
+        parse_annotations([{"label": "a"}] * (MAX_ANNOTATIONS + 1))
 
 
 GOOD = [
@@ -127,7 +127,7 @@ VALUES = st.recursive(
 @given(st.sampled_from(GOOD), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=2))
 def test_whatever_comes_is_read_or_refused(good, other):
     try:
-        read = annotations_of([good | other])
+        read = parse_annotations([good | other])
     except ChangeError:
         return
-    assert annotations_of(msgspec.json.decode(msgspec.json.encode(read))) == read
+    assert parse_annotations(msgspec.json.decode(msgspec.json.encode(read))) == read

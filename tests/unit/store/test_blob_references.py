@@ -4,20 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store.blobs import references as blob_references
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.blobs.interface import key_of, path_of
-from quadriga.store.blobs.references import keep_swept, moved_until, remove_unreferenced, sweep
-from quadriga.store.database import Readers, migrate, open_writer, run
-from quadriga.store.ids import first_at
+from quadriga.store.blobs import unreferenced as blob_references
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key, blob_path
+from quadriga.store.blobs.unreferenced import (
+    committed_until,
+    remove_unreferenced,
+    sweep,
+    sweep_periodically,
+)
+from quadriga.store.database import ReaderPool, execute, migrate, open_writer
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.journal import Journal
-from quadriga.store.partitions import make_room
+from quadriga.store.partitions import create_partitions
 from quadriga.store.records import InputReference
 from tests.background import in_background, until
-from tests.unit.store.place import drain, execute
+from tests.unit.store.place import drain, run_statements
 
 HOUR = 3600.0
-NOW_SEQ = first_at(time.time_ns() // 1_000_000)
+NOW_SEQ = smallest_id_at(time.time_ns() // 1_000_000)
 
 
 class Store:
@@ -27,15 +32,15 @@ class Store:
         self.url = url
         self.journal_directory = directory / "journal"
         self.journal = Journal(self.journal_directory, 0)
-        self.blobs = BlobStore(directory / "blobs")
+        self.blobs = FileBlobs(directory / "blobs")
         self.directory = directory
-        self.readers = Readers(url)
+        self.readers = ReaderPool(url)
         self._record = record
 
     def put(self, data: bytes, age_s: float = 2 * HOUR) -> str:
         key = self.blobs.put(data)
         put_at = time.time() - age_s
-        os.utime(self.directory / "blobs" / path_of(key), (put_at, put_at))
+        os.utime(self.directory / "blobs" / blob_path(key), (put_at, put_at))
         return key
 
     def keep(self, seq: int, key: str, *, kept: bool = True) -> None:
@@ -53,7 +58,7 @@ class Store:
         return list(sweep(self.blobs, self.readers, self.journal_directory))
 
     def there(self) -> set[str]:
-        return {blob.key for blob in self.blobs.listed()}
+        return {blob.key for blob in self.blobs.entries()}
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_what_a_row_keeps_stays_and_the_rest_goes_once_it_is_old(store: Store) -
     store.keep(NOW_SEQ + 1, kept)
     store.keep(NOW_SEQ + 2, hashed, kept=False)
     store.move()
-    assert store.remove(kept, hashed, orphan, young, orphan, key_of(b"never")) == 2
+    assert store.remove(kept, hashed, orphan, young, orphan, blob_key(b"never")) == 2
     assert store.there() == {kept, young}
     assert store.remove() == 0
 
@@ -81,20 +86,20 @@ def test_a_blob_of_two_rows_stays_until_both_are_gone(store: Store) -> None:
     store.keep(NOW_SEQ + 2, key)
     store.move()
     for number, expected in ((1, 0), (2, 1)):
-        execute(store.url, ("DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,)))
+        run_statements(store.url, ("DELETE FROM inference WHERE seq = ?", (NOW_SEQ + number,)))
         assert store.remove(key) == expected
 
 
 def test_what_waits_in_the_journal_keeps_what_was_put_before_it(store: Store) -> None:
     start = time.time()
     with store.readers.snapshot() as connection:
-        assert start <= moved_until(connection, store.journal_directory) <= time.time()
+        assert start <= committed_until(connection, store.journal_directory) <= time.time()
     old = store.put(b"of a record that waits", 3 * HOUR)
     older = store.put(b"put long before any record that waits", 5 * HOUR)
-    waits = first_at(round((time.time() - 2.5 * HOUR) * 1000))
+    waits = smallest_id_at(round((time.time() - 2.5 * HOUR) * 1000))
     store.keep(waits, old)
     with store.readers.snapshot() as connection:
-        until = moved_until(connection, store.journal_directory)
+        until = committed_until(connection, store.journal_directory)
     assert abs(time.time() - 2.5 * HOUR - until) < 1
     assert store.remove(old, older) == 1
     assert store.sweep() == [0]
@@ -104,7 +109,7 @@ def test_what_waits_in_the_journal_keeps_what_was_put_before_it(store: Store) ->
 
 
 def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(blob_references, "STEP", 4)
+    monkeypatch.setattr(blob_references, "SWEEP_BATCH", 4)
     kept = {store.put(b"kept %d" % number) for number in range(5)}
     young = {store.put(b"young %d" % number, 0.0) for number in range(3)}
     for number, key in enumerate(kept):
@@ -118,8 +123,8 @@ def test_a_sweep_looks_at_all_in_steps(store: Store, monkeypatch) -> None:
     assert sum(store.sweep()) == 0
 
 
-def sweeping(blobs: BlobStore, url: str, journal: Path):
-    return in_background(lambda stop: keep_swept(blobs, url, journal, stop, 0.01))
+def sweeping(blobs: FileBlobs, url: str, journal: Path):
+    return in_background(lambda stop: sweep_periodically(blobs, url, journal, stop, 0.01))
 
 
 def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
@@ -133,7 +138,7 @@ def test_sweeps_go_on_until_they_are_stopped(store: Store, caplog) -> None:
 
 
 def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> None:
-    blobs, url = BlobStore(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
+    blobs, url = FileBlobs(tmp_path / "blobs", grace_s=0.0), f"sqlite:///{tmp_path}/store.db"
     orphan = blobs.put(b"orphan")
     with sweeping(blobs, url, tmp_path / "journal"):
         until(lambda: "the sweep of images ends before its time" in caplog.text)
@@ -142,7 +147,7 @@ def test_a_sweep_that_fails_is_said_and_tried_again(tmp_path: Path, caplog) -> N
 
 
 def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
-    monkeypatch.setattr(store.blobs, "is_near", False)
+    monkeypatch.setattr(store.blobs, "is_local", False)
     orphan = store.put(b"orphan")
     assert store.remove(orphan) == 0
     assert sum(store.sweep()) == 1
@@ -151,11 +156,11 @@ def test_objects_are_left_to_the_sweep(store: Store, monkeypatch) -> None:
 def test_blobs_are_looked_up_by_the_index(database_url: str) -> None:
     engine = open_writer(database_url)
     words = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
-    statement = words + blob_references.UNREFERENCED.format("(?), (?)")
+    statement = words + blob_references.SELECT_UNREFERENCED.format("(?), (?)")
     with engine.connect() as connection:
-        make_room(connection, [NOW_SEQ])
+        create_partitions(connection, [NOW_SEQ])
         if engine.dialect.name == "postgresql":  # the tables are empty
             connection.exec_driver_sql("SET enable_seqscan = off")
-        plan = str(run(connection, statement, ("blake3:a", "blake3:b")).all())
+        plan = str(execute(connection, statement, ("blake3:a", "blake3:b")).all())
     engine.dispose()
     assert "input_hash_idx" in plan or "ix_inference_input_hash" in plan, plan

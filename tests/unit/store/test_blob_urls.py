@@ -6,15 +6,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.blobs.interface import key_of
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key
 from quadriga.store.blobs.urls import BlobUrls
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs")
+def blobs(tmp_path: Path) -> FileBlobs:
+    return FileBlobs(tmp_path / "blobs")
 
 
 def parts(url: str) -> dict[str, str]:
@@ -27,16 +27,16 @@ def parts(url: str) -> dict[str, str]:
 def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs, tmp_path) -> None:
     key = blobs.put(b"image")
     file = tmp_path / "data" / "url.key"
-    url = BlobUrls(blobs, file).signed(key, "image/png", "http://host:1/")
+    url = BlobUrls(blobs, file).sign(key, "image/png", "http://host:1/api/blobs/")
     assert url.startswith(f"http://host:1/api/blobs/{key.partition(':')[2]}?expires=")
-    assert BlobUrls(blobs, file).opened(**parts(url)) == b"image"
+    assert BlobUrls(blobs, file).verify(**parts(url)) == b"image"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == [file.name]
     with pytest.raises(QueryError, match="another signature"):
-        BlobUrls(blobs, tmp_path / "other.key").opened(**parts(url))
+        BlobUrls(blobs, tmp_path / "other.key").verify(**parts(url))
     file.write_bytes(b"\xff\r\n")  # a key of others' making
-    url = BlobUrls(blobs, file).signed(key, "image/png", "http://host:1/")
-    assert BlobUrls(blobs, file).opened(**parts(url)) == b"image"
+    url = BlobUrls(blobs, file).sign(key, "image/png", "http://host:1/api/blobs/")
+    assert BlobUrls(blobs, file).verify(**parts(url)) == b"image"
 
 
 @pytest.mark.parametrize(
@@ -54,33 +54,33 @@ def test_a_signed_url_names_the_bytes_to_every_worker_and_after_a_restart(blobs,
 )
 def test_a_url_that_was_changed_is_refused(blobs, tmp_path, name: str, value: str) -> None:
     urls = BlobUrls(blobs, tmp_path / "url.key")
-    signed = parts(urls.signed(blobs.put(b"image"), "image/png", "http://host"))
+    signed = parts(urls.sign(blobs.put(b"image"), "image/png", "http://host/api/blobs/"))
     with pytest.raises(QueryError, match="expected a URL as this server signed it"):
-        urls.opened(**(signed | {name: value}))
+        urls.verify(**(signed | {name: value}))
 
 
 def test_fields_do_not_run_into_each_other(blobs, tmp_path) -> None:
     urls = BlobUrls(blobs, tmp_path / "url.key")
-    signed = parts(urls.signed(blobs.put(b"image"), "1\n2", "http://host"))
+    signed = parts(urls.sign(blobs.put(b"image"), "1\n2", "http://host/api/blobs/"))
     moved = signed | {"expires": signed["expires"] + "\n1", "mime": "2"}
     with pytest.raises(QueryError):
-        urls.opened(**moved)
+        urls.verify(**moved)
 
 
 def test_a_url_whose_time_is_over_is_refused(blobs, tmp_path) -> None:
     urls = BlobUrls(blobs, tmp_path / "url.key", seconds=-1)
-    signed = parts(urls.signed(blobs.put(b"image"), "image/png", "http://host"))
-    with pytest.raises(QueryError, match="expected a URL that is still good, got one until"):
-        urls.opened(**signed)
+    signed = parts(urls.sign(blobs.put(b"image"), "image/png", "http://host/api/blobs/"))
+    with pytest.raises(QueryError, match="the URL has expired"):
+        urls.verify(**signed)
 
 
 def test_bytes_that_are_gone_are_said(blobs, tmp_path) -> None:
     urls = BlobUrls(blobs, tmp_path / "url.key")
     key = blobs.put(b"image")
-    signed = parts(urls.signed(key, "image/png", "http://host"))
+    signed = parts(urls.sign(key, "image/png", "http://host/api/blobs/"))
     assert blobs.delete(key, as_of=time.time() + 7200)
-    with pytest.raises(NotFoundError, match="got one removed since"):
-        urls.opened(**signed)
+    with pytest.raises(NotFoundError, match="blob not found"):
+        urls.verify(**signed)
 
 
 def test_without_room_for_the_key_nothing_is_signed_and_nothing_left(
@@ -94,6 +94,6 @@ def test_without_room_for_the_key_nothing_is_signed_and_nothing_left(
     with monkeypatch.context() as patched:
         patched.setattr("os.link", full)
         with pytest.raises(NotReadyError, match="No space left"):
-            urls.signed(key_of(b"image"), "image/png", "http://host:1")
+            urls.sign(blob_key(b"image"), "image/png", "http://host:1/api/blobs/")
     assert list((tmp_path / "data").iterdir()) == []
-    assert urls.signed(key_of(b"image"), "image/png", "http://host:1").startswith("http://host")
+    assert urls.sign(blob_key(b"image"), "image/png", "http://host/b/").startswith("http://host/b/")

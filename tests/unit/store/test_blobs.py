@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from quadriga.store.blobs import objects as object_blobs
-from quadriga.store.blobs.files import BlobStore, open_blobs
-from quadriga.store.blobs.interface import Blobs, key_of, path_of
+from quadriga.store.blobs.files import FileBlobs, open_blobs
+from quadriga.store.blobs.interface import Blobs, blob_key, blob_path
 from quadriga.store.blobs.objects import ObjectBlobs
 from quadriga.store.errors import JournalError, NotReadyError, StoreError
 from tests.background import at_once
@@ -39,15 +39,15 @@ class Place:
     def age(self, key: str, seconds: float) -> None:
         put_at = time.time() - seconds
         if self.server is None:
-            os.utime(self.directory / path_of(key), (put_at, put_at))
+            os.utime(self.directory / blob_path(key), (put_at, put_at))
         else:
-            self.server.set_put_at(f"{self.prefix}/{path_of(key)}", put_at)
+            self.server.set_put_at(f"{self.prefix}/{blob_path(key)}", put_at)
 
     def damage(self, key: str, data: bytes) -> None:
         if self.server is None:
-            (self.directory / path_of(key)).write_bytes(data)
+            (self.directory / blob_path(key)).write_bytes(data)
         else:
-            ObjectBlobs(self.url)._write(path_of(key), data)
+            ObjectBlobs(self.url)._write(blob_path(key), data)
 
     def names(self) -> list[str]:
         if self.server is None:
@@ -81,7 +81,7 @@ def s3_place(s3: S3Server, tmp_path: Path, monkeypatch) -> Place:
 def test_bytes_come_back_by_their_key(place: Place, data: bytes) -> None:
     blobs = place.open()
     key = blobs.put(data)
-    assert key == key_of(data)
+    assert key == blob_key(data)
     assert place.open().get(key) == data
 
 
@@ -94,7 +94,7 @@ def test_the_same_bytes_are_kept_once_in_a_folder_by_prefix(place: Place) -> Non
 def test_bytes_never_kept_are_none(place: Place) -> None:
     assert place.open().get(EMPTY) is None
     assert not place.open().delete(EMPTY)
-    assert list(place.open().listed()) == []
+    assert list(place.open().entries()) == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_removal_takes_old_blobs_and_leaves_young_ones(place: Place) -> None:
     assert not blobs.delete(young)
     assert not blobs.delete(old, as_of=time.time() - HOUR)
     assert blobs.delete(old)
-    assert place.names() == [path_of(young)]
+    assert place.names() == [blob_path(young)]
 
 
 def test_blobs_that_are_there_are_synced(place: Place) -> None:
@@ -142,8 +142,8 @@ def test_a_put_makes_an_old_blob_young(place: Place) -> None:
 def test_a_list_gives_size_and_time_of_each(place: Place) -> None:
     blobs = place.open()
     keys = {blobs.put(b"%d" % number * number): number for number in range(5)}
-    place.age(key_of(b"4444"), HOUR)
-    found = {blob.key: blob for blob in blobs.listed()}
+    place.age(blob_key(b"4444"), HOUR)
+    found = {blob.key: blob for blob in blobs.entries()}
     assert {key: blob.size for key, blob in found.items()} == keys
     ages = sorted(round((time.time() - blob.put_at) / HOUR) for blob in found.values())
     assert ages == [0, 0, 0, 0, 1]
@@ -155,10 +155,10 @@ def test_of_puts_and_removals_at_once_the_puts_win(place: Place, rounds: int) ->
     for _ in range(rounds * (1 if place.server else 20)):
         place.age(key, 2 * HOUR)
         put, delete = partial(place.open().put, b"wanted"), partial(place.open().delete, key)
-        at_once([put, put, delete, delete, lambda: list(place.open().listed())])
+        at_once([put, put, delete, delete, lambda: list(place.open().entries())])
         assert place.open().get(key) == b"wanted"
         assert not place.open().delete(key)  # it is young
-    assert place.names() == [path_of(key)]
+    assert place.names() == [blob_path(key)]
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "file:///x", "s3:///no-bucket", "az://account"])
@@ -179,42 +179,42 @@ def test_without_the_extra_an_object_store_is_refused(monkeypatch) -> None:
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
-        BlobStore(tmp_path).put("text")  # type: ignore[arg-type]
+        FileBlobs(tmp_path).put("text")  # type: ignore[arg-type]
     digits = EMPTY.removeprefix("blake3:")
     (tmp_path / digits[:2]).touch()  # a file where the folder belongs
     with pytest.raises(JournalError, match="expected to keep 0 bytes"):
-        BlobStore(tmp_path).put(b"")
+        FileBlobs(tmp_path).put(b"")
     assert [p.name for p in tmp_path.iterdir()] == [digits[:2]]
-    assert list(BlobStore(tmp_path).listed()) == []
+    assert list(FileBlobs(tmp_path).entries()) == []
 
 
 def test_a_put_repairs_what_was_cut_short(tmp_path: Path) -> None:
-    blobs = BlobStore(tmp_path)
+    blobs = FileBlobs(tmp_path)
     key = blobs.put(b"whole")
-    (tmp_path / path_of(key)).write_bytes(b"who")
+    (tmp_path / blob_path(key)).write_bytes(b"who")
     assert blobs.put(b"whole") == key
     assert blobs.get(key) == b"whole"
 
 
 def test_a_list_clears_away_what_crashes_left(tmp_path: Path) -> None:
-    key = BlobStore(tmp_path).put(b"half removed")
-    path = tmp_path / path_of(key)
+    key = FileBlobs(tmp_path).put(b"half removed")
+    path = tmp_path / blob_path(key)
     path.rename(path.with_name(f".{path.name}.0123.removed"))
     path.with_name(".written").write_bytes(b"half written")
-    assert list(BlobStore(tmp_path).listed()) == []  # it may be under way
+    assert list(FileBlobs(tmp_path).entries()) == []  # it may be under way
     assert len(list(path.parent.iterdir())) == 2
-    list(BlobStore(tmp_path, grace_s=-1).listed())
+    list(FileBlobs(tmp_path, grace_s=-1).entries())
     assert list(path.parent.iterdir()) == [path]
-    assert BlobStore(tmp_path).get(key) == b"half removed"
+    assert FileBlobs(tmp_path).get(key) == b"half removed"
 
 
 def test_a_removal_that_died_is_not_undone_where_there_was_a_put_since(tmp_path: Path) -> None:
-    key = BlobStore(tmp_path).put(b"half removed")
-    path = tmp_path / path_of(key)
+    key = FileBlobs(tmp_path).put(b"half removed")
+    path = tmp_path / blob_path(key)
     path.rename(path.with_name(f".{path.name}.0123.removed"))
-    BlobStore(tmp_path).put(b"half removed")
+    FileBlobs(tmp_path).put(b"half removed")
     put_at = path.stat().st_mtime_ns
-    list(BlobStore(tmp_path, grace_s=-1).listed())
+    list(FileBlobs(tmp_path, grace_s=-1).entries())
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mtime_ns == put_at
 
@@ -230,7 +230,7 @@ def objects(s3: S3Server, tmp_path: Path, monkeypatch) -> Place:
 def test_an_image_that_is_known_to_be_there_is_asked_for_no_more(objects: Place, s3) -> None:
     blobs = objects.open()
     key = blobs.put(b"frame")
-    del s3.objects[f"{objects.prefix}/{path_of(key)}"]
+    del s3.objects[f"{objects.prefix}/{blob_path(key)}"]
     assert blobs.put(b"frame") == key
     assert objects.names() == []
 
@@ -246,22 +246,22 @@ def test_only_so_many_are_remembered(objects: Place, monkeypatch) -> None:
 def test_a_removal_that_died_is_waited_for_no_longer_than_it_could_last(objects: Place) -> None:
     blobs = objects.open()
     key = blobs.put(b"wanted")
-    mark = f"{path_of(key)}.removing"
+    mark = f"{blob_path(key)}.removing"
     blobs._write(mark, b"")
     objects.server.set_put_at(f"{objects.prefix}/{mark}", time.time() - HOUR)
     objects.age(key, 2 * HOUR)
     assert not blobs.delete(key)
     assert objects.open().put(b"wanted") == key
-    assert objects.names() == [path_of(key), mark]
-    list(blobs.listed())
-    assert objects.names() == [path_of(key)]
+    assert objects.names() == [blob_path(key), mark]
+    list(blobs.entries())
+    assert objects.names() == [blob_path(key)]
 
 
 def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
     monkeypatch.setattr(object_blobs, "_RENEWALS", 2)
     blobs = objects.open()
     key = blobs.put(b"wanted")
-    blobs._write(f"{path_of(key)}.removing", b"")
+    blobs._write(f"{blob_path(key)}.removing", b"")
     objects.age(key, 2 * HOUR)
     with pytest.raises(JournalError, match="to keep 6 bytes, got TimeoutError"):
         objects.open().put(b"wanted")
@@ -269,7 +269,7 @@ def test_a_put_waits_for_a_removal_to_end(objects: Place, monkeypatch) -> None:
 
 def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
     blobs = objects.open()
-    url = blobs.presigned(blobs.put(b"<p>"), 90.0)
+    url = blobs.presigned_url(blobs.put(b"<p>"), 90.0)
     assert "X-Amz-Expires=90" in url
     answer = httpx.get(url)
     assert answer.content == b"<p>"
@@ -279,9 +279,9 @@ def test_a_presigned_url_answers_the_bytes(objects: Place) -> None:
 def test_azure_is_found_by_its_container_and_the_environment(monkeypatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
-    url = open_blobs("az://images/folder").presigned(EMPTY, 60.0)
+    url = open_blobs("az://images/folder").presigned_url(EMPTY, 60.0)
     host = "https://account.blob.core.windows.net"
-    assert url.startswith(f"{host}/images/folder/{path_of(EMPTY)}?")
+    assert url.startswith(f"{host}/images/folder/{blob_path(EMPTY)}?")
 
 
 def test_a_server_that_is_away_is_no_crash(monkeypatch, s3, tmp_path) -> None:
@@ -290,6 +290,6 @@ def test_a_server_that_is_away_is_no_crash(monkeypatch, s3, tmp_path) -> None:
     blobs = ObjectBlobs(f"s3://{BUCKET}")
     with pytest.raises(JournalError, match="expected the object store to keep 5 bytes"):
         blobs.put(b"image")
-    for call in (blobs.get, blobs.delete, lambda _: list(blobs.listed())):
+    for call in (blobs.get, blobs.delete, lambda _: list(blobs.entries())):
         with pytest.raises(NotReadyError, match="expected the object store to answer"):
             call(EMPTY)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.changes.truth import link_new
-from quadriga.store.database import open_writer, take_turn
+from quadriga.store.changes.ground_truth import link_new
+from quadriga.store.database import lock_rows, open_writer
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
 from quadriga.store.records import (
@@ -24,9 +24,9 @@ from quadriga.store.records import (
     SignalsOfImages,
     StoredSignals,
     TruthStatement,
-    only_adds,
+    is_add_only,
 )
-from quadriga.store.rows import Names, Rows
+from quadriga.store.rows import NameIds, RowBatch
 from tests.postgres_server import PostgresServer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import LATER, TABLES, Place
@@ -93,7 +93,7 @@ def test_a_change_of_what_is_not_there_is_passed_over(place: Place) -> None:
         MetadataChange(5, {"a": 1}), Feedback(5, "thumbs", 1.0), Deletion([5, 6]),
         TruthStatement("id", "5", None),
     )  # fmt: skip
-    assert place.writer.records_dead == 0
+    assert place.writer.records_rejected == 0
     assert {table for table, rows in place.all_rows().items() if rows} == {"truth"}
 
 
@@ -143,7 +143,7 @@ def test_signals_are_kept_of_inferences_that_are_there(place: Place) -> None:
     ids=["record", "signals", "feedback"],
 )
 def test_servers_write_side_by_side_what_only_adds(entry: Any, expected: bool) -> None:  # noqa: FBT001 - a table
-    assert only_adds(msgspec.json.encode(entry)) is expected
+    assert is_add_only(msgspec.json.encode(entry)) is expected
 
 
 def test_a_rule_of_retention_replaces_the_one_before(place: Place) -> None:
@@ -182,7 +182,7 @@ def test_a_deletion_leaves_no_row_anywhere(place: Place) -> None:
         seq for table in ("meta_num", "meta_str", "pred") for *_, seq in index_tuples(place, table)
     }
     assert seqs == {1, 3, 5}
-    assert place.writer.freed == {f"blake3:{seq:064x}" for seq in (2, 4)}
+    assert place.writer.freed_blob_keys == {f"blake3:{seq:064x}" for seq in (2, 4)}
     place.change(Deletion([1, 3, 5]))
     assert {table: rows for table, rows in place.all_rows().items() if rows} == {}
 
@@ -219,8 +219,8 @@ def test_a_replay_changes_nothing(place: Place) -> None:
     place.change(MetadataChange(1, {"n": 2}), RetentionRule("m", 1.0, 2.0))
     before = place.all_rows()
     place.replay()
-    assert place.writer.records_moved > 0
-    assert place.writer.records_dead == 0
+    assert place.writer.records_committed > 0
+    assert place.writer.records_rejected == 0
     assert place.all_rows() == before
 
 
@@ -278,8 +278,8 @@ def test_a_statement_waits_for_what_another_server_is_inserting(
     record = JSON_RECORD.decode(msgspec.json.encode(make_record(2, request_id="r")))
     engine = open_writer(url)
     with engine.begin() as connection:
-        take_turn(connection, alone=False)
-        rows = Rows(Names(connection))
+        lock_rows(connection, exclusive=False)
+        rows = RowBatch(NameIds(connection))
         rows.add(record)
         rows.insert(connection)
         link_new(connection, [record])

@@ -5,8 +5,8 @@ import pytest
 
 from quadriga.store.errors import QueryError
 from quadriga.store.query.chariot_form import GPSBox, MetadataFilter, TimeRange, parse
-from quadriga.store.query.request import decode_request
-from quadriga.store.query.syntax import And, Box, Compare, Filter, Not, Place
+from quadriga.store.query.request import decode_query
+from quadriga.store.query.syntax import And, Compare, Filter, GeoBox, Not, PlaceCondition
 
 NOW_US = 1_770_000_000_000_000
 
@@ -50,10 +50,10 @@ def test_all_parts_must_hold() -> None:
         "gps_box": {"min_lat": 1, "min_lon": 2, "max_lat": 3, "max_lon": 4},
         "time_range": {"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T00:00:01Z"},
     }
-    assert decode_request(msgspec.json.encode(body)).tree() == And((
+    assert decode_query(msgspec.json.encode(body)).parse_filter() == And((
         Compare("action", "eq", "predict"),
         And((
-            Compare("meta.a", "gt", 1), Place(Box(1.0, 2.0, 3.0, 4.0)),
+            Compare("meta.a", "gt", 1), PlaceCondition(GeoBox(1.0, 2.0, 3.0, 4.0)),
             Compare("ts", "ge", 0), Compare("ts", "le", 1_000_000),
         )),
     ))  # fmt: skip

@@ -12,13 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quadriga.store.database import open_writer, run
+from quadriga.store.database import execute, open_writer
 from quadriga.store.errors import StoreError
-from quadriga.store.ids import IdSource, first_at
-from quadriga.store.journal import Journal, segments, sizes
-from quadriga.store.moving.clickhouse import Position, Sink, fill
-from quadriga.store.moving.comparison import DAY_IDS
-from quadriga.store.partitions import make_room
+from quadriga.store.ids import IdSource, smallest_id_at
+from quadriga.store.journal import Journal, segment_paths, segment_sizes
+from quadriga.store.partitions import create_partitions
 from quadriga.store.records import (
     Deletion,
     Feedback,
@@ -29,12 +27,14 @@ from quadriga.store.records import (
     RetentionRule,
     TruthStatement,
 )
+from quadriga.store.replication.clickhouse import ClickHouseSender, SendPosition, backfill
+from quadriga.store.replication.comparison import IDS_PER_DAY
 from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.clickhouse_server import ClickHouseServer
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import execute
 from tests.unit.store.place import fill as fill_database
+from tests.unit.store.place import run_statements
 
 PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
@@ -55,20 +55,20 @@ class Place:
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
 
-    def sink(self) -> Sink:
-        return Sink(self.directory, self.server.url(self.database))
+    def sink(self) -> ClickHouseSender:
+        return ClickHouseSender(self.directory, self.server.url(self.database))
 
     def send(self, *records) -> int:
         """Journal records, and send them."""
         self.journal.append(records)
         return self.sink().drain()
 
-    def position(self) -> Position:
+    def position(self) -> SendPosition:
         """Return how far the journal is sent."""
         file = self.directory.with_name("clickhouse.json")
         if not file.exists():
-            return Position()
-        return msgspec.json.decode(file.read_bytes(), type=Position)
+            return SendPosition()
+        return msgspec.json.decode(file.read_bytes(), type=SendPosition)
 
     def query(self, text: str) -> list[dict]:
         return self.server.query(self.database, text)
@@ -181,7 +181,7 @@ def test_what_is_no_record_is_left_out(place, caplog) -> None:
 
 @pytest.mark.parametrize("arrived", ["all", "some", "none"])
 def test_of_what_may_have_arrived_the_rest_is_sent(place, tmp_path, arrived) -> None:
-    seqs, counted = [1, 2, 3, 40 * DAY_IDS], "SELECT count() AS n FROM {}"
+    seqs, counted = [1, 2, 3, 40 * IDS_PER_DAY], "SELECT count() AS n FROM {}"
     changes = [
         JournaledChange(10, Deletion([1, 2, 3])),
         JournaledChange(11, TruthStatement("id", "1", [])),
@@ -194,8 +194,8 @@ def test_of_what_may_have_arrived_the_rest_is_sent(place, tmp_path, arrived) -> 
     for table in tables:
         key = "id" if table in {"truth", "metadata_change"} else "seq"
         place.query(f"DELETE FROM {table} WHERE {lost.format(key)}")
-    ((segment, size),) = sizes(place.directory).items()
-    interrupted = Position({}, {segment: (0, size)})
+    ((segment, size),) = segment_sizes(place.directory).items()
+    interrupted = SendPosition({}, {segment: (0, size)})
     (tmp_path / "clickhouse.json").write_bytes(msgspec.json.encode(interrupted))
     assert place.send(make_record(4)) == 9
     assert place.seqs() == sorted([*seqs, 4])
@@ -215,23 +215,23 @@ def test_what_is_sent_anew_in_other_parts_is_merged(place, tmp_path) -> None:
 def test_what_was_stored_before_is_sent_by_a_copy(
     database_url, tmp_path, server, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.moving.clickhouse._FILLED_AT_ONCE", 100)
+    monkeypatch.setattr("quadriga.store.replication.clickhouse._FILLED_AT_ONCE", 100)
     place = Place(tmp_path, server)
     url = server.url(place.database)
     metadata = {"camera": "north", "on": True}
     old = [make_record(n * 1000, metadata=metadata) for n in range(1, 250)]
-    old += [make_record(20 * DAY_IDS), make_record(30 * DAY_IDS)]
+    old += [make_record(20 * IDS_PER_DAY), make_record(30 * IDS_PER_DAY)]
     fill_database(database_url, tmp_path / "old", old)
     truth = (5, "id", "1", "", '[{"label": "circle"}]')
     feedback = (8, 1000, "thumbs", None, "ok?", "me")
-    execute(
+    run_statements(
         database_url,
         ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", truth),
         ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", feedback),
     )
-    place.send(make_record(20 * DAY_IDS))
-    assert fill(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
-    assert fill(database_url, url).copied == {}
+    place.send(make_record(20 * IDS_PER_DAY))
+    assert backfill(database_url, url).copied == {"inference": 250, "truth": 1, "feedback": 1}
+    assert backfill(database_url, url).copied == {}
     assert len(place.seqs()) == 251
     text = (
         "SELECT count() AS n FROM inference WHERE meta_str['camera'] = 'north' AND meta_bool['on']"
@@ -239,43 +239,47 @@ def test_what_was_stored_before_is_sent_by_a_copy(
     assert place.query(text) == [{"n": 249}]
     place.query("INSERT INTO deletion (id, seq) VALUES (1, 1000)")
     place.query("DELETE FROM inference WHERE seq < 100000")
-    assert fill(database_url, url).copied == {"inference": 99}
+    assert backfill(database_url, url).copied == {"inference": 99}
     assert len(place.seqs()) == 251
     place.journal.close()
     with pytest.raises(StoreError, match="expected ClickHouse to answer"):
-        fill(database_url, "http://127.0.0.1:1/x")
+        backfill(database_url, "http://127.0.0.1:1/x")
 
 
 def test_a_segment_stays_until_both_have_it(place, tmp_path) -> None:
     place.journal.append([make_record(1)])
     place.journal.close()
     sink = place.sink()
-    writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+    writer = Writer(
+        place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+    )
     assert writer.drain() == 1
-    assert len(segments(place.directory)) == 1
+    assert len(segment_paths(place.directory)) == 1
     sink.drain()
     writer.drain()
-    assert segments(place.directory) == []
+    assert segment_paths(place.directory) == []
     writer.close()
     place.send(make_record(2))
-    assert place.position().offsets == sizes(place.directory), "the removed segment is forgotten"
+    assert place.position().offsets == segment_sizes(place.directory), (
+        "the removed segment is forgotten"
+    )
 
 
 def test_a_damaged_end_holds_no_segment_back(place) -> None:
     place.journal.append([make_record(1)])
     place.journal.close()
-    (segment,) = segments(place.directory)
+    (segment,) = segment_paths(place.directory)
     with segment.open("ab") as file:
         file.write(b"torn")
     sink = place.sink()
-    assert sink.needs(segment)
+    assert sink.has_unsent(segment)
     sink.drain()
-    assert not sink.needs(segment)
+    assert not sink.has_unsent(segment)
 
 
 def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("quadriga.store.moving.clickhouse.POLL_S", 0.05)
-    monkeypatch.setattr("quadriga.store.moving.clickhouse.MAX_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("quadriga.store.replication.clickhouse.POLL_S", 0.05)
+    monkeypatch.setattr("quadriga.store.replication.clickhouse.MAX_BACK_OFF_S", 0.1)
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
     server = ClickHouseServer()
     try:
@@ -284,18 +288,20 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
         server.kill()
         sink = place.sink()
         with in_background(sink.run):
-            writer = Writer(place.directory, f"sqlite:///{tmp_path}/store.db", is_needed=sink.needs)
+            writer = Writer(
+                place.directory, f"sqlite:///{tmp_path}/store.db", is_segment_needed=sink.has_unsent
+            )
             for number in range(2, 30):
                 place.journal.append([make_record(number)])
                 assert writer.drain() == (2 if number == 2 else 1)
             place.journal.close()
             writer.drain()
-            assert len(segments(place.directory)) == 1
+            assert len(segment_paths(place.directory)) == 1
             server.start()
-            until(lambda: writer.drain() == 0 and not segments(place.directory))
+            until(lambda: writer.drain() == 0 and not segment_paths(place.directory))
         writer.close()
         assert place.seqs() == list(range(1, 30))
-        assert segments(place.directory) == []
+        assert segment_paths(place.directory) == []
         assert "bytes of the journal wait for ClickHouse" in caplog.text
         assert "ClickHouse answers again" in caplog.text
     finally:
@@ -305,7 +311,7 @@ def test_a_clickhouse_that_is_away_keeps_nothing_waiting(tmp_path, caplog, monke
 SENDING = """
 import sys, threading
 from pathlib import Path
-import quadriga.store.moving.clickhouse as clickhouse
+import quadriga.store.replication.clickhouse as clickhouse
 clickhouse.POLL_S = 0.02
 clickhouse.BATCH_RECORDS = 50
 clickhouse.Sink(Path(sys.argv[1]), sys.argv[2]).run(threading.Event())
@@ -358,7 +364,7 @@ STATEMENTS = [
 
 def test_the_statements_of_the_page_do_what_it_says(place) -> None:
     now, hour_ms = time.time_ns() // 1_000_000, 3_600_000
-    ago = [first_at(now - hours * hour_ms) + 1 for hours in (1, 2, 2, 30, 400)]
+    ago = [smallest_id_at(now - hours * hour_ms) + 1 for hours in (1, 2, 2, 30, 400)]
     north = {"camera_id": "north", "altitude": 120}
     circle = [{"label": "circle", "score": 0.9}, {"label": "star", "score": 0.1}]
     weak = [{"label": "circle", "score": 0.1}, {"label": "star", "score": 0.9}]
@@ -411,12 +417,12 @@ def test_dropping_partitions_drops_a_month(postgres) -> None:
     url = postgres.create()
     (drop,) = re.findall(r"DROP TABLE .*", PAGE.read_text())
     engine = open_writer(url)
-    february = first_at(1_769_904_000_000)
+    february = smallest_id_at(1_769_904_000_000)
     with engine.connect() as connection:
-        make_room(connection, [february - 1, february])
+        create_partitions(connection, [february - 1, february])
         for seq in (february - 1, february):
-            run(connection, "INSERT INTO meta_num VALUES (1, 1, ?)", (seq,))
-        run(connection, drop)
-        assert run(connection, "SELECT seq FROM meta_num").scalars().all() == [february]
+            execute(connection, "INSERT INTO meta_num VALUES (1, 1, ?)", (seq,))
+        execute(connection, drop)
+        assert execute(connection, "SELECT seq FROM meta_num").scalars().all() == [february]
     engine.dispose()
     postgres.drop(url)

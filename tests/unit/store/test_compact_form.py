@@ -14,16 +14,16 @@ from quadriga.store.query.syntax import (
     FIELDS,
     PROPERTIES,
     And,
-    Box,
     Compare,
     Filter,
-    Near,
+    GeoBox,
+    GeoCircle,
+    GeoPolygon,
     Not,
     Or,
-    Place,
-    Polygon,
-    Predicted,
-    joined,
+    PlaceCondition,
+    PredictionCondition,
+    join_operands,
 )
 from tests.filter_text import render
 
@@ -59,15 +59,15 @@ A, B, C = (Compare("meta.a", "eq", value) for value in (1, "b", True))
         ("request_id=5", Compare("request_id", "eq", "5")),
         ("ts=ge:-24h", Compare("ts", "ge", NOW_US - 86_400_000_000)),
         ("ts=lt:1970-01-01T01:00:01+01:00", Compare("ts", "lt", 1_000_000)),
-        ("label=car", Predicted(("car",))),
-        ("label=in:car,bus:ge:0.8", Predicted(("car", "bus"), (("score", "ge", 0.8),))),
-        ("label=ne:car", Not(Predicted(("car",)))),
+        ("label=car", PredictionCondition(("car",))),
+        ("label=in:car,bus:ge:0.8", PredictionCondition(("car", "bus"), (("score", "ge", 0.8),))),
+        ("label=ne:car", Not(PredictionCondition(("car",)))),
         ('label="a:b":score:gt:0.5:lt:0.9:area:ge:100:n:ge:2',
-         Predicted(("a:b",), (("score", "gt", 0.5), ("score", "lt", 0.9), ("area", "ge", 100.0)), (("ge", 2.0),))),
-        ("box=width:ge:10:height:lt:5", Predicted(None, (("width", "ge", 10.0), ("height", "lt", 5.0)))),
-        ("geo=51.5,-0.12,5km", Place(Near(51.5, -0.12, 5000.0))),
-        ("geo=box:1,2,3,4", Place(Box(1.0, 2.0, 3.0, 4.0))),
-        ("geo=polygon:1,2,3,4,5,6", Place(Polygon(((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))))),
+         PredictionCondition(("a:b",), (("score", "gt", 0.5), ("score", "lt", 0.9), ("area", "ge", 100.0)), (("ge", 2.0),))),
+        ("box=width:ge:10:height:lt:5", PredictionCondition(None, (("width", "ge", 10.0), ("height", "lt", 5.0)))),
+        ("geo=51.5,-0.12,5km", PlaceCondition(GeoCircle(51.5, -0.12, 5000.0))),
+        ("geo=box:1,2,3,4", PlaceCondition(GeoBox(1.0, 2.0, 3.0, 4.0))),
+        ("geo=polygon:1,2,3,4,5,6", PlaceCondition(GeoPolygon(((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))))),
         ("geo=exists:true", Compare("geo", "exists", True)),
     ],
 )  # fmt: skip
@@ -146,26 +146,26 @@ counts = st.lists(
 ).map(tuple)
 latitudes, longitudes = st.floats(-90, 90), st.floats(-180, 180)
 shapes = st.one_of(
-    st.builds(Near, latitudes, longitudes, st.floats(0, 1e9)),
+    st.builds(GeoCircle, latitudes, longitudes, st.floats(0, 1e9)),
     st.tuples(latitudes, longitudes, latitudes, longitudes).map(
-        lambda v: Box(min(v[0], v[2]), v[1], max(v[0], v[2]), v[3])
+        lambda v: GeoBox(min(v[0], v[2]), v[1], max(v[0], v[2]), v[3])
     ),
     st.lists(st.tuples(latitudes, longitudes), min_size=3, max_size=5).map(
-        lambda points: Polygon(tuple(points))
+        lambda points: GeoPolygon(tuple(points))
     ),
 )
 leaves = st.one_of(
     compares,
-    st.builds(Predicted, st.lists(texts, max_size=3).map(tuple), bounds, counts),
-    st.builds(Predicted, st.none(), bounds.filter(bool), counts),
-    st.builds(Place, shapes),
+    st.builds(PredictionCondition, st.lists(texts, max_size=3).map(tuple), bounds, counts),
+    st.builds(PredictionCondition, st.none(), bounds.filter(bool), counts),
+    st.builds(PlaceCondition, shapes),
 )
 trees = st.recursive(
     leaves,
     lambda inner: st.one_of(
         inner.map(Not),
-        st.lists(inner, max_size=3).map(lambda parts: joined(And, parts)),
-        st.lists(inner, max_size=3).map(lambda parts: joined(Or, parts)),
+        st.lists(inner, max_size=3).map(lambda parts: join_operands(And, parts)),
+        st.lists(inner, max_size=3).map(lambda parts: join_operands(Or, parts)),
     ),
     max_leaves=8,
 )

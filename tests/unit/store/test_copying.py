@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.database import migrate, open_writer, run
+from quadriga.store.database import execute, migrate, open_writer
 from quadriga.store.errors import StoreError
 from quadriga.store.journal import Journal
-from quadriga.store.moving.comparison import DAY_IDS, verify
-from quadriga.store.moving.copying import copy
 from quadriga.store.records import InputReference, ModelReference
+from quadriga.store.replication.comparison import IDS_PER_DAY, compare_stores
+from quadriga.store.replication.copying import copy_store
 from quadriga.store.writer import Writer
 from tests.unit.store import place
 from tests.unit.store.conftest import make_record
@@ -42,9 +42,9 @@ def contents(url: str) -> dict[str, list[str]]:
     engine = open_writer(url)
     found = {}
     with engine.connect() as connection:
-        labels = {str(key): name for key, name in run(connection, "SELECT id, name FROM label")}
+        labels = {str(key): name for key, name in execute(connection, "SELECT id, name FROM label")}
         for table, text in TABLES.items():
-            rows = [dict(row) for row in run(connection, text).mappings()]
+            rows = [dict(row) for row in execute(connection, text).mappings()]
             for row in rows:
                 row.pop("model_id", None)
                 row.pop("meta_flat", None)  # NULL in SQLite where it equals meta, never elsewhere
@@ -101,7 +101,7 @@ def some_records(days: int = 3, per_day: int = 20) -> list:
         {"model": ModelReference("other", "2", "cd"), "latency_ms": 4.2004},
     ]
     return [
-        make_record(day * DAY_IDS + number + 1, **kinds[number % len(kinds)])
+        make_record(day * IDS_PER_DAY + number + 1, **kinds[number % len(kinds)])
         for day in range(0, 10 * days, 10)
         for number in range(per_day)
     ]
@@ -113,7 +113,7 @@ SAID = [
     ("INSERT INTO truth VALUES (?, ?, ?, ?, ?)", (6, "id", "2", "me", None)),
     ("INSERT INTO ground_truth VALUES (?, ?)", (1, 5)),
     ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (8, 1, "thumbs", None, "ok?", "me")),
-    ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (DAY_IDS * 9, 1, "x", 0.5, "", "")),
+    ("INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", (IDS_PER_DAY * 9, 1, "x", 0.5, "", "")),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (1, b"\x00\x00\x80?", b"\x00<", "ab" * 8)),
     ("INSERT INTO signal VALUES (?, ?, ?, ?)", (2, b"\x00\x00\x80?", None, None)),
     ("INSERT INTO retention VALUES (?, ?, ?)", ("other", 1.5, None)),
@@ -138,14 +138,14 @@ def test_everything_is_copied_there_and_back(database_url, target, tmp_path) -> 
     place.execute(
         target, *((f"DELETE FROM {table}", ()) for table in ("inference", "meta_str", "pred"))
     )
-    progress = copy(database_url, target)
+    progress = copy_store(database_url, target)
     assert progress.copied["inference"] == 60
     there = contents(database_url)
     assert [table for table, rows in there.items() if not rows] == []
     assert_same(target, database_url)
-    assert verify(database_url, target) == []
+    assert compare_stores(database_url, target) == []
     again = f"sqlite:///{tmp_path}/again.db"
-    copy(target, again)
+    copy_store(target, again)
     assert_same(again, database_url)
 
 
@@ -158,22 +158,22 @@ def test_a_second_copy_adds_what_is_new_and_only_that(database_url, target, tmp_
     records = some_records()
     late, *others = records
     fill(database_url, tmp_path, others, SAID)
-    copy(database_url, target)
-    assert copy(database_url, target).copied == dict.fromkeys(
+    copy_store(database_url, target)
+    assert copy_store(database_url, target).copied == dict.fromkeys(
         ["inference", "metadata_change", "truth", "ground_truth", "feedback", "signal"], 0
     ) | {"rollup": 0}
     fill(database_url, tmp_path, [late], [
         ("UPDATE inference SET input_kept = 0 WHERE seq = ?", (7,)),
         ("UPDATE ground_truth SET truth_id = 6 WHERE seq = 1", ()),
     ])  # fmt: skip
-    copied = copy(database_url, target).copied
+    copied = copy_store(database_url, target).copied
     assert (copied["inference"], copied["ground_truth"]) == (2, 1)
     assert_same(target, database_url)
 
 
 def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(1))
-    copy(database_url, target)
+    copy_store(database_url, target)
     change = "INSERT INTO metadata_change VALUES (?, ?, ?, ?)"
     index = "INSERT INTO meta_{} SELECT id, ?, 1 FROM meta_key WHERE path = ? AND type = ?"
     place.execute(
@@ -181,51 +181,51 @@ def test_metadata_changed_since_is_copied_again(database_url, target, tmp_path) 
         ("UPDATE inference SET meta = ?, meta_flat = ? WHERE seq = 1", (CHANGED, CHANGED)),
         ("DELETE FROM meta_num WHERE seq = 1", ()),
         ("DELETE FROM meta_str WHERE seq = 1", ()),
-        (change, (DAY_IDS * 3, 1, "{}", "{}")),
-        (change, (DAY_IDS * 3 + 1, 1 << 60, "{}", "{}")),
+        (change, (IDS_PER_DAY * 3, 1, "{}", "{}")),
+        (change, (IDS_PER_DAY * 3 + 1, 1 << 60, "{}", "{}")),
         (index.format("str"), ("south", "camera", 1)),
         (index.format("num"), (7.0, "altitude", 0)),
     )
-    assert [day.day for day in verify(database_url, target)] == ["2025-01-01"]
-    assert copy(database_url, target).copied["metadata_change"] == 2
+    assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-01"]
+    assert copy_store(database_url, target).copied["metadata_change"] == 2
     assert_same(target, database_url)
-    assert verify(database_url, target) == []
+    assert compare_stores(database_url, target) == []
 
 
 def test_what_only_the_target_holds_stays_unless_asked(database_url, target, tmp_path) -> None:
     fill(database_url, tmp_path, some_records(), SAID)
-    copy(database_url, target)
+    copy_store(database_url, target)
     place.execute(database_url, *[
         (f"DELETE FROM {table} WHERE seq = 1", ()) for table in ("inference", "meta_num", "meta_str", "pred", "ground_truth")
-    ] + [("DELETE FROM inference WHERE seq >= ?", (20 * DAY_IDS,)),
-        ("DELETE FROM meta_num WHERE seq >= ?", (20 * DAY_IDS,)),
-        ("DELETE FROM meta_str WHERE seq >= ?", (20 * DAY_IDS,)),
-        ("DELETE FROM pred WHERE seq >= ?", (20 * DAY_IDS,)),
+    ] + [("DELETE FROM inference WHERE seq >= ?", (20 * IDS_PER_DAY,)),
+        ("DELETE FROM meta_num WHERE seq >= ?", (20 * IDS_PER_DAY,)),
+        ("DELETE FROM meta_str WHERE seq >= ?", (20 * IDS_PER_DAY,)),
+        ("DELETE FROM pred WHERE seq >= ?", (20 * IDS_PER_DAY,)),
         ("DELETE FROM feedback WHERE id = 8", ())])  # fmt: skip
-    assert copy(database_url, target).removed == 0
-    different = verify(database_url, target)
+    assert copy_store(database_url, target).removed == 0
+    different = compare_stores(database_url, target)
     assert [(day.day, day.source.inferences, day.target.inferences) for day in different] == [
         ("2025-01-01", 19, 20), ("2025-01-21", 0, 20)
     ]  # fmt: skip
-    assert copy(database_url, target, delete=True).removed == 23
+    assert copy_store(database_url, target, delete=True).removed == 23
     assert_same(target, database_url)
-    assert verify(database_url, target) == []
+    assert compare_stores(database_url, target) == []
 
 
 @pytest.mark.parametrize("column", ["predictions", "meta"])
 def test_a_value_that_differs_is_seen(database_url, target, tmp_path, column) -> None:
     fill(database_url, tmp_path, some_records())
-    copy(database_url, target)
-    values = ('{"x":0}', 10 * DAY_IDS + 3)
+    copy_store(database_url, target)
+    values = ('{"x":0}', 10 * IDS_PER_DAY + 3)
     place.execute(target, (f"UPDATE inference SET {column} = ? WHERE seq = ?", values))
-    assert [day.day for day in verify(database_url, target)] == ["2025-01-11"]
+    assert [day.day for day in compare_stores(database_url, target)] == ["2025-01-11"]
 
 
 def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
     total = 600
     fill(database_url, tmp_path, [make_record(n + 1, metadata={"n": n}) for n in range(total)])
     script = (
-        "import sys; from quadriga.store.moving import copying; copying._BATCH, copying._PAGE = 40, 100; "
+        "import sys; from quadriga.store.replication import copying; copying._BATCH, copying._PAGE = 40, 100; "
         "copying.copy(*sys.argv[1:], report=lambda p: print(p.copied['inference'], flush=True))"
     )
     seen = 0
@@ -240,17 +240,17 @@ def test_a_copy_that_is_killed_goes_on(database_url, target, tmp_path) -> None:
         process.stdout.close()
         process.wait(30)
         seen += int(line)
-    progress = copy(database_url, target)
+    progress = copy_store(database_url, target)
     assert 0 < progress.copied["inference"] <= total - seen
-    assert verify(database_url, target) == []
+    assert compare_stores(database_url, target) == []
     assert contents(target)["meta_num"] == contents(database_url)["meta_num"]
 
 
 def test_a_server_may_write_the_source_meanwhile(
     database_url, target, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.moving.copying._BATCH", 50)
-    monkeypatch.setattr("quadriga.store.moving.copying._PAGE", 100)
+    monkeypatch.setattr("quadriga.store.replication.copying._BATCH", 50)
+    monkeypatch.setattr("quadriga.store.replication.copying._PAGE", 100)
     journal = Journal(tmp_path / "journal", 0)
     writer = Writer(tmp_path / "journal", database_url)
     journal.append([make_record(n + 1) for n in range(300)])
@@ -261,11 +261,11 @@ def test_a_server_may_write_the_source_meanwhile(
         journal.append([make_record(next(added) * 7 + 1) for _ in range(5)])
         writer.drain()
 
-    copy(database_url, target, report=write)
+    copy_store(database_url, target, report=write)
     writer.close()
     journal.close()
-    copy(database_url, target)
-    assert verify(database_url, target) == []
+    copy_store(database_url, target)
+    assert compare_stores(database_url, target) == []
 
 
 json_values = st.recursive(
@@ -326,16 +326,16 @@ def test_any_record_survives_the_round_trip(tmp_path, middle, rows) -> None:
     ]
     fill(first, root, made)
     migrate(empty)
-    copy(empty, middle, delete=True)  # of what the example before has left, but for counts
+    copy_store(empty, middle, delete=True)  # of what the example before has left, but for counts
     place.execute(middle, ("DELETE FROM rollup", ()))
-    copy(first, middle)
-    copy(middle, last)
+    copy_store(first, middle)
+    copy_store(middle, last)
     assert_same(last, first)
-    assert verify(first, middle) == verify(middle, last) == []
+    assert compare_stores(first, middle) == compare_stores(middle, last) == []
 
 
 def test_a_source_that_is_not_there_is_an_error(tmp_path) -> None:
     with pytest.raises(StoreError, match="got none"):
-        copy(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
+        copy_store(f"sqlite:///{tmp_path}/nothing.db", f"sqlite:///{tmp_path}/target.db")
     with pytest.raises(StoreError, match="sqlite or postgresql"):
-        verify("mysql://x", "mysql://y")
+        compare_stores("mysql://x", "mysql://y")

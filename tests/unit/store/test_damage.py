@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.journal import HEADER_BYTES, frames, segments
+from quadriga.store.journal import HEADER_BYTES, read_frames, segment_paths
 from quadriga.store.writer import Writer
 from tests.unit.store.conftest import make_record
 from tests.unit.store.journal_place import JournalPlace
@@ -17,7 +17,7 @@ def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
     file_place: JournalPlace, record
 ) -> None:
     file_place.journal.append([record(1), record(2), record(3)])
-    (segment,) = segments(file_place.directory)
+    (segment,) = segment_paths(file_place.directory)
     data = bytearray(segment.read_bytes())
     data[-1] ^= 0xFF
     segment.write_bytes(data)
@@ -25,7 +25,7 @@ def test_the_damaged_end_of_a_closed_segment_is_kept_apart(
     assert file_place.drain() == (0, 0, 0)  # open still: it may be an append under way
     file_place.journal.close()
     assert file_place.drain() == (0, 0, 1)
-    assert segments(file_place.directory) == []
+    assert segment_paths(file_place.directory) == []
     (kept,) = (file_place.root / "dead").iterdir()
     assert data.endswith(kept.read_bytes())
     assert b'"request-3"' in kept.read_bytes()
@@ -38,8 +38,8 @@ def test_a_damaged_frame_alone_is_kept_apart(
     file_place: JournalPlace, caplog, damaged: list[int], at: int, state: str
 ) -> None:
     file_place.journal.append([make_record(seq) for seq in range(1, 6)])
-    (segment,) = segments(file_place.directory)
-    ends = [0, *(end for _, _, end in frames(segment))]
+    (segment,) = segment_paths(file_place.directory)
+    ends = [0, *(end for _, _, end in read_frames(segment))]
     data = bytearray(segment.read_bytes())
     for seq in damaged:
         data[ends[seq - 1] + at] ^= 0xFF
@@ -106,12 +106,14 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
     place, writer = lasting_place
     place.journal.close()
     writer.drain()
-    before, moved_before = place.seqs(), writer.records_moved
+    before, moved_before = place.seqs(), writer.records_committed
     seqs = [*range(next(_FIRST_SEQS), next(_FIRST_SEQS))][:records]
     place.journal.append([make_record(seq) for seq in seqs])
-    (segment,) = segments(place.directory)
+    (segment,) = segment_paths(place.directory)
     data = segment.read_bytes()
-    whole = [data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in frames(segment)]
+    whole = [
+        data[end - len(payload) - HEADER_BYTES : end] for _, payload, end in read_frames(segment)
+    ]
     for damage in damages:
         at = int(damage.where * len(data))
         data = data[:at] + damage.bytes_come + data[at + damage.bytes_lost :]
@@ -124,4 +126,4 @@ def test_whatever_the_damage_every_other_frame_is_moved_once(
         writer.drain()
     left = [seq for seq, frame in zip(seqs, whole, strict=True) if frame in data]
     assert place.seqs() == before + left
-    assert writer.records_moved - moved_before == len(left)
+    assert writer.records_committed - moved_before == len(left)

@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.database import Readers, make_durable, migrate, open_writer, run, writing
+from quadriga.store.database import (
+    ReaderPool,
+    execute,
+    make_durable,
+    migrate,
+    open_writer,
+    writer_engine,
+)
 from quadriga.store.errors import NotReadyError, QueryTimeoutError, StoreError
-from quadriga.store.partitions import TABLES
+from quadriga.store.partitions import PARTITIONED_TABLES
 
 
 @pytest.fixture
@@ -21,14 +28,14 @@ def url(tmp_path: Path) -> str:
 def test_migrations_make_strict_tables(url: str) -> None:
     migrate(url)
     migrate(url)
-    with writing(url) as engine, engine.connect() as connection:
+    with writer_engine(url) as engine, engine.connect() as connection:
         created = dict(
             connection.exec_driver_sql(
                 "SELECT name, sql FROM sqlite_schema WHERE type = 'table'"
             ).all()
         )
     del created["alembic_version"]
-    assert {*TABLES, "rollup", "truth", "journal_offset"} <= created.keys()
+    assert {*PARTITIONED_TABLES, "rollup", "truth", "journal_offset"} <= created.keys()
     assert all("STRICT" in made for made in created.values())
     assert {name for name, made in created.items() if "WITHOUT ROWID" in made} == {
         "meta_num",
@@ -40,11 +47,11 @@ def test_migrations_make_strict_tables(url: str) -> None:
 
 
 def test_a_failed_migration_leaves_no_half_made_tables(url: str) -> None:
-    with writing(url) as engine, engine.begin() as connection:
+    with writer_engine(url) as engine, engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE pred (x INTEGER)")  # in the way of the 7th table
     with pytest.raises(sa.exc.OperationalError, match="already exists"):
         migrate(url)
-    with writing(url) as engine, engine.connect() as connection:
+    with writer_engine(url) as engine, engine.connect() as connection:
         assert "model" not in sa.inspect(connection).get_table_names()
 
 
@@ -62,7 +69,7 @@ def test_migrations_work_from_an_installed_copy(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=tmp_path, check=True,
         env={**os.environ, "PYTHONPATH": str(site)},
     )  # fmt: skip
-    with Readers(f"sqlite:///{tmp_path}/store.db").snapshot() as connection:
+    with ReaderPool(f"sqlite:///{tmp_path}/store.db").snapshot() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM inference").scalar_one() == 0
 
 
@@ -79,11 +86,11 @@ def test_other_databases_are_refused(url: str, message: str) -> None:
     with pytest.raises(StoreError, match=message):
         open_writer(url)
     with pytest.raises(StoreError, match=message):
-        Readers(url)
+        ReaderPool(url)
 
 
 def test_readers_wait_for_the_first_migration(url: str) -> None:
-    readers = Readers(url)
+    readers = ReaderPool(url)
     with pytest.raises(NotReadyError, match="got none yet"), readers.snapshot():
         pass
     engine = open_writer(url)
@@ -99,7 +106,7 @@ def test_readers_wait_for_the_first_migration(url: str) -> None:
 
 def test_readers_cannot_write(url: str) -> None:
     migrate(url)
-    readers = Readers(url)
+    readers = ReaderPool(url)
     with pytest.raises(NotReadyError, match="readonly"), readers.snapshot() as connection:
         connection.exec_driver_sql("DELETE FROM inference")
     readers.close()
@@ -107,7 +114,7 @@ def test_readers_cannot_write(url: str) -> None:
 
 def test_readers_see_one_state(url: str) -> None:
     migrate(url)
-    readers, engine = Readers(url), open_writer(url)
+    readers, engine = ReaderPool(url), open_writer(url)
     count = "SELECT count(*) FROM label"
     with readers.snapshot() as connection:
         assert connection.exec_driver_sql(count).scalar_one() == 0
@@ -125,7 +132,7 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 
 def test_an_endless_query_is_stopped(url: str) -> None:
     migrate(url)
-    readers = Readers(url, timeout_s=0.2)
+    readers = ReaderPool(url, timeout_s=0.2)
     begun = time.monotonic()
     too_long = pytest.raises(QueryTimeoutError, match=r"within 0.2 s.*narrow it")
     with too_long, readers.snapshot() as connection:
@@ -138,7 +145,7 @@ def test_an_endless_query_is_stopped(url: str) -> None:
 
 def test_more_readers_than_connections_wait_only_so_long(url: str) -> None:
     migrate(url)
-    readers = Readers(url, connections=1, timeout_s=0.1)
+    readers = ReaderPool(url, connections=1, timeout_s=0.1)
     too_long = pytest.raises(QueryTimeoutError, match="free connection")
     with readers.snapshot(), too_long, readers.snapshot():
         pass
@@ -147,7 +154,7 @@ def test_more_readers_than_connections_wait_only_so_long(url: str) -> None:
 
 def test_readers_of_a_damaged_database_say_so(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database" * 1000)
-    readers = Readers(f"sqlite:///{tmp_path}/store.db")
+    readers = ReaderPool(f"sqlite:///{tmp_path}/store.db")
     with pytest.raises(NotReadyError, match="not a database"), readers.snapshot():
         pass
     readers.close()
@@ -160,10 +167,10 @@ def test_another_program_takes_no_log_away_from_a_writer_that_made_it_durable(
     path = tmp_path / "store.db"
     count = "SELECT count(*) FROM label"
     look = f"import sqlite3; print(sqlite3.connect({str(path)!r}).execute({count!r}).fetchone()[0])"
-    engine, readers = open_writer(url), Readers(url)
+    engine, readers = open_writer(url), ReaderPool(url)
     for number in range(1, 4):
         with engine.begin() as connection:
-            run(connection, "INSERT INTO label (name) VALUES (?)", (str(number),))
+            execute(connection, "INSERT INTO label (name) VALUES (?)", (str(number),))
         with engine.connect() as connection:
             make_durable(connection)
         seen = subprocess.run(
@@ -172,6 +179,6 @@ def test_another_program_takes_no_log_away_from_a_writer_that_made_it_durable(
         assert seen.stdout == f"{number}\n"
         assert path.with_name("store.db-wal").exists()
         with readers.snapshot() as connection:
-            assert run(connection, count).scalar_one() == number
+            assert execute(connection, count).scalar_one() == number
     readers.close()
     engine.dispose()

@@ -102,7 +102,7 @@ def test_a_line_is_what_the_api_answers(store, tmp_path, record) -> None:
 def test_only_what_matches_is_exported_over_many_pages(
     store, tmp_path, record, monkeypatch
 ) -> None:
-    monkeypatch.setattr("quadriga.store.exchange.export.PAGE", 7)
+    monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 7)
     store.add(*(record(MS + n << 22, metadata={"odd": n % 2 == 1}) for n in range(100)))
     told = []
     where = ExportParameters({"meta.odd": True})

@@ -9,10 +9,10 @@ import pytest
 
 from quadriga.store.query import geo
 from quadriga.store.query.catalog import Catalog
-from quadriga.store.query.geo_sql import EARTH_RADIUS_M, cells, compile_place
+from quadriga.store.query.dialects import DIALECTS
+from quadriga.store.query.geo_sql import EARTH_RADIUS_M, compile_place, covering_ranges
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.syntax import Box
-from quadriga.store.query.words import WORDS
+from quadriga.store.query.syntax import GeoBox
 from quadriga.store.schema import KeyType
 from tests.filter_definition import place_holds
 
@@ -64,15 +64,15 @@ def test_a_shape_holds_what_its_definition_says(kind: str) -> None:
     held = 0
     for _ in range(150):
         shape = a_shape(kind, pick)
-        compiled = compile_place(parse({"geo": shape}, 0), Known(), WORDS["sqlite"])
-        query = f"SELECT {compiled.test.text} FROM inference AS i ORDER BY rowid"
-        found = [bool(row[0]) for row in database.execute(query, compiled.test.values)]
+        compiled = compile_place(parse({"geo": shape}, 0), Known(), DIALECTS["sqlite"])
+        query = f"SELECT {compiled.sql.text} FROM inference AS i ORDER BY rowid"
+        found = [bool(row[0]) for row in database.execute(query, compiled.sql.values)]
         values = compiled.scans[0].condition.values
         ranges = list(zip(values[1::3], values[2::3], strict=True))
         for (latitude, longitude), is_found in zip(places, found, strict=True):
             is_held = place_holds({"latitude": latitude, "longitude": longitude}, shape)
             assert is_found == is_held, (shape, latitude, longitude)
-            cell = geo.morton(geo.row(latitude), geo.column(longitude))
+            cell = geo.morton(geo.grid_row(latitude), geo.grid_column(longitude))
             assert not is_held or any(low <= cell <= high for low, high in ranges)
             held += is_held
     assert held > 100
@@ -85,7 +85,7 @@ def test_the_rim_of_a_circle_is_covered() -> None:
         centre = [pick.uniform(-85, 85), pick.uniform(-179, 179)]
         metres = round(10 ** pick.uniform(1, 6))
         shape = {"near": centre, "within": f"{metres}m"}
-        values = compile_place(parse({"geo": shape}, 0), Known(), WORDS["sqlite"]).scans[0][1][1]
+        values = compile_place(parse({"geo": shape}, 0), Known(), DIALECTS["sqlite"]).scans[0][1][1]
         ranges = list(zip(values[1::3], values[2::3], strict=True))
         angle, north = metres / EARTH_RADIUS_M, math.radians(centre[0])
         for _ in range(20):
@@ -97,7 +97,9 @@ def test_the_rim_of_a_circle_is_covered() -> None:
                 math.cos(angle) - math.sin(north) * sine,
             )
             longitude = (centre[1] + math.degrees(turn) + 180) % 360 - 180
-            cell = geo.morton(geo.row(math.degrees(math.asin(sine))), geo.column(longitude))
+            cell = geo.morton(
+                geo.grid_row(math.degrees(math.asin(sine))), geo.grid_column(longitude)
+            )
             assert any(low <= cell <= high for low, high in ranges), (shape, bearing)
 
 
@@ -106,7 +108,9 @@ def test_a_shape_is_covered_by_few_ranges_of_cells() -> None:
     for _ in range(200):
         south, west = pick.uniform(-80, 80), pick.uniform(-180, 180)
         size = pick.choice([0.0, 1e-4, 0.01, 1.0, 30.0])
-        ranges = cells(Box(south, west, min(south + size, 90), (west + size + 180) % 360 - 180))
+        ranges = covering_ranges(
+            GeoBox(south, west, min(south + size, 90), (west + size + 180) % 360 - 180)
+        )
         assert 1 <= len(ranges) <= 64
         if size <= 1 and abs(west) < 178:
             assert sum(high - low for low, high in ranges) < ((size + 0.3) * 65536 / 180) ** 2 * 3

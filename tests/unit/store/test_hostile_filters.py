@@ -8,11 +8,11 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences
-from quadriga.store.query.request import decode_count, decode_request, from_url
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.request import decode_count, decode_query, query_from_url
 from quadriga.store.query.syntax import FIELDS
 from tests.unit.store.place import fill
 
@@ -29,29 +29,29 @@ NAMES = [*FIELDS, "meta.a", "std.a", "meta." + "a." * 100 + "a", "label", "box",
 
 
 @pytest.fixture
-def inferences(database_url: str, tmp_path: Path, record) -> Iterator[Inferences]:
+def inferences(database_url: str, tmp_path: Path, record) -> Iterator[InferenceReader]:
     values: list[Any] = [STRINGS[0], "\ufffe", 1 << 62, 5e-324, 1e308, True, -0.0, {"a": 1}, ["a"]]
     writer = fill(database_url, tmp_path / "journal", [
-        record(first_at(1_770_000_000_000) + number, metadata={"a": value}, standard={"a": value},
+        record(smallest_id_at(1_770_000_000_000) + number, metadata={"a": value}, standard={"a": value},
                predictions=[{"label": value, "score": value, "answer": value, "xmin": value}])
         for number, value in enumerate(values)
     ])  # fmt: skip
-    assert (writer.records_moved, writer.records_dead) == (len(values), 0)
-    found = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
+    assert (writer.records_committed, writer.records_rejected) == (len(values), 0)
+    found = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
     yield found
     found.close()
 
 
-def ask(inferences: Inferences, body: bytes) -> int | None:
+def ask(inferences: InferenceReader, body: bytes) -> int | None:
     """Return how many were found, None where that was refused in words that can be answered."""
     try:
-        return len(inferences.query(decode_request(body)).inferences)
+        return len(inferences.query(decode_query(body)).inferences)
     except QueryError as error:
         str(error).encode()
         return None
 
 
-def test_any_value_of_any_field(inferences: Inferences) -> None:
+def test_any_value_of_any_field(inferences: InferenceReader) -> None:
     operands = [msgspec.json.encode(text).decode() for text in STRINGS] + NUMBERS
     for at, name in enumerate(NAMES):
         for operator in OPERATORS:
@@ -65,13 +65,13 @@ def test_any_value_of_any_field(inferences: Inferences) -> None:
     assert ask(inferences, b"{}") == 9
 
 
-def test_any_text_as_a_name_or_a_filter(inferences: Inferences) -> None:
+def test_any_text_as_a_name_or_a_filter(inferences: InferenceReader) -> None:
     for text in STRINGS:
         ask_everywhere(inferences, text)
     assert ask(inferences, b"{}") == 9
 
 
-def ask_everywhere(inferences: Inferences, text: str) -> None:
+def ask_everywhere(inferences: InferenceReader, text: str) -> None:
     quoted = msgspec.json.encode(text).decode()
     for field in (quoted, f'"meta.{quoted[1:]}', f'"std.{quoted[1:]}'):
         ask(inferences, f'{{"where": {{{field}: 1}}}}'.encode())
@@ -81,7 +81,7 @@ def ask_everywhere(inferences: Inferences, text: str) -> None:
     ask(inferences, f'{{"metadata_filter": [{{"key": {quoted}, "value": {quoted}}}]}}'.encode())
     for query in (f"meta.a={text}", f"{text}=1", f"q={text}", f"label={text}:ge:1", f"geo={text}"):
         try:
-            inferences.query(from_url(quote(query, safe="=")))
+            inferences.query(query_from_url(quote(query, safe="=")))
         except QueryError as error:
             str(error).encode()
 
@@ -115,7 +115,7 @@ BODIES = [
 ]
 
 
-def test_what_is_deep_long_or_at_the_edge(inferences: Inferences) -> None:
+def test_what_is_deep_long_or_at_the_edge(inferences: InferenceReader) -> None:
     for body in BODIES:
         ask(inferences, body)
         try:

@@ -1,6 +1,6 @@
 import pytest
 
-from quadriga.store.ids import LARGEST, IdSource, first_at, milliseconds
+from quadriga.store.ids import LARGEST_ID, IdSource, smallest_id_at, time_ms
 from quadriga.store.records import timestamp_text
 from tests.background import at_once
 
@@ -21,10 +21,10 @@ def test_threads_never_share_an_id() -> None:
 
 def test_ids_stay_above_the_newest_stored_when_the_clock_stepped_back() -> None:
     future_ms = 3_000_000_000_000
-    source = IdSource(6, floor=first_at(future_ms) | 1023 << 12 | 5)
+    source = IdSource(6, floor=smallest_id_at(future_ms) | 1023 << 12 | 5)
     ids = [source.next() for _ in range(4097)]  # one more than fit a millisecond
     assert ids == sorted(set(ids))
-    assert [milliseconds(ids[place]) - future_ms for place in (0, 4095, 4096)] == [1, 1, 2]
+    assert [time_ms(ids[place]) - future_ms for place in (0, 4095, 4096)] == [1, 1, 2]
     assert {number >> 12 & 1023 for number in ids} == {6}
 
 
@@ -42,7 +42,7 @@ def test_a_worker_out_of_range_is_refused(worker: int) -> None:
     ],
 )
 def test_an_id_knows_its_time(moment: int, text: str) -> None:
-    assert milliseconds(first_at(moment) | 4095) == moment
+    assert time_ms(smallest_id_at(moment) | 4095) == moment
     assert timestamp_text(moment) == text
-    assert first_at(-1) == first_at(0) == 0
-    assert first_at(1 << 60) == LARGEST
+    assert smallest_id_at(-1) == smallest_id_at(0) == 0
+    assert smallest_id_at(1 << 60) == LARGEST_ID

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.blobs.interface import key_of
+from quadriga.store.blobs.interface import blob_key
 from quadriga.store.errors import NotReadyError, QueryError, StoreError
 from quadriga.store.exchange.export import decode_parameters
 from quadriga.store.exchange.import_files import read
 from quadriga.store.exchange.imports import Importer
-from quadriga.store.journal import frames, segments, sent_file
+from quadriga.store.journal import clickhouse_position_path, read_frames, segment_paths
 from quadriga.store.records import InputReference, JournaledChange, TruthStatement
 from quadriga.store.writer import Writer
 from tests.unit.store.exchange_place import (
@@ -100,7 +100,7 @@ def foreign(folder: Path, form: str) -> Path:
 )
 def test_truth_of_others_is_joined_by_what_is_asked(store, tmp_path, record, form, join) -> None:
     metadata = {"path": "a.jpg", "file_name": "a.jpg", "datum_id": "d1"}
-    image = InputReference("image", key_of(b"image 1"))
+    image = InputReference("image", blob_key(b"image 1"))
     store.add(record(MS << 22, input=image, metadata=metadata))
     assert store.bring_in(foreign(tmp_path, form), "ground-truth", join).ground_truths == 1
     found = json.loads(bytes(store.inferences.get(str(MS << 22)).ground_truth))
@@ -162,7 +162,7 @@ def test_a_file_that_means_nothing_is_named(tmp_path, name: str, content: bytes,
 
 
 def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
-    asked = GOOD | {"input": {"hash": key_of(b"one"), "kept": True}}
+    asked = GOOD | {"input": {"hash": blob_key(b"one"), "kept": True}}
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("inferences.jsonl", json.dumps(asked))
         archive.writestr(f"images/{ID}.png", b"another")
@@ -171,7 +171,7 @@ def test_an_image_that_is_another_is_refused(store, tmp_path) -> None:
 
 
 def test_an_import_beside_a_writer_leaves_the_moving_to_it(store, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("quadriga.store.exchange.imports.MOVED_S", 0.0)
+    monkeypatch.setattr("quadriga.store.exchange.imports.COMMIT_TIMEOUT_S", 0.0)
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
     writer = Writer(store.journal, store.url)
     try:
@@ -204,12 +204,14 @@ def test_a_database_that_is_away_takes_the_import_later(store, tmp_path) -> None
 
 def test_an_import_leaves_the_journal_to_a_server_that_sends_it_on(store, tmp_path) -> None:
     (tmp_path / "one.jsonl").write_text(json.dumps(GOOD))
-    sent_file(store.journal).write_text("{}")
+    clickhouse_position_path(store.journal).write_text("{}")
     store.bring_in(tmp_path / "one.jsonl")
-    assert [seq for path in segments(store.journal) for seq, *_ in frames(path)] == [int(ID)]
-    sent_file(store.journal).unlink()
+    assert [seq for path in segment_paths(store.journal) for seq, *_ in read_frames(path)] == [
+        int(ID)
+    ]
+    clickhouse_position_path(store.journal).unlink()
     store.add()
-    assert segments(store.journal) == []
+    assert segment_paths(store.journal) == []
     assert store.inferences.get(ID).id == ID
 
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from quadriga.store import inferences as module
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import run, writing
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import execute, writer_engine
 from quadriga.store.errors import NotFoundError, NotReadyError, QueryError, QueryTimeoutError
-from quadriga.store.inferences import Inferences
-from quadriga.store.journal import segments
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.journal import segment_paths
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Budget
 from tests.background import at_once, in_background
@@ -76,7 +76,7 @@ def test_a_record_is_readable_the_moment_it_is_journaled(store: Store, record) -
     assert store.inferences.get("7").id == "7"
     store.journal.close()
     store.writer.drain()
-    assert segments(store.writer._directory) == []
+    assert segment_paths(store.writer._directory) == []
     assert store.inferences.get("7").id == "7"
 
 
@@ -112,21 +112,21 @@ def test_the_ids_of_all_matches_come_in_order(store: Store, record, monkeypatch,
         [record(seq, metadata={"odd": seq % 2, "name": str(seq)}) for seq in range(1, 31)]
     )
     store.writer.drain()
-    cautious = Inferences(
+    cautious = InferenceReader(
         store.url,
         tmp_path / "journal",
-        BlobStore(tmp_path / "blobs"),
-        budget=Budget(rows=4, first=4),
+        FileBlobs(tmp_path / "blobs"),
+        budget=Budget(rows=4, first_batch_rows=4),
     )
     for inferences, most in ((store.inferences, 10_000), (store.inferences, 7), (cautious, 7)):
-        monkeypatch.setattr(module, "IDS_AT_ONCE", most)
+        monkeypatch.setattr(module, "IDS_PER_BATCH", most)
         for where, wanted in [
             (None, range(1, 31)),
             ({"meta.odd": 1, "meta.name": {"ne": "7"}}, [*range(1, 6, 2), *range(9, 31, 2)]),
             ({"meta.name": {"contains": "1"}}, [1, *range(10, 20), 21]),
             ({"model": "nobody"}, []),
         ]:
-            found = list(inferences.ids(where))
+            found = list(inferences.matching_ids(where))
             assert [one for some in found for one in some] == list(wanted)
             assert max(map(len, found)) <= most
     cautious.close()
@@ -171,7 +171,7 @@ def test_a_query_can_wait_for_what_is_journaled(store: Store, record) -> None:
 
 
 def test_waiting_for_a_dead_writer_ends(store: Store, record, monkeypatch) -> None:
-    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    monkeypatch.setattr(module, "JOURNAL_TIMEOUT_S", 0.05)
     store.journal.append([record(1)])
     with pytest.raises(NotReadyError, match=r"moved within 0.05 s, got \d+ bytes behind"):
         store.ids(consistency="journal")
@@ -182,10 +182,10 @@ def test_a_query_that_takes_too_long_says_how_to_narrow_it(
 ) -> None:
     store.journal.append([record(seq, metadata={"s": "x" * 2000}) for seq in range(1, 3000)])
     store.writer.drain()
-    hasty = Inferences(
+    hasty = InferenceReader(
         store.url,
         tmp_path / "journal",
-        BlobStore(tmp_path),
+        FileBlobs(tmp_path),
         timeout_s=2e-3,
         budget=Budget(10**6, 9),
     )
@@ -305,8 +305,8 @@ def test_a_search_that_takes_long_answers_what_it_has(store: Store, record, tmp_
         [record(seq, status=500 if seq % 20 == 1 else 200) for seq in range(1, 101)]
     )
     store.writer.drain()
-    budget = Budget(rows=30, first=10, small=99)
-    short = Inferences(store.url, tmp_path / "journal", BlobStore(tmp_path), budget=budget)
+    budget = Budget(rows=30, first_batch_rows=10, unbounded_rows=99)
+    short = InferenceReader(store.url, tmp_path / "journal", FileBlobs(tmp_path), budget=budget)
     where = "status=500 & ts=lt:2030-01-01T00:00:00Z"
     pages, cursor = [], None
     while not pages or cursor:
@@ -331,14 +331,14 @@ def test_what_was_said_afterwards_is_found(store: Store, record) -> None:
         11: '[{"label": 1}, 5, "ship", {"inner": {"label": "ship"}}]',
         12: None,
     }
-    with writing(store.url) as engine, engine.begin() as connection:
+    with writer_engine(store.url) as engine, engine.begin() as connection:
         for (number, annotations), seq in zip(truths.items(), (1, 2, 3), strict=True):
             values = (number, "id", str(seq), "", annotations)
-            run(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
-            run(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
+            execute(connection, "INSERT INTO truth VALUES (?, ?, ?, ?, ?)", values)
+            execute(connection, "INSERT INTO ground_truth VALUES (?, ?)", (seq, number))
         for number, seq in ((20, 2), (21, 2), (22, 4)):
             values = (number, seq, "thumbs", 1.0, "", "")
-            run(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", values)
+            execute(connection, "INSERT INTO feedback VALUES (?, ?, ?, ?, ?, ?)", values)
     for where, ids in {
         "ground_truth=exists:true": [2, 1],
         "ground_truth=exists:false": [5, 4, 3],

@@ -8,13 +8,20 @@ import pytest
 
 from quadriga.store import journal as module
 from quadriga.store.errors import JournalError
-from quadriga.store.journal import Journal, frames, is_closed, lag_bytes, latest_seq, segments
+from quadriga.store.journal import (
+    Journal,
+    is_closed,
+    lag_bytes,
+    latest_seq,
+    read_frames,
+    segment_paths,
+)
 from quadriga.store.records import InferenceRecord
 from tests.background import at_once
 
 
 def seqs(directory: Path) -> list[int]:
-    return [seq for path in segments(directory) for seq, _, _ in frames(path)]
+    return [seq for path in segment_paths(directory) for seq, _, _ in read_frames(path)]
 
 
 @pytest.fixture
@@ -23,10 +30,10 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_an_empty_or_missing_journal_holds_nothing(directory: Path) -> None:
-    assert (segments(directory), latest_seq(directory), lag_bytes(directory, {})) == ([], 0, 0)
+    assert (segment_paths(directory), latest_seq(directory), lag_bytes(directory, {})) == ([], 0, 0)
     Journal(directory, 0).close()
-    assert segments(directory) == []
-    assert list(frames(directory / "0000-1.journal")) == []
+    assert segment_paths(directory) == []
+    assert list(read_frames(directory / "0000-1.journal")) == []
 
 
 def test_records_come_back_as_appended(directory: Path, record) -> None:
@@ -34,11 +41,11 @@ def test_records_come_back_as_appended(directory: Path, record) -> None:
     written = [record(1, metadata={"a": "é"}), record(2), record(5)]
     journal.append(written[:2])
     journal.append(written[2:])
-    (segment,) = segments(directory)
-    read = list(frames(segment))
+    (segment,) = segment_paths(directory)
+    read = list(read_frames(segment))
     assert [msgspec.json.decode(payload, type=InferenceRecord) for _, payload, _ in read] == written
     assert [seq for seq, _, _ in read] == [1, 2, 5]
-    assert list(frames(segment, read[0][2])) == read[1:]
+    assert list(read_frames(segment, read[0][2])) == read[1:]
     assert latest_seq(directory) == 5
     assert lag_bytes(directory, {}) == segment.stat().st_size == read[-1][2]
     assert lag_bytes(directory, {segment.name: read[0][2]}) == read[-1][2] - read[0][2]
@@ -47,12 +54,12 @@ def test_records_come_back_as_appended(directory: Path, record) -> None:
 def test_a_segment_is_closed_only_when_its_journal_is(directory: Path, record) -> None:
     journal = Journal(directory, 0)
     journal.append([record(1)])
-    assert not is_closed(segments(directory)[0])
+    assert not is_closed(segment_paths(directory)[0])
     journal.close()
     journal.close()
-    assert is_closed(segments(directory)[0])
+    assert is_closed(segment_paths(directory)[0])
     journal.append([record(2)])
-    assert [is_closed(path) for path in segments(directory)] == [True, False]
+    assert [is_closed(path) for path in segment_paths(directory)] == [True, False]
     assert seqs(directory) == [1, 2]
 
 
@@ -61,7 +68,7 @@ def test_a_full_segment_is_followed_by_the_next(directory: Path, record) -> None
     for seq in range(1, 8):
         journal.append([record(seq)])
     journal.append([record(seq) for seq in range(8, 20)])  # larger than a segment, yet in one piece
-    sizes = [path.stat().st_size for path in segments(directory)]
+    sizes = [path.stat().st_size for path in segment_paths(directory)]
     assert len(sizes) > 3
     assert all(size <= 1000 for size in sizes[:-1])
     assert seqs(directory) == list(range(1, 20))
@@ -80,11 +87,11 @@ def test_a_torn_tail_ends_a_segment(directory: Path, record, lost: int) -> None:
     journal = Journal(directory, 0)
     journal.append([record(1), record(2)])
     journal.close()
-    (segment,) = segments(directory)
-    ends = [end for _, _, end in frames(segment)]
+    (segment,) = segment_paths(directory)
+    ends = [end for _, _, end in read_frames(segment)]
     with segment.open("r+b") as file:
         file.truncate(ends[1] - lost)
-    assert [end for _, _, end in frames(segment)] == ends[:1]
+    assert [end for _, _, end in read_frames(segment)] == ends[:1]
 
 
 @pytest.mark.parametrize("at", [0, 3, 5, 9, 16, 20, 60])
@@ -93,14 +100,14 @@ def test_a_torn_tail_ends_a_segment(directory: Path, record, lost: int) -> None:
 def test_damage_costs_no_other_frame(directory: Path, record, at: int, damaged, left) -> None:
     journal = Journal(directory, 0)
     journal.append([record(seq) for seq in range(4)])
-    (segment,) = segments(directory)
-    whole = list(frames(segment))
+    (segment,) = segment_paths(directory)
+    whole = list(read_frames(segment))
     begins = [0, *(end for _, _, end in whole)]
     data = bytearray(segment.read_bytes())
     for number in damaged:
         data[begins[number] + at] ^= 0xFF
     segment.write_bytes(data)
-    assert list(frames(segment)) == [whole[number] for number in left]
+    assert list(read_frames(segment)) == [whole[number] for number in left]
 
 
 def test_a_frame_is_found_wherever_a_chunk_of_the_search_ends(
@@ -108,24 +115,24 @@ def test_a_frame_is_found_wherever_a_chunk_of_the_search_ends(
 ) -> None:
     journal = Journal(directory, 0)
     journal.append([record(1), record(2)])
-    (segment,) = segments(directory)
-    second = list(frames(segment))[1:]
+    (segment,) = segment_paths(directory)
+    second = list(read_frames(segment))[1:]
     data = bytearray(segment.read_bytes())
     data[0] ^= 1
     segment.write_bytes(data)
     for chunk_bytes in range(7, 40):
         monkeypatch.setattr(module, "_CHUNK_BYTES", chunk_bytes)
-        assert list(frames(segment)) == second
+        assert list(read_frames(segment)) == second
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b'{"seq":' * 1000, b"\xff" * 15, b"\0" * 16])
 def test_nothing_is_found_in_a_tail_without_frames(directory: Path, record, tail: bytes) -> None:
     journal = Journal(directory, 0)
     journal.append([record(1)])
-    (segment,) = segments(directory)
-    whole = list(frames(segment))
+    (segment,) = segment_paths(directory)
+    whole = list(read_frames(segment))
     segment.write_bytes(segment.read_bytes() + tail)
-    assert list(frames(segment)) == whole
+    assert list(read_frames(segment)) == whole
 
 
 def test_threads_never_mix_their_frames(directory: Path, record) -> None:
@@ -173,7 +180,9 @@ def test_a_full_disk_refuses_a_request_whole_and_later_ones_succeed(directory: P
     assert child.stdout.count("expected the journal to take") == 2
     assert seqs(directory) == [1, 8, 9, 10, 11]
     assert all(
-        list(frames(p))[-1][2] == p.stat().st_size for p in segments(directory) if p.stat().st_size
+        list(read_frames(p))[-1][2] == p.stat().st_size
+        for p in segment_paths(directory)
+        if p.stat().st_size
     )
 
 
@@ -188,10 +197,10 @@ def test_a_journal_that_lost_its_folder_says_so(directory: Path, record) -> None
 def test_a_segment_that_was_removed_takes_nothing_more(directory: Path, record) -> None:
     journal = Journal(directory, 0)
     journal.append([record(1)])
-    segments(directory)[0].unlink()
+    segment_paths(directory)[0].unlink()
     journal.append([record(2)])
     journal.close()
-    assert [seq for path in segments(directory) for seq, _, _ in frames(path)] == [2]
+    assert [seq for path in segment_paths(directory) for seq, _, _ in read_frames(path)] == [2]
 
 
 def test_a_segment_whose_folder_was_moved_takes_nothing_more(directory: Path, record) -> None:

@@ -8,15 +8,15 @@ import sqlalchemy as sa
 
 from quadriga.store.database import open_writer
 from quadriga.store.errors import NotReadyError, QueryError
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences, QueryRequest
-from quadriga.store.partitions import drop_month, months
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader, QueryRequest
+from quadriga.store.partitions import drop_month, list_months
 from quadriga.store.query.search import Budget
 from tests.postgres_server import PostgresServer
 from tests.unit.store.exchange_place import ExchangePlace
 
 DAY_MS = 86_400_000
-JANUARY, MARCH = first_at(1_767_225_600_000), first_at(1_767_225_600_000 + 65 * DAY_MS)
+JANUARY, MARCH = smallest_id_at(1_767_225_600_000), smallest_id_at(1_767_225_600_000 + 65 * DAY_MS)
 WHERE = {"meta.x": {"ge": 1}}
 
 
@@ -56,7 +56,7 @@ def test_a_kept_plan_sees_months_that_come_and_go(gres, engine, record) -> None:
     assert ids(gres) == [MARCH, JANUARY]
     assert kept_plans(gres) > 0
     with engine.begin() as connection:
-        assert drop_month(connection, months(connection)[0])
+        assert drop_month(connection, list_months(connection)[0])
     assert ids(gres) == [MARCH]
 
 
@@ -86,7 +86,9 @@ def test_of_connections_that_broke_one_query_tells(gres, engine, record) -> None
 
 def test_what_is_refused_is_refused_again(gres, record) -> None:
     gres.add(*(record(JANUARY + n, metadata={"x": "same"}) for n in range(200)))
-    made = Inferences(gres.url, gres.journal, gres.blobs, narrow=0, budget=Budget(small=3))
+    made = InferenceReader(
+        gres.url, gres.journal, gres.blobs, narrow=0, budget=Budget(unbounded_rows=3)
+    )
     for _ in range(3):
         with pytest.raises(QueryError, match="an index or a time bounds"):
             made.query(QueryRequest(where={"meta.x": {"contains": "am"}}, limit=5))

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import writing
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import writer_engine
 from quadriga.store.errors import QueryError
-from quadriga.store.inferences import Inferences
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.request import QueryRequest
 from quadriga.store.query.search import Budget
 from quadriga.store.records import Deletion, InferenceRecord, JournaledChange, MetadataChange
-from quadriga.store.rows import Names
+from quadriga.store.rows import NameIds
 from quadriga.store.schema import KeyType
 from tests.filter_definition import holds
 from tests.unit.store.place import fill, rows
@@ -60,17 +60,17 @@ def stored(database_url: str, tmp_path: Path, record) -> list[InferenceRecord]:
 
 
 @pytest.fixture
-def inferences(database_url: str, tmp_path: Path) -> Iterator[Inferences]:
-    made = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
+def inferences(database_url: str, tmp_path: Path) -> Iterator[InferenceReader]:
+    made = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
     yield made
     made.close()
 
 
 def move(url: str, folder: Path, things: list[Any]) -> None:
-    assert fill(url, folder / "journal", things).records_dead == 0
+    assert fill(url, folder / "journal", things).records_rejected == 0
 
 
-def found(inferences: Inferences, where: dict[str, Any]) -> list[int]:
+def found(inferences: InferenceReader, where: dict[str, Any]) -> list[int]:
     return [int(one.id) for one in inferences.query(QueryRequest(where, order="ts")).inferences]
 
 
@@ -100,7 +100,9 @@ def test_they_change_and_go_as_others_do(stored, database_url, tmp_path, inferen
 
 
 def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -> None:
-    made = Inferences(database_url, tmp_path, BlobStore(tmp_path / "blobs"), budget=Budget(small=3))
+    made = InferenceReader(
+        database_url, tmp_path, FileBlobs(tmp_path / "blobs"), budget=Budget(unbounded_rows=3)
+    )
     with pytest.raises(QueryError, match="an index or a time bounds"):
         found(made, {"meta.late": 1})
     assert found(made, {"meta.late": 1, "id": {"ge": "1"}}) == [4]
@@ -108,8 +110,8 @@ def test_a_search_by_one_is_bounded(stored, database_url: str, tmp_path: Path) -
 
 
 def test_new_keys_cost_the_writer_no_memory(stored, database_url: str) -> None:
-    with writing(database_url) as engine, engine.begin() as connection:
-        names = Names(connection)
+    with writer_engine(database_url) as engine, engine.begin() as connection:
+        names = NameIds(connection)
         assert {names.key(f"new-{number}", KeyType.NUM) for number in range(50)} == {None}
         assert names.key("b", KeyType.NUM) is not None
     assert len(rows(database_url, "SELECT path FROM meta_key WHERE path >= 'new'")) == 0

@@ -7,10 +7,17 @@ import pytest
 
 from quadriga.store.inferences import QueryRequest
 from quadriga.store.records import timestamp_text
-from quadriga.store.schema import BANDS, band
+from quadriga.store.schema import SCORE_BANDS, score_band
 from tests.unit.store.exchange_place import ExchangePlace
 
-SCORES = [None, -2.0, 0.0, *(edge + step for edge in BANDS for step in (-1e-9, 0.0)), 1.0, 1.5] * 2
+SCORES = [
+    None,
+    -2.0,
+    0.0,
+    *(edge + step for edge in SCORE_BANDS for step in (-1e-9, 0.0)),
+    1.0,
+    1.5,
+] * 2
 BOUNDS = (-3.0, 0.25, 0.95, 0.9375, 1.0, 2.0)
 COMPARED = {"ge": operator.ge, "gt": operator.gt, "lt": operator.lt, "le": operator.le}
 
@@ -63,8 +70,10 @@ def test_an_or_of_more_labels_than_are_merged(labelled: ExchangePlace) -> None:
 
 def test_a_larger_score_has_no_smaller_band() -> None:
     numbers = sorted(score for score in SCORES if score is not None)
-    assert [band(score) for score in (-float("inf"), *BANDS)] == list(range(len(BANDS) + 1))
-    assert sorted(map(band, numbers)) == [band(score) for score in numbers]
+    assert [score_band(score) for score in (-float("inf"), *SCORE_BANDS)] == list(
+        range(len(SCORE_BANDS) + 1)
+    )
+    assert sorted(map(score_band, numbers)) == [score_band(score) for score in numbers]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from quadriga.store import lag
+from quadriga.store import journal_lag
 from quadriga.store.durability import wait_until_committed
-from quadriga.store.errors import Unconfirmed
+from quadriga.store.errors import UnconfirmedError
 from quadriga.store.journal import Journal, lag_bytes
-from quadriga.store.lag import Lag, default_limit, read_offsets, write_offsets
+from quadriga.store.journal_lag import JournalLag, default_limit_bytes, read_offsets, write_offsets
 from quadriga.store.writer import Writer
 from tests.background import in_background
 
@@ -31,11 +31,11 @@ def test_the_writer_says_what_it_has_committed(journal: Journal, record, databas
     journal.append([record(2)])
     waiting = lag_bytes(journal.directory, read_offsets(journal.directory))
     assert waiting == first.end
-    assert Lag(journal.directory).bytes() == waiting
+    assert JournalLag(journal.directory).bytes() == waiting
     journal.close()
     writer.drain()
     assert read_offsets(journal.directory) == {}
-    assert Lag(journal.directory).bytes() == 0
+    assert JournalLag(journal.directory).bytes() == 0
     writer.close()
 
 
@@ -57,7 +57,7 @@ def test_offsets_that_could_not_be_written_are_written_later(
 def test_a_wait_ends_with_the_commit(journal: Journal, record, database_url) -> None:
     writer = Writer(journal.directory, database_url)
     position = journal.append([record(1)])
-    with pytest.raises(Unconfirmed, match="may still be stored"):
+    with pytest.raises(UnconfirmedError, match="may still be stored"):
         wait_until_committed(journal.directory, position, 0.01)
     with in_background(writer.run):
         wait_until_committed(journal.directory, position, 30)
@@ -67,12 +67,12 @@ def test_a_wait_ends_with_the_commit(journal: Journal, record, database_url) -> 
 
 
 def test_the_lag_is_looked_up_only_now_and_then(journal: Journal, record, monkeypatch) -> None:
-    monkeypatch.setattr(lag, "SAMPLE_S", 3600)
-    behind = Lag(journal.directory)
+    monkeypatch.setattr(journal_lag, "SAMPLE_INTERVAL_S", 3600)
+    behind = JournalLag(journal.directory)
     assert behind.bytes() == 0
     position = journal.append([record(1)])
     assert behind.bytes() == 0
-    assert Lag(journal.directory).bytes() == position.end
+    assert JournalLag(journal.directory).bytes() == position.end
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_limit_follows_the_disk(journal: Journal, monkeypatch, free, limit) 
         def __init__(self, _: Path) -> None:
             self.free = free
 
-    monkeypatch.setattr(lag.shutil, "disk_usage", Usage)
-    assert default_limit(journal.directory) == limit
+    monkeypatch.setattr(journal_lag.shutil, "disk_usage", Usage)
+    assert default_limit_bytes(journal.directory) == limit
 
 
 def test_offsets_are_replaced_whole(journal: Journal) -> None:

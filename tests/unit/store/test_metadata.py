@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from quadriga.store.errors import MetadataError
-from quadriga.store.metadata import check, flatten, index
+from quadriga.store.metadata import check, flatten, index_paths
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_metadata_flattens_to_dotted_paths(metadata: dict[str, Any], flat: dict[
 
 
 def test_lists_and_objects_exist_but_cannot_be_compared() -> None:
-    assert index({"a": [1], "b": {"c": {"d": 1}}, "e": None}) == {
+    assert index_paths({"a": [1], "b": {"c": {"d": 1}}, "e": None}) == {
         "a": [],
         "b": {},
         "b.c": {},

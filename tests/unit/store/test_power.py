@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from quadriga.store import durability
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.durability import GroupSync
-from quadriga.store.errors import JournalError, Unconfirmed
-from quadriga.store.journal import Journal, frames, is_closed, segments
+from quadriga.store.errors import JournalError, UnconfirmedError
+from quadriga.store.journal import Journal, is_closed, read_frames, segment_paths
 
 
 class Place:
@@ -42,13 +42,13 @@ def synced(monkeypatch) -> list[str]:
 
 def test_an_append_is_synced_and_the_folder_once(place, record, synced) -> None:
     for seq in (1, 2):
-        place.syncing.wait(place.journal.append([record(seq)], hold=True))
-    (segment,) = segments(place.directory)
+        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
+    (segment,) = segment_paths(place.directory)
     assert synced == [segment.name, "journal", place.directory.parent.name, segment.name]
 
 
 def test_an_image_is_synced_with_its_folders(tmp_path, synced) -> None:
-    blobs = BlobStore(tmp_path / "blobs")
+    blobs = FileBlobs(tmp_path / "blobs")
     key = blobs.put(b"image")
     digest = key.removeprefix("blake3:")
     blobs.sync([])
@@ -77,30 +77,34 @@ def test_threads_that_wait_share_syncs_and_all_are_kept(place, record, monkeypat
     monkeypatch.setattr(os, "fdatasync", slow)
 
     def keep(seq: int) -> None:
-        place.syncing.wait(place.journal.append([record(seq)], hold=True))
+        place.syncing.wait(place.journal.append([record(seq)], hold_segment=True))
 
     threads = [threading.Thread(target=keep, args=(seq,)) for seq in range(12)]
     threads[0].start()
     assert begun.wait(10)
     for thread in threads[1:]:
         thread.start()
-    while sum(len(list(frames(path))) for path in segments(place.directory)) < 12:
+    while sum(len(list(read_frames(path))) for path in segment_paths(place.directory)) < 12:
         pass
-    while place.syncing._open is None or sum(map(len, place.syncing._open.held.values())) < 11:
+    while (
+        place.syncing._open is None or sum(map(len, place.syncing._open.descriptors.values())) < 11
+    ):
         pass
     go_on.set()
     for thread in threads:
         thread.join()
     assert place.syncing.count == 2
     place.journal.close()
-    assert len(segments(place.directory)) > 1
-    assert all(is_closed(path) for path in segments(place.directory)), "a descriptor is left open"
+    assert len(segment_paths(place.directory)) > 1
+    assert all(is_closed(path) for path in segment_paths(place.directory)), (
+        "a descriptor is left open"
+    )
 
 
 def test_a_held_segment_is_not_closed_until_it_is_synced(place, record) -> None:
-    position = place.journal.append([record(1)], hold=True)
+    position = place.journal.append([record(1)], hold_segment=True)
     place.journal.close()
-    (segment,) = segments(place.directory)
+    (segment,) = segment_paths(place.directory)
     assert not is_closed(segment)
     place.syncing.wait(position)
     assert is_closed(segment)
@@ -114,10 +118,12 @@ def test_a_disk_that_fails_confirms_nothing_and_later_syncs_succeed(
 
     with monkeypatch.context() as broken:
         broken.setattr(durability, "sync_path", fail)
-        position = place.journal.append([record(1)], hold=True)
-        with pytest.raises(Unconfirmed, match=r"Input/output error.*may still be stored") as caught:
+        position = place.journal.append([record(1)], hold_segment=True)
+        with pytest.raises(
+            UnconfirmedError, match=r"Input/output error.*may still be stored"
+        ) as caught:
             place.syncing.wait(position)
     assert caught.value.status == 503
-    place.syncing.wait(place.journal.append([record(2)], hold=True))
+    place.syncing.wait(place.journal.append([record(2)], hold_segment=True))
     place.journal.close()
-    assert is_closed(segments(place.directory)[0])
+    assert is_closed(segment_paths(place.directory)[0])

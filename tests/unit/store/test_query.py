@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.database import migrate
 from quadriga.store.errors import QueryError
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Count, Inferences
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import Count, InferenceReader
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.request import QueryRequest, from_url
+from quadriga.store.query.request import QueryRequest, query_from_url
 from quadriga.store.query.search import Budget
 from quadriga.store.records import InferenceRecord, InputReference, ModelReference, timestamp_text
 from tests.filter_definition import holds
@@ -42,15 +42,19 @@ class Stored:
         self.records = records
         url, root = place
         writer = fill(url, root / "journal", records)
-        assert (writer.records_moved, writer.records_dead) == (len(records), 0)
-        blobs = BlobStore(root / "blobs")
+        assert (writer.records_committed, writer.records_rejected) == (len(records), 0)
+        blobs = FileBlobs(root / "blobs")
         self.readers = [
-            Inferences(
-                url, root / "journal", blobs, narrow=narrow, budget=Budget(first=narrow or 50)
+            InferenceReader(
+                url,
+                root / "journal",
+                blobs,
+                narrow=narrow,
+                budget=Budget(first_batch_rows=narrow or 50),
             )
             for narrow in PLANS
         ]
-        self.hasty = Inferences(
+        self.hasty = InferenceReader(
             url, root / "journal", blobs, narrow=12, budget=Budget(40, 1, 7, 40)
         )
 
@@ -95,14 +99,14 @@ def as_text(where: Any) -> QueryRequest:
 
 
 def as_url(where: Any) -> QueryRequest:
-    return from_url(urlencode({"q": render(parse(where, 0))}))
+    return query_from_url(urlencode({"q": render(parse(where, 0))}))
 
 
 FORMS = (as_json, as_text, as_url)
 
 
 def found(
-    inferences: Inferences, request: QueryRequest, order: str = "-ts", limit: int = 1000
+    inferences: InferenceReader, request: QueryRequest, order: str = "-ts", limit: int = 1000
 ) -> list[int]:
     """Walk all pages."""
     ids: list[int] = []
@@ -213,8 +217,8 @@ FILTERS: list[tuple[Any, str]] = [
     ({"input.hash": {"exists": False}}, "9b"),
     ({"input.hash": {"ne": "x"}}, "0123456789abcd"),
     ({"input.hash": "blake3:" + "0" * 64}, "012345678acd"),
-    ({"id": str(first_at(BASE_MS + 3))}, "3"),
-    ({"id": {"in": [str(first_at(BASE_MS + 3)), str(first_at(BASE_MS + 5)), "9" * 19]}}, "35"),
+    ({"id": str(smallest_id_at(BASE_MS + 3))}, "3"),
+    ({"id": {"in": [str(smallest_id_at(BASE_MS + 3)), str(smallest_id_at(BASE_MS + 5)), "9" * 19]}}, "35"),
     ({"id": {"ge": "9" * 19}}, ""),
     ({"ts": timestamp_text(BASE_MS + 4)}, "4"),
     ({"ts": {"gt": timestamp_text(BASE_MS + 4), "le": timestamp_text(BASE_MS + 6)}}, "56"),
@@ -226,7 +230,7 @@ FILTERS: list[tuple[Any, str]] = [
     ({"ts": {"le": "2100-01-01T00:00:00Z"}}, "0123456789abcd"),
     ({"ts": {"lt": "1950-01-01T00:00:00Z"}}, ""),
     ({"ts": {"gt": timestamp_text(BASE_MS + 6), "lt": timestamp_text(BASE_MS + 2)}}, ""),
-    ({"or": [{"meta.camera": "north"}, {"label": {"name": "square"}}, {"id": str(first_at(BASE_MS))}]}, "06"),
+    ({"or": [{"meta.camera": "north"}, {"label": {"name": "square"}}, {"id": str(smallest_id_at(BASE_MS))}]}, "06"),
     ({"or": [{"meta.camera": "north"}, {"meta.altitude": {"ge": 0}}]}, "013"),
     ({"or": [{"meta.camera": "north", "meta.altitude": {"gt": 1}}, {"request_id": "r"}]}, "09"),
     ({"and": [{"not": {"not": {"meta.night": True}}}, {"or": [{"meta.altitude": 2}]}]}, "1"),
@@ -285,7 +289,7 @@ FILTERS: list[tuple[Any, str]] = [
 @pytest.fixture(scope="module")
 def table(place: Place, record) -> Iterator[Stored]:
     stored = Stored(place, [
-        record(first_at(BASE_MS + number), **fields) for number, fields in enumerate(TABLE_RECORDS)
+        record(smallest_id_at(BASE_MS + number), **fields) for number, fields in enumerate(TABLE_RECORDS)
     ])  # fmt: skip
     yield stored
     stored.close()
@@ -293,7 +297,7 @@ def table(place: Place, record) -> Iterator[Stored]:
 
 @pytest.mark.parametrize(("where", "ids"), FILTERS)
 def test_a_filter_finds(table: Stored, where: Any, ids: str) -> None:
-    expected = [first_at(BASE_MS + int(digit, 16)) for digit in ids]
+    expected = [smallest_id_at(BASE_MS + int(digit, 16)) for digit in ids]
     for inferences, form in zip(table.readers, FORMS, strict=True):
         request = form(where)
         assert found(inferences, request, "ts") == expected

@@ -8,11 +8,11 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.ids import first_at
-from quadriga.store.inferences import Inferences
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.inferences import InferenceReader
 from quadriga.store.query.json_form import parse
-from quadriga.store.query.request import QueryRequest, decode_request, from_url
+from quadriga.store.query.request import QueryRequest, decode_query, query_from_url
 from quadriga.store.query.syntax import leaves
 from quadriga.store.records import InputReference, ModelReference
 from tests.unit.store.place import fill
@@ -36,7 +36,7 @@ def stored(record: Any, fields: dict[str, Any]) -> Any:
     model = fields.pop("model")
     task = "IMAGE_TEXT_TO_TEXT" if model == "shapes-image-text" else "OBJECT_DETECTION"
     return record(
-        first_at(round(at.timestamp() * 1000)),
+        smallest_id_at(round(at.timestamp() * 1000)),
         **fields,
         model=ModelReference(model, "1", ""),
         task=task,
@@ -49,7 +49,7 @@ def test_the_examples_find_what_the_page_says(database_url: str, tmp_path: Path,
     records = [stored(record, fields) for fields in RECORDS]
     names = {str(one.seq): fields["id"] for one, fields in zip(records, RECORDS, strict=True)}
     fill(database_url, tmp_path / "journal", records)
-    inferences = Inferences(database_url, tmp_path / "journal", BlobStore(tmp_path / "blobs"))
+    inferences = InferenceReader(database_url, tmp_path / "journal", FileBlobs(tmp_path / "blobs"))
 
     def found(request: QueryRequest) -> str:
         return " ".join(names[one.id] for one in inferences.query(request).inferences)
@@ -58,7 +58,11 @@ def test_the_examples_find_what_the_page_says(database_url: str, tmp_path: Path,
     for text, as_json, expected in EXAMPLES:
         where = msgspec.json.decode(as_json)
         assert set(leaves(parse(text, 10**15))) == set(leaves(parse(where, 10**15))), text
-        for request in (QueryRequest(text), QueryRequest(where), from_url(f"q={quote_plus(text)}")):
+        for request in (
+            QueryRequest(text),
+            QueryRequest(where),
+            query_from_url(f"q={quote_plus(text)}"),
+        ):
             assert found(request) == expected, text
-    assert found(decode_request(msgspec.json.encode(CHARIOT))) == "a"
+    assert found(decode_query(msgspec.json.encode(CHARIOT))) == "a"
     inferences.close()

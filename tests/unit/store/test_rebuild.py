@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.database import writing
-from quadriga.store.ids import first_at
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.database import writer_engine
+from quadriga.store.ids import smallest_id_at
+from quadriga.store.maintenance import rebuild as module
+from quadriga.store.maintenance.rebuild import RebuildProgress, rebuild
+from quadriga.store.maintenance.retention import RetentionCleaner
 from quadriga.store.records import (
     Deletion,
     InferenceRecord,
@@ -17,11 +20,8 @@ from quadriga.store.records import (
     ModelReference,
     RetentionRule,
 )
-from quadriga.store.rollups import decoded
-from quadriga.store.rows import Names
-from quadriga.store.upkeep import rebuild as module
-from quadriga.store.upkeep.rebuild import Progress, rebuild
-from quadriga.store.upkeep.retention import Upkeep
+from quadriga.store.rollups import decode_counts
+from quadriga.store.rows import NameIds
 from tests.unit.store.conftest import make_record
 from tests.unit.store.place import Place
 
@@ -48,7 +48,7 @@ def records(first: int, number: int) -> list[InferenceRecord]:
             metadata |= {"latitude": rnd.uniform(-90, 90), "longitude": rnd.uniform(-180, 180)}
         found.append(
             make_record(
-                first_at(START_MS + (n % 7) * MINUTE_MS) + n,
+                smallest_id_at(START_MS + (n % 7) * MINUTE_MS) + n,
                 model=ModelReference("shapes-detector", str(n % 2), "ab" * 32),
                 predictions=predictions,
                 metadata=metadata,
@@ -73,7 +73,11 @@ def everything(place: Place) -> dict[str, Any]:
         " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0"
     )
     found["rollup"] = sorted(
-        (*rest, decoded(latency), sorted((names[label], n) for label, n in decoded(labels).items()))
+        (
+            *rest,
+            decode_counts(latency),
+            sorted((names[label], n) for label, n in decode_counts(labels).items()),
+        )
         for *rest, latency, labels in counts
     )
     return found
@@ -81,7 +85,7 @@ def everything(place: Place) -> dict[str, Any]:
 
 def damage(place: Place) -> None:
     """Take rows away, add wrong ones, and change others."""
-    some, other = first_at(START_MS) + 7, first_at(START_MS) + 99_999_999
+    some, other = smallest_id_at(START_MS) + 7, smallest_id_at(START_MS) + 99_999_999
     minute = START_MS // MINUTE_MS
     for statement in (
         "DELETE FROM meta_num WHERE val < 2",
@@ -115,7 +119,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MINUTES_AT_ONCE", 3)
 
 
-def ignore(_: Progress) -> None:
+def ignore(_: RebuildProgress) -> None:
     """Show nothing."""
 
 
@@ -125,7 +129,7 @@ def test_what_is_damaged_is_derived_again(place: Place, fresh: Place) -> None:
     fresh.move(*entries)
     assert everything(place) == everything(fresh)
     damage(place)
-    steps: list[Progress] = []
+    steps: list[RebuildProgress] = []
     rebuild(place.url, place.root / "rebuild", steps.append)
     assert everything(place) == everything(fresh)
     assert [step.table for step in steps if step.after == module._FIRST[step.table]] == [
@@ -172,9 +176,9 @@ def test_what_was_interrupted_goes_on(place: Place, fresh: Place) -> None:
     place.move(*entries)
     fresh.move(*entries)
     damage(place)
-    state, seen = place.root / "state" / "rebuild", list[Progress]()
+    state, seen = place.root / "state" / "rebuild", list[RebuildProgress]()
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: RebuildProgress) -> None:
         seen.append(progress)
         raise Interrupted
 
@@ -201,11 +205,11 @@ def test_counts_outlive_the_rows_that_retention_removed(place: Place) -> None:
     place.move(*records(0, 70))
     place.change(RetentionRule("shapes-detector", None, 1))
     right = everything(place)["rollup"]
-    upkeep = Upkeep(BlobStore(place.root / "blobs"), place.root / "journal")
-    with writing(place.url) as engine:
+    upkeep = RetentionCleaner(FileBlobs(place.root / "blobs"), place.root / "journal")
+    with writer_engine(place.url) as engine:
         with engine.connect() as connection:
-            names = Names(connection)
-        while upkeep.work(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
+            names = NameIds(connection)
+        while upkeep.run_step(engine, names, START_MS + 86_400_000 + 3 * MINUTE_MS):
             pass
     place.change(RetentionRule("shapes-detector"))
     place.execute(f"UPDATE rollup SET n = 99 WHERE minute = {START_MS // MINUTE_MS + 4}")

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from quadriga.store.blobs.files import BlobStore
-from quadriga.store.blobs.interface import key_of
-from quadriga.store.database import open_writer, run
-from quadriga.store.ids import first_at
+from quadriga.store.blobs.files import FileBlobs
+from quadriga.store.blobs.interface import blob_key
+from quadriga.store.database import execute, open_writer
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.journal import Journal
-from quadriga.store.partitions import months
+from quadriga.store.maintenance import retention
+from quadriga.store.maintenance.retention import RetentionCleaner
+from quadriga.store.partitions import list_months
 from quadriga.store.records import (
     InferenceRecord,
     InputReference,
@@ -20,10 +22,8 @@ from quadriga.store.records import (
     ModelReference,
     RetentionRule,
 )
-from quadriga.store.rollups import size_kept
-from quadriga.store.rows import Names
-from quadriga.store.upkeep import retention
-from quadriga.store.upkeep.retention import Upkeep
+from quadriga.store.rollups import kept_size
+from quadriga.store.rows import NameIds
 from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.conftest import make_record
@@ -41,7 +41,7 @@ class Kept:
         self.url = url
         self.directory = root / "journal"
         self.journal = Journal(self.directory, 0)
-        self.blobs = BlobStore(root / "blobs", grace_s=0)
+        self.blobs = FileBlobs(root / "blobs", grace_s=0)
         self.writer = Writer(self.directory, url)
         self.engine = open_writer(url)
         self._number = 0
@@ -53,7 +53,7 @@ class Kept:
             fields["input"] = InputReference(
                 "image", self.blobs.put(content), 1, 1, "image/png", kept=True, bytes=len(content)
             )
-        seq = first_at(NOW_MS - round(days * DAY_MS)) + self._number
+        seq = smallest_id_at(NOW_MS - round(days * DAY_MS)) + self._number
         return make_record(seq, **{"metadata": {"n": self._number, "s": "x"}} | fields)
 
     def add(self, *records: InferenceRecord) -> None:
@@ -63,25 +63,25 @@ class Kept:
     def rule(self, model: str, inputs: float | None, inferences: float | None) -> None:
         self._number += 1
         rule = RetentionRule(model, inputs, inferences)
-        self.journal.append([JournaledChange(first_at(NOW_MS) + self._number, rule)])
+        self.journal.append([JournaledChange(smallest_id_at(NOW_MS) + self._number, rule)])
         self.writer.drain()
 
-    def work(self, upkeep: Upkeep | None = None, now_ms: int = NOW_MS) -> int:
+    def work(self, upkeep: RetentionCleaner | None = None, now_ms: int = NOW_MS) -> int:
         """Do all that is to be done, and return in how many steps."""
         upkeep, steps = upkeep or self.upkeep(), 0
         with self.engine.connect() as connection:
-            names = Names(connection)
-        while upkeep.work(self.engine, names, now_ms):
+            names = NameIds(connection)
+        while upkeep.run_step(self.engine, names, now_ms):
             steps += 1
             assert steps < 1000
         return steps
 
-    def upkeep(self, max_input_bytes: int = 0) -> Upkeep:
-        return Upkeep(self.blobs, self.directory, max_input_bytes)
+    def upkeep(self, max_input_bytes: int = 0) -> RetentionCleaner:
+        return RetentionCleaner(self.blobs, self.directory, max_input_bytes)
 
     def rows(self, statement: str, *values: Any) -> list[tuple]:
         with self.engine.connect() as connection:
-            return [tuple(row) for row in run(connection, statement, values)]
+            return [tuple(row) for row in execute(connection, statement, values)]
 
     def inferences(self) -> dict[int, bool]:
         """Return whether its input is kept, of each inference."""
@@ -91,7 +91,7 @@ class Kept:
         """Return what the rollups say, which equals the sum over the rows."""
         ((counted,),) = self.rows("SELECT coalesce(sum(kept_bytes), 0) FROM rollup")
         rows = self.rows("SELECT input_kept, input_bytes FROM inference")
-        assert counted == sum(size_kept(*row) for row in rows)
+        assert counted == sum(kept_size(*row) for row in rows)
         return int(counted)
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ def test_inferences_take_their_inputs_along(kept: Kept) -> None:
     kept.work()
     assert kept.inferences() == {}
     assert kept.kept_bytes() == 0
-    assert kept.blobs.get(key_of(b"input")) is None
+    assert kept.blobs.get(blob_key(b"input")) is None
 
 
 def test_nothing_is_removed_before_its_minute_is_over(kept: Kept) -> None:
@@ -173,7 +173,7 @@ def test_bytes_stay_as_long_as_one_inference_keeps_them(kept: Kept) -> None:
     kept.rule("shapes-detector", 1, None)
     kept.work()
     assert kept.inferences() == {old.seq: False, new.seq: True}
-    assert kept.blobs.get(key_of(b"same")) == b"same"
+    assert kept.blobs.get(blob_key(b"same")) == b"same"
 
 
 def test_steps_are_small(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_wrong_size_is_put_right(kept: Kept) -> None:
     kept.add(kept.record(2), kept.record(3, b"input"))
     kept.rule("shapes-detector", 1, None)
     with kept.engine.begin() as connection:
-        run(connection, "UPDATE rollup SET kept_bytes = 1000")
+        execute(connection, "UPDATE rollup SET kept_bytes = 1000")
     kept.work()
     assert kept.kept_bytes() == 0
 
@@ -223,19 +223,21 @@ def test_what_is_said_of_removed_inferences_goes_too(kept: Kept) -> None:
     kept.add(old, new)
     with kept.engine.begin() as connection:
         for number, seq in enumerate((old.seq, new.seq)):
-            run(
+            execute(
                 connection,
                 "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, 'id', ?, '', '[]')",
                 (number, str(seq)),
             )
-            run(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", (seq, number))
-            run(connection, "INSERT INTO signal (seq, picture) VALUES (?, ?)", (seq, b"1234"))
-            run(
+            execute(
+                connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", (seq, number)
+            )
+            execute(connection, "INSERT INTO signal (seq, picture) VALUES (?, ?)", (seq, b"1234"))
+            execute(
                 connection,
                 "INSERT INTO feedback (id, seq, kind, comment, source) VALUES (?, ?, 'thumbs', '', '')",
                 (number, seq),
             )
-            run(
+            execute(
                 connection,
                 "INSERT INTO metadata_change (id, seq, change, before) VALUES (?, ?, '{}', '{}')",
                 (number, seq),
@@ -247,12 +249,12 @@ def test_what_is_said_of_removed_inferences_goes_too(kept: Kept) -> None:
 
 
 def test_the_writer_keeps_up_by_itself(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LOOK_S", 0.05)
+    monkeypatch.setattr(retention, "CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 10**6)
     kept.writer.close()
     kept.writer = Writer(kept.directory, kept.url, kept.upkeep())
     records = [kept.record(days) for days in (3, 0)]
-    rule = JournaledChange(first_at(NOW_MS), RetentionRule("shapes-detector", 1, 1))
+    rule = JournaledChange(smallest_id_at(NOW_MS), RetentionRule("shapes-detector", 1, 1))
     with in_background(kept.writer.run):
         kept.journal.append([*records, rule])
         until(lambda: kept.inferences().keys() == {records[1].seq})
@@ -265,7 +267,7 @@ def test_a_fault_of_the_upkeep_stops_no_inference(
     kept.rule("shapes-detector", 1, 1)
     kept.writer.close()
     upkeep = kept.upkeep()
-    monkeypatch.setattr(upkeep, "work", lambda *_: 1 / 0)
+    monkeypatch.setattr(upkeep, "run_step", lambda *_: 1 / 0)
     kept.writer = Writer(kept.directory, kept.url, upkeep)
     with in_background(kept.writer.run):
         for _ in range(3):
@@ -277,7 +279,7 @@ def test_a_fault_of_the_upkeep_stops_no_inference(
 
 def names_of_months(engine: sa.Engine) -> list[str]:
     with engine.connect() as connection:
-        return [month.suffix for month in months(connection)]
+        return [month.suffix for month in list_months(connection)]
 
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -292,13 +294,13 @@ def test_a_month_that_is_past_is_dropped_at_once(kept: Kept, monkeypatch) -> Non
     kept.add(*april, *may, new)
     with kept.engine.begin() as connection:
         for number, one in enumerate([april[0], new]):
-            run(
+            execute(
                 connection,
                 "INSERT INTO truth (id, join_on, value, source, annotations) VALUES (?, 'id', ?, '', '[]')",
                 (number, str(one.seq)),
             )
             values = (one.seq, number)
-            run(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", values)
+            execute(connection, "INSERT INTO ground_truth (seq, truth_id) VALUES (?, ?)", values)
     before = names_of_months(kept.engine)
     assert before[:3] == ["y2026m04", "y2026m05", "y2026m06"]
     kept.rule("shapes-detector", None, 20)
@@ -312,7 +314,7 @@ def test_a_month_that_is_past_is_dropped_at_once(kept: Kept, monkeypatch) -> Non
     late = kept.record(75)
     kept.add(late)  # its month is made again
     assert late.seq in kept.inferences()
-    assert kept.writer.records_dead == 0
+    assert kept.writer.records_rejected == 0
 
 
 @on_postgresql
@@ -320,11 +322,11 @@ def test_a_month_that_is_read_is_left_for_now(kept: Kept) -> None:
     kept.add(kept.record(75), kept.record(0))
     kept.rule("shapes-detector", None, 20)
     with kept.engine.connect() as connection:
-        (first, *_) = months(connection)
+        (first, *_) = list_months(connection)
     reader = open_writer(kept.url)
     with reader.connect() as connection:
-        run(connection, "SELECT 1 FROM inference WHERE seq = 1")
-        run(connection, f"SELECT 1 FROM inference_{first.suffix}")
+        execute(connection, "SELECT 1 FROM inference WHERE seq = 1")
+        execute(connection, f"SELECT 1 FROM inference_{first.suffix}")
         kept.work()  # row by row then
         assert len(kept.inferences()) == 1
         assert first.suffix in names_of_months(kept.engine)

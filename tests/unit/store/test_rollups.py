@@ -9,16 +9,16 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quadriga.store.database import run, writing
-from quadriga.store.ids import first_at
+from quadriga.store.database import execute, writer_engine
+from quadriga.store.ids import smallest_id_at
 from quadriga.store.journal import Journal
-from quadriga.store.partitions import make_room
+from quadriga.store.partitions import create_partitions
 from quadriga.store.records import InputReference, JournaledRecord, ModelReference
-from quadriga.store.rollups import MINUTE_MS, Tally, bucket, decoded, subtract
-from quadriga.store.rows import Names, Rows
+from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts, latency_bucket, subtract
+from quadriga.store.rows import NameIds, RowBatch
 from tests.background import at_once
 from tests.unit.store.conftest import make_record
-from tests.unit.store.place import drain, execute
+from tests.unit.store.place import drain, run_statements
 
 START_MS = 1_780_000_020_000  # a whole minute in 2026
 assert START_MS % MINUTE_MS == 0
@@ -32,20 +32,20 @@ def journaled(seq: int, **fields) -> JournaledRecord:
 
 
 def seq(minute: int, number: int = 0) -> int:
-    return first_at(START_MS + minute * MINUTE_MS) + number
+    return smallest_id_at(START_MS + minute * MINUTE_MS) + number
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[sa.Engine]:
-    with writing(database_url) as engine:
+    with writer_engine(database_url) as engine:
         with engine.connect() as connection:
-            make_room(connection, [seq(0)])
+            create_partitions(connection, [seq(0)])
         yield engine
 
 
 def add(engine: sa.Engine, records: list[JournaledRecord]) -> None:
     with engine.begin() as connection:
-        rows = Rows(Names(connection))
+        rows = RowBatch(NameIds(connection))
         for record in records:
             rows.add(record)
         rows.insert(connection)
@@ -54,18 +54,18 @@ def add(engine: sa.Engine, records: list[JournaledRecord]) -> None:
 def stored(engine: sa.Engine) -> dict[tuple, dict]:
     """Return what is counted, by model's version and minute from the start on."""
     with engine.connect() as connection:
-        rows = run(
+        rows = execute(
             connection,
             "SELECT k.version, r.minute, r.n, r.errors, r.latency, r.labels, r.kept_bytes"
             " FROM rollup AS r JOIN model AS k ON k.id = r.model_id WHERE r.n > 0 OR kept_bytes > 0",
         ).all()
-        names = dict(run(connection, "SELECT id, name FROM label").all())
+        names = dict(execute(connection, "SELECT id, name FROM label").all())
     return {
         (version, minute - START_MS // MINUTE_MS): {
             "n": n,
             "errors": errors,
-            "latency": decoded(latency),
-            "labels": {names[label]: number for label, number in decoded(labels).items()},
+            "latency": decode_counts(latency),
+            "labels": {names[label]: number for label, number in decode_counts(labels).items()},
             "kept_bytes": kept,
         }
         for version, minute, n, errors, latency, labels, kept in rows
@@ -84,12 +84,18 @@ def test_inferences_are_counted_by_model_and_minute(engine: sa.Engine) -> None:
         journaled(seq(1), predictions={"raw": [1]}, status=499),
     ])  # fmt: skip
     add(engine, [journaled(seq(0, 4), model=other), journaled(seq(0, 5), latency_ms=1.0)])
-    plain = {"n": 1, "errors": 0, "latency": {bucket(4200): 1}, "labels": {}, "kept_bytes": 0}
+    plain = {
+        "n": 1,
+        "errors": 0,
+        "latency": {latency_bucket(4200): 1},
+        "labels": {},
+        "kept_bytes": 0,
+    }
     assert stored(engine) == {
         ("1", 0): {
             "n": 4,
             "errors": 1,
-            "latency": {bucket(1000): 3, -1: 1},
+            "latency": {latency_bucket(1000): 3, -1: 1},
             "labels": {"circle": 4, "square": 1},
             "kept_bytes": 1401,
         },
@@ -115,7 +121,7 @@ def test_servers_that_count_at_once_lose_nothing(engine: sa.Engine, database_url
     servers, rounds = 3, 8
 
     def serve(server: int) -> None:
-        with writing(database_url) as own:
+        with writer_engine(database_url) as own:
             for turn in range(rounds):
                 numbers = [1 + server * 100 + turn * 2 + n for n in (0, 1)]
                 add(own, [journaled(seq(minute, n)) for n in numbers for minute in (1, 0)])
@@ -164,7 +170,7 @@ def test_the_journal_moved_again_counts_once(database_url: str, tmp_path: Path, 
     journal.append([record(seq(0, n)) for n in range(3)])
     for _ in range(2):
         drain(database_url, tmp_path / "journal")
-        with writing(database_url) as engine:
+        with writer_engine(database_url) as engine:
             assert [of["n"] for of in stored(engine).values()] == [3]
-        execute(database_url, ("DELETE FROM journal_offset", ()))
+        run_statements(database_url, ("DELETE FROM journal_offset", ()))
     journal.close()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quadriga.store.changes.truth import join_text
+from quadriga.store.changes.ground_truth import join_text
 from quadriga.store.metadata import flatten
 from quadriga.store.records import Deletion, InputReference, MetadataChange, TruthStatement
 from tests.unit.store.conftest import make_record
@@ -58,7 +58,7 @@ def test_truth_is_joined_whether_it_comes_early_or_late(place: Place, comes: str
         place.execute("DELETE FROM truth")
         place.change(Deletion([1]))
         assert place.rows("SELECT * FROM ground_truth") == []
-    assert place.writer.records_dead == 0
+    assert place.writer.records_rejected == 0
 
 
 def test_the_latest_statement_of_all_joins_holds(place: Place) -> None:

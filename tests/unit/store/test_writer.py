@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from quadriga.store import database
 from quadriga.store.database import open_writer
 from quadriga.store.errors import StoreError
-from quadriga.store.journal import Journal, identity, segments
+from quadriga.store.journal import Journal, journal_id, segment_paths
 from quadriga.store.writer import Writer
 from tests.background import in_background, until
 from tests.unit.store.journal_place import JournalPlace
-from tests.unit.store.place import execute
+from tests.unit.store.place import run_statements
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_replay_changes_nothing(place: JournalPlace, record) -> None:
     place.journal.append(records)
     assert place.drain() == (2499, 0, 0)
     before = [place.rows(f"SELECT * FROM {table}") for table in tables]
-    execute(place.url, ("DELETE FROM journal_offset", ()))
+    run_statements(place.url, ("DELETE FROM journal_offset", ()))
     assert place.drain() == (2499, 0, 0)
     assert [place.rows(f"SELECT * FROM {table}") for table in tables] == before
 
@@ -106,16 +106,16 @@ def test_a_replay_changes_nothing(place: JournalPlace, record) -> None:
 def test_a_finished_segment_goes_and_an_open_one_stays(place: JournalPlace, record) -> None:
     place.journal.append([record(1)])
     place.drain()
-    assert len(segments(place.directory)) == 1
+    assert len(segment_paths(place.directory)) == 1
     ((name, offset),) = place.rows("SELECT * FROM journal_offset")
     assert (name, offset) == (
-        f"{identity(place.directory)}/{segments(place.directory)[0].name}",
-        segments(place.directory)[0].stat().st_size,
+        f"{journal_id(place.directory)}/{segment_paths(place.directory)[0].name}",
+        segment_paths(place.directory)[0].stat().st_size,
     )
     place.journal.append([record(2)])
     place.journal.close()
     assert place.drain() == (1, 0, 0)
-    assert (segments(place.directory), place.rows("SELECT * FROM journal_offset")) == ([], [])
+    assert (segment_paths(place.directory), place.rows("SELECT * FROM journal_offset")) == ([], [])
     assert place.seqs() == [1, 2]
 
 
@@ -123,11 +123,11 @@ def test_a_writer_killed_between_file_and_offset_is_repaired(place: JournalPlace
     place.journal.append([record(1)])
     place.drain()
     place.journal.close()
-    segments(place.directory)[0].unlink()
+    segment_paths(place.directory)[0].unlink()
     place.journal.append([record(2)])
     assert place.drain() == (1, 0, 0)
     assert place.rows("SELECT segment FROM journal_offset") == [
-        (f"{identity(place.directory)}/{segments(place.directory)[0].name}",)
+        (f"{journal_id(place.directory)}/{segment_paths(place.directory)[0].name}",)
     ]
 
 
@@ -179,7 +179,7 @@ def test_a_database_that_takes_no_writes_buries_nothing_and_is_waited_for(
         if is_away:
             with pytest.raises(sa.exc.DBAPIError) as caught:
                 place.drain()
-            assert database.is_away(caught.value)
+            assert database.is_unavailable(caught.value)
     engine.dispose()
     assert not (place.root / "dead.jsonl").exists()
     assert place.drain() == (1, 0, 0)
@@ -238,7 +238,7 @@ def test_run_moves_records_as_they_come_and_the_rest_at_the_end(
     with in_background(writer.run):
         for seq in range(1, 300):
             place.journal.append([record(seq)])
-        until(lambda: writer.records_moved == 299)
+        until(lambda: writer.records_committed == 299)
         place.journal.append([record(300)])
     writer.close()
     assert place.seqs() == list(range(1, 301))
@@ -273,7 +273,7 @@ def test_nothing_appended_after_the_database_was_deleted_is_lost(
     assert seq == 1200
     assert set(after) <= set(file_place.seqs())
     assert file_place.rows("PRAGMA integrity_check") == [("ok",)]
-    assert segments(file_place.directory) == []
+    assert segment_paths(file_place.directory) == []
 
 
 def test_what_is_still_in_the_journal_moves_into_a_new_database(

@@ -131,9 +131,9 @@ def test_in_tiles_the_area_of_the_whole_counts(min_area, count):
     for tile in tiles(16, 8, (8, 8), 0):
         component = tile.cut(class_map)
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        predictions.append((tile, task.read_tile({"output0": component}, affine, options)))
+        predictions.append((tile, task.detect({"output0": component}, affine, options)))
     joined = task.to_predictions(
-        task.merge_tiles(predictions, Tiling(size=(100, 100)), options), 16, 8, options
+        task.merge(predictions, Tiling(size=(100, 100)), options), 16, 8, options
     )
     assert len(joined) == count
     if count:
@@ -150,11 +150,9 @@ def test_in_tiles_a_class_is_one_region_though_its_parts_lie_apart(overlap):
     predictions = []
     for tile in tiles(24, 8, (8, 8), overlap):
         _, affine = task.preprocess(Image(np.zeros((8, 8, 3), np.uint8)))
-        predictions.append(
-            (tile, task.read_tile({"output0": tile.cut(class_map)}, affine, options))
-        )
+        predictions.append((tile, task.detect({"output0": tile.cut(class_map)}, affine, options)))
     joined = task.to_predictions(
-        task.merge_tiles(predictions, Tiling(size=(100, 100)), options), 24, 8, options
+        task.merge(predictions, Tiling(size=(100, 100)), options), 24, 8, options
     )
     assert [tile_pieces.label for tile_pieces in joined] == ["cat", "dog"]
     for index, tile_pieces in enumerate(joined, 1):

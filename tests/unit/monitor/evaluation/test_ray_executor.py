@@ -11,11 +11,11 @@ from quadriga.monitor.evaluation import stored
 from quadriga.monitor.evaluation import stored_images as reading
 from quadriga.monitor.evaluation.files.evaluate_files import evaluate_parquet
 from quadriga.monitor.evaluation.parameters import EvaluationParameters
-from quadriga.monitor.evaluation.ray_executor import Cluster, StoredOnCluster
+from quadriga.monitor.evaluation.ray_executor import RayCluster, RayExecutor
 from quadriga.monitor.evaluation.reporting import Asked
 from quadriga.monitor.evaluation.state import EvaluationError
 from quadriga.monitor.evaluation.stored import evaluate_stored
-from quadriga.store.blobs.files import BlobStore
+from quadriga.store.blobs.files import FileBlobs
 from quadriga.store.exchange import parquet
 from quadriga.store.exchange.export import ExportParameters, export
 from quadriga.store.records import InputReference, ModelReference, TruthStatement
@@ -29,7 +29,7 @@ OTHER = ModelReference("other", "1", "bb" * 32)
 @pytest.fixture(scope="module")
 def cluster():
     """Start a cluster once: it takes some seconds."""
-    made = Cluster("ray")
+    made = RayCluster("ray")
     yield made
     made.close()
 
@@ -47,8 +47,8 @@ def box(source):
 
 @pytest.fixture
 def place(place, monkeypatch):
-    monkeypatch.setattr(reading, "SHARD", 100)
-    monkeypatch.setattr(stored, "SHARD", 100)
+    monkeypatch.setattr(reading, "SHARD_SIZE", 100)
+    monkeypatch.setattr(stored, "SHARD_SIZE", 100)
     source = np.random.default_rng(0)
     for model in (ModelReference("one", "1", "aa" * 32), OTHER):
         records = [
@@ -77,18 +77,18 @@ def test_a_cluster_gives_the_same_report(place, database_url, cluster):
     )
     asked = msgspec.convert(msgspec.to_builtins(asked), EvaluationParameters)
     here = evaluate_stored(place.inferences, asked)
-    there = evaluate_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
+    there = evaluate_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.provenance["shards"] == 3
     assert told(there) == told(here)
 
 
 def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatch):
-    monkeypatch.setattr(windows, "SHARD", 100)
+    monkeypatch.setattr(windows, "SHARD_SIZE", 100)
     middle = str((1 + IMAGES // 2) * 1000 << 22)
     window = StoredWindow(where={"id": {"lt": middle}})
     asked = DriftParameters("one", where={"id": {"ge": middle}}, baseline=window)
     here = compare_stored(place.inferences, asked)
-    there = compare_stored(place.inferences, asked, places=StoredOnCluster(cluster, database_url))
+    there = compare_stored(place.inferences, asked, executor=RayExecutor(cluster, database_url))
     assert here.data.current.n == here.data.baseline.n == IMAGES // 2
     assert told(there) == told(here)
 
@@ -96,14 +96,14 @@ def test_a_cluster_gives_the_same_drift(place, database_url, cluster, monkeypatc
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_exported_file_gives_the_numbers_of_the_store(place, cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr("quadriga.store.exchange.export.PAGE", 100)
+    monkeypatch.setattr("quadriga.store.exchange.export.PAGE_SIZE", 100)
     path = tmp_path / "one.parquet"
     asked = ExportParameters({"model": "one"}, "parquet", images=False)
-    export(place.inferences, BlobStore(tmp_path / "blobs"), asked, path)
+    export(place.inferences, FileBlobs(tmp_path / "blobs"), asked, path)
     stored_report = evaluate_stored(
         place.inferences, EvaluationParameters("one", by=["meta.camera_id"], resamples=5)
     )
-    assert parquet.row_groups(path) > 1
+    assert parquet.count_row_groups(path) > 1
     for each in (map, cluster.map):
         report = evaluate_parquet(
             path, "detection", by=["meta.camera_id"], asked=Asked(resamples=5), each=each
@@ -132,10 +132,10 @@ def test_what_fails_on_a_cluster_says_why(place, database_url, cluster):
         evaluate_stored(
             place.inferences,
             EvaluationParameters("one"),
-            places=StoredOnCluster(cluster, database_url),
+            executor=RayExecutor(cluster, database_url),
         )
 
 
 def test_a_cluster_that_is_none_is_said():
     with pytest.raises(EvaluationError, match="expected a Ray cluster at 'nowhere://x'"):
-        Cluster("nowhere://x")
+        RayCluster("nowhere://x")

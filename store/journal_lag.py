@@ -1,0 +1,62 @@
+"""How far the database is behind the journal, in bytes, told without the database.
+
+The writer leaves its offsets in a file beside the journal after each commit; workers read it.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from quadriga.store import journal
+from quadriga.store.disk import write_atomically
+
+SAMPLE_INTERVAL_S = 0.1
+LARGEST_LIMIT_BYTES = 1 << 30
+SMALLEST_LIMIT_BYTES = 1 << 20
+_FILE = "journal.offsets"
+
+
+def write_offsets(directory: Path, offsets: Mapping[str, int]) -> None:
+    """Leave the offset committed of each segment, by name, beside the journal; errors as `write_whole`."""
+    write_atomically(directory.parent / _FILE, msgspec.json.encode(offsets))
+
+
+def read_offsets(directory: Path) -> dict[str, int]:
+    """Read what `write_offsets` left; nothing where it is missing or no such file."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((directory.parent / _FILE).read_bytes(), type=dict[str, int])
+    return {}
+
+
+def default_limit_bytes(directory: Path) -> int:
+    """Return the bytes that may wait where no setting says: 1 GiB, or 10 % of the disk that is or becomes free."""
+    waiting = journal.lag_bytes(directory, {})
+    free = shutil.disk_usage(directory).free
+    return max(SMALLEST_LIMIT_BYTES, min(LARGEST_LIMIT_BYTES, (free + waiting) // 10))
+
+
+class JournalLag:
+    """Bytes that wait in the journal, looked up at most every `SAMPLE_S`; safe from several threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._bytes = 0
+        self._until = 0.0
+        self._lock = threading.Lock()
+
+    def bytes(self) -> int:
+        """Return the bytes that waited when they were last looked up."""
+        now = time.monotonic()
+        if now >= self._until and self._lock.acquire(blocking=False):
+            try:
+                with suppress(OSError):  # then what was there last stands
+                    self._bytes = journal.lag_bytes(self._directory, read_offsets(self._directory))
+                self._until = now + SAMPLE_INTERVAL_S
+            finally:
+                self._lock.release()
+        return self._bytes

@@ -1,0 +1,278 @@
+"""Statistics over inferences, by groups: from the rollups where they can tell, else from the rows themselves."""
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from quadriga.store.database import execute, placeholders
+from quadriga.store.errors import QueryError
+from quadriga.store.ids import time_ms
+from quadriga.store.inferences import InferenceReader
+from quadriga.store.query.catalog import Catalog
+from quadriga.store.query.json_form import parse
+from quadriga.store.query.moments import UNITS_S
+from quadriga.store.query.request import QueryRequest, decode_body
+from quadriga.store.query.sql import compared_values
+from quadriga.store.query.syntax import And, Compare, Filter, Not, Or, conjuncts, leaves
+from quadriga.store.records import timestamp_text
+from quadriga.store.rollups import MINUTE_MS, Tally, decode_counts
+from quadriga.store.rows import decode_label_scores, storable_text
+
+MAX_ROWS = 50_000  # inferences that are counted one by one
+MAX_MINUTES = 250_000  # rows of rollups whose latencies or labels are added up
+MAX_GROUPS = 10_000
+GROUP_COLUMNS = ("model", "version", "task")  # what inferences are grouped by beside time and label
+_LATEST = 1 << 40
+_NOTHING = "'{}'"
+
+Metric = Literal["count", "error_rate", "latency_p50", "latency_p95", "latency_p99", "labels"]
+_QUANTILES = {"latency_p50": 0.50, "latency_p95": 0.95, "latency_p99": 0.99}
+_DEFAULT: tuple[Metric, ...] = ("count", "error_rate", "latency_p50", "latency_p95", "latency_p99")
+_WIDTH = re.compile(r"([1-9]\d{0,4})([smhdw])", re.ASCII)
+_MONDAY_MS = 4 * 86_400_000  # the first of all, in 1970: weeks begin with it
+_MINUTE_US = MINUTE_MS * 1000
+_INSTEAD = (
+    "narrow it, or filter by model, version, task and ts alone: ts with ge and lt, on whole minutes"
+)
+
+
+class AggregateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to count."""
+
+    where: Any = None
+    """A filter as JSON; relative moments are cut to the whole minute."""
+    group: list[Any] = []
+    """Any of `{"time": "1h"}`, `"model"`, `"version"`, `"task"` and `"label"`."""
+    metrics: list[Metric] | None = None
+    """All but `labels` by default; of groups by label `count` alone, their predictions."""
+
+
+class Aggregates(msgspec.Struct, frozen=True):
+    """What was counted."""
+
+    groups: list[dict[str, Any]]
+    """What tells each, then its metrics; by time, then by name. Latencies are milliseconds."""
+    source: Literal["rollups", "inferences"]
+
+
+class _Grouping(NamedTuple):
+    """What tells groups apart."""
+
+    names: tuple[str, ...]  # among `NAMES`
+    width_ms: int = 0  # of a group by time; 0 is none
+    offset_ms: int = 0  # of the first of them, since 1970
+    by_label: bool = False
+
+
+class _Groups:
+    """Tallies of groups: by the time at which a group begins, in milliseconds since 1970, then by names."""
+
+    def __init__(self, grouping: _Grouping) -> None:
+        self.grouping = grouping
+        self.tallies: dict[tuple[Any, ...], Tally] = {}
+        self.labels: dict[int, str] = {}  # names of the labels that the tallies count by number
+
+    def of(self, at_ms: int, names: Mapping[str, str]) -> Tally:
+        """Return the tally of the group that an inference of this time and these names belongs to."""
+        grouping, start_ms = self.grouping, 0
+        if grouping.width_ms:
+            start_ms = at_ms - (at_ms - grouping.offset_ms) % grouping.width_ms
+        key = (start_ms, *(names[name] for name in grouping.names))
+        tally = self.tallies.get(key)
+        if tally is None:
+            if len(self.tallies) >= MAX_GROUPS:
+                raise QueryError(f"expected at most {MAX_GROUPS:,} groups, got more; narrow it")
+            tally = self.tallies[key] = Tally()
+        return tally
+
+
+class _Span(NamedTuple):
+    """A filter that rollups can answer."""
+
+    first: int  # minute since 1970
+    after: int
+    conditions: tuple[Filter, ...]  # on model, version and task alone
+
+
+def decode_aggregate(body: bytes) -> AggregateRequest:
+    """Read the body of a request; an empty one counts everything. Raises as `decode_body`."""
+    return decode_body(body, AggregateRequest)
+
+
+def aggregate(inferences: InferenceReader, request: AggregateRequest) -> Aggregates:
+    """Count stored inferences; a QueryError where that means nothing, or is too much."""
+    grouping = _grouping(request.group)
+    metrics = _metrics(request.metrics, grouping)
+    now_us = time.time_ns() // 1000
+    now_us -= now_us % _MINUTE_US
+    span = _span_of(parse(request.where, now_us))
+    groups = _Groups(grouping)
+    if not request.group:
+        groups.of(0, {})  # there, however few match
+    if span is None or grouping.width_ms % MINUTE_MS:
+        _add_rows(inferences, request.where, now_us, groups)
+        return Aggregates(_shown(groups, metrics), "inferences")
+    latency = bool(metrics & _QUANTILES.keys())
+    labels = "labels" in metrics or grouping.by_label
+    with inferences.snapshot() as connection:
+        _add_rollups(connection, span, groups, latency=latency, labels=labels)
+    return Aggregates(_shown(groups, metrics), "rollups")
+
+
+def _add_rows(inferences: InferenceReader, where: Any, now_us: int, groups: _Groups) -> None:
+    labels: dict[str, int] = {}
+    counted = 0
+    asked = QueryRequest(where=where, order="ts", limit=1000)
+    for page in inferences.pages(asked, now_us):
+        for one in page.inferences:
+            names = {"model": one.model.name, "version": one.model.version, "task": one.task}
+            tally = groups.of(time_ms(int(one.id)), names)
+            tally.count(one.status, round(one.latency_ms * 1000))
+            for prediction in decode_label_scores(one.predictions) or ():
+                if isinstance(prediction.label, str):
+                    number = labels.setdefault(storable_text(prediction.label), len(labels))
+                    tally.count_label(number, 1)
+        counted += len(page.inferences)
+        if counted >= MAX_ROWS and page.cursor is not None:
+            raise QueryError(
+                f"expected at most {MAX_ROWS:,} inferences to count one by one, got more; {_INSTEAD}"
+            )
+    groups.labels = {number: name for name, number in labels.items()}
+
+
+def _grouping(group: list[Any]) -> _Grouping:
+    names, width_ms, offset_ms = [], 0, 0
+    for position, item in enumerate(group):
+        if item in (*GROUP_COLUMNS, "label") and item not in names:
+            names.append(item)
+            continue
+        match = None
+        if isinstance(item, dict) and item.keys() == {"time"} and not width_ms:
+            match = _WIDTH.fullmatch(str(item["time"]))
+        if match is None:
+            raise QueryError(
+                f'expected group[{position}] to be one of model, version, task, label and {{"time": "1h"}}'
+                f" with a number and one of s, m, h, d, w, each once, got {str(item)[:80]!r}"
+            )
+        width_ms = int(match[1]) * UNITS_S[match[2]] * 1000
+        offset_ms = _MONDAY_MS if match[2] == "w" else 0
+    shown = tuple(name for name in GROUP_COLUMNS if name in names)
+    return _Grouping(shown, width_ms, offset_ms, "label" in names)
+
+
+def _metrics(asked: list[Metric] | None, grouping: _Grouping) -> set[Metric]:
+    if not grouping.by_label:
+        return set(_DEFAULT if asked is None else asked)
+    if asked is not None and set(asked) != {"count"}:
+        raise QueryError(f"expected metrics of groups by label to be count alone, got {asked}")
+    return {"count"}
+
+
+def _shown(groups: _Groups, metrics: set[Metric]) -> list[dict[str, Any]]:
+    grouping, shown = groups.grouping, []
+    for (start_ms, *names), tally in sorted(groups.tallies.items()):
+        group: dict[str, Any] = {}
+        if grouping.width_ms:
+            group["time"] = timestamp_text(start_ms)
+        group |= zip(grouping.names, names, strict=True)
+        mix = sorted((-n, groups.labels[label]) for label, n in tally.labels.items())
+        if grouping.by_label:
+            shown += [{**group, "label": label, "count": -n} for n, label in mix]
+        else:
+            group |= _measured(tally, metrics)
+            if "labels" in metrics:
+                group["labels"] = {label: -n for n, label in mix}
+            shown.append(group)
+    return shown
+
+
+def _measured(tally: Tally, metrics: set[Metric]) -> dict[str, Any]:
+    error_rate = tally.errors / tally.n if tally.n else None
+    values: dict[str, Any] = {"count": tally.n, "error_rate": error_rate}
+    values |= {name: tally.latency_ms(quantile) for name, quantile in _QUANTILES.items()}
+    return {name: value for name, value in values.items() if name in metrics}
+
+
+def _span_of(tree: Filter) -> _Span | None:
+    """Return what rollups can answer of a filter; None where the rows must be looked at."""
+    first, after, conditions = 0, _LATEST, []
+    for part in conjuncts(tree):
+        if all(isinstance(leaf, Compare) and leaf.field in GROUP_COLUMNS for leaf in leaves(part)):
+            conditions.append(part)
+        elif (
+            isinstance(part, Compare)
+            and part.field == "ts"
+            and part.operator in {"ge", "lt"}
+            and isinstance(part.value, int)
+            and part.value % _MINUTE_US == 0
+        ):
+            minute = part.value // _MINUTE_US
+            if part.operator == "ge":
+                first = max(first, minute)
+            else:
+                after = min(after, minute)
+        else:
+            return None
+    return _Span(first, after, tuple(conditions))
+
+
+def _holds(tree: Filter, catalog: Catalog, model_id: int) -> bool:
+    if isinstance(tree, And):
+        return all(_holds(part, catalog, model_id) for part in tree.operands)
+    if isinstance(tree, Or):
+        return any(_holds(part, catalog, model_id) for part in tree.operands)
+    if isinstance(tree, Not):
+        return not _holds(tree.operand, catalog, model_id)
+    assert isinstance(tree, Compare)
+    return tree.operator == "exists" or model_id in catalog.model_ids(
+        tree.field, compared_values(tree)
+    )
+
+
+def _add_rollups(
+    connection: sa.Connection, span: _Span, groups: _Groups, *, latency: bool, labels: bool
+) -> None:
+    tree, catalog = And(span.conditions), Catalog(connection)
+    models: dict[int, dict[str, str]] = {
+        number: dict(zip(GROUP_COLUMNS, names, strict=True))
+        for number, *names in catalog.models
+        if _holds(tree, catalog, number)
+    }
+    if not models:
+        return
+    condition = f"FROM rollup WHERE model_id IN ({placeholders(models)}) AND minute >= ? AND minute < ? AND n > 0"
+    values = (*models, span.first, span.after)
+    _add_counts(connection, condition, values, models, groups)
+    if labels:
+        groups.labels |= dict(execute(connection, "SELECT id, name FROM label").all())
+    if latency or labels:
+        columns = f"{'latency' if latency else _NOTHING}, {'labels' if labels else _NOTHING}"
+        statement = f"SELECT model_id, minute, {columns} {condition} LIMIT ?"
+        found = execute(connection, statement, (*values, MAX_MINUTES + 1))
+        for number, (model_id, minute, of_latency, of_labels) in enumerate(found):
+            if number >= MAX_MINUTES:
+                raise QueryError(
+                    f"expected at most {MAX_MINUTES:,} minutes of models, got more; narrow ts, or ask "
+                    "for count and error_rate alone"
+                )
+            tally = Tally(latency=decode_counts(of_latency), labels=decode_counts(of_labels))
+            groups.of(minute * MINUTE_MS, models[model_id]).add(tally)
+
+
+def _add_counts(
+    connection: sa.Connection,
+    condition: str,
+    values: tuple[int, ...],
+    models: Mapping[int, Mapping[str, str]],
+    groups: _Groups,
+) -> None:
+    width, offset = groups.grouping.width_ms // MINUTE_MS, groups.grouping.offset_ms // MINUTE_MS
+    start = f"(minute - {offset}) / {width} * {width} + {offset}" if width else "0"
+    each = f"SELECT model_id, {start} AS start, n, errors {condition}"
+    statement = f"SELECT model_id, start, sum(n), sum(errors) FROM ({each}) AS r GROUP BY 1, 2"
+    for model_id, minute, n, errors in execute(connection, statement, values):
+        groups.of(minute * MINUTE_MS, models[model_id]).add(Tally(int(n), int(errors)))

@@ -14,8 +14,8 @@ from quadriga.proto.errors import InvalidRequest
 from quadriga.proto.messages import InferRequest, Tensor
 from quadriga.store.errors import MetadataError
 from quadriga.store.metadata import check
-from quadriga.tasks.containers import ImageError
 from quadriga.tasks.image import Image
+from quadriga.tasks.image_formats import ImageError
 from quadriga.tasks.parameters import ParameterError
 from quadriga.tasks.predictions import Answer, Prediction
 

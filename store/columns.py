@@ -18,7 +18,7 @@ from quadriga.store.rollups import minute_of
 from quadriga.store.schema import INDEXED_CHARACTERS, KeyType
 
 PAGE_SIZE = 1000
-"""InferenceReader that one query names."""
+"""Inferences that one query names."""
 
 _counts = msgspec.json.Decoder(dict[int, int])
 _ROWS = (

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,7 +153,7 @@ def _of_store(options: SimpleNamespace) -> tuple[Report, Page]:
     inferences, blobs = open_stored(settings, QUERY_TIMEOUT_S)
     named = parameters.baseline
     baseline = baselines.read(parameters.model, named) if isinstance(named, str) else None
-    with places(options.on, settings.database_url) as there:
+    with closing(inferences), places(options.on, settings.database_url) as there:
         report = compare_stored(
             inferences, parameters, baseline, _show, executor=there, now_us=now_us
         )

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
@@ -175,7 +176,7 @@ def _stored(options: SimpleNamespace) -> tuple[Report, Page]:
         computing = ", computing" * (done == total)
         tell(f"read {done} of {total} answers{computing}" if total else "choosing")
 
-    with places(options.on, settings.database_url) as there:
+    with closing(inferences), places(options.on, settings.database_url) as there:
         report = evaluate_stored(inferences, parameters, show, executor=there)
     return report, page_with(in_store(blobs))
 

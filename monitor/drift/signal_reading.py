@@ -17,7 +17,7 @@ from quadriga.store.schema import INDEXED_CHARACTERS
 from quadriga.tasks.arrays import Float32Array, Int64Array
 
 SHARD_SIZE = 1000
-"""InferenceReader that are read at once."""
+"""Inferences that are read at once."""
 
 RARE_KEY_RATIO = 100
 """A metadata key that fewer than one of so many inferences have is no signal."""

@@ -359,7 +359,7 @@ def test_generation_config_gives_the_defaults(tmp_path):
         folder,
         generation_config={"num_beams": 3, "do_sample": True, "temperature": 0.5, "top_k": 7},
     )
-    search = TextPackage(folder).options({"prompt": "a"}).search
+    search = TextPackage(folder).read_options({"prompt": "a"}).search
     assert (search.num_beams, search.do_sample, search.temperature, search.top_k) == (
         3,
         True,
